@@ -1,0 +1,108 @@
+# Everything a developer types. `make` alone lists the targets; each one sets up what it needs.
+#
+#   PYTHON=python3.12 make test        another interpreter (3.11 or newer)
+#   make test PYTEST_ARGS="-k lease"   more arguments for pytest
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+# One process per core, at most four: each brings its own share of databases.
+PYTEST_PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadgroup
+
+# Where a PostgreSQL 15 server may live: `make test-pg15 PG15_BIN=...` settles it.
+PG15_BIN ?= $(firstword $(wildcard \
+	/usr/lib/postgresql/15/bin \
+	/usr/pgsql-15/bin \
+	/opt/homebrew/opt/postgresql@15/bin \
+	/usr/local/opt/postgresql@15/bin) \
+	$(shell pg_config --version 2>/dev/null | grep -q ' 15\.' && pg_config --bindir))
+
+PY := .venv/bin/python
+READY := .venv/.installed
+PIP := $(PY) -m pip --disable-pip-version-check --no-input -qq
+
+# An environment made by another interpreter, or moved with its folder, is made anew.
+FINGERPRINT := $(shell $(PYTHON) -c 'import os, platform; print(platform.python_version(), os.getcwd())' 2>/dev/null)
+ifneq ($(shell cat $(READY) 2>/dev/null),$(FINGERPRINT))
+.PHONY: $(READY)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
+.PHONY: typecheck check fix bench schema lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY) ## Run the demo application on a PostgreSQL of its own
+	.venv/bin/commandbus demo $(DEMO_ARGS)
+
+test: check ## Run all checks and all tests, with the coverage gate
+	$(PY) -m pytest $(PYTEST_PARALLEL) --cov --cov-report=term $(PYTEST_ARGS)
+
+test-unit: $(READY) ## Run the tests that need no PostgreSQL
+	$(PY) -m pytest $(wildcard tests/unit tests/conformance) -m "not postgres" $(PYTEST_ARGS)
+
+test-integration: $(READY) ## Run the tests against the embedded PostgreSQL
+	$(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
+
+test-e2e: $(READY) ## Run the tests that drive the program from outside
+	$(PY) -m pytest $(PYTEST_PARALLEL) -m e2e $(PYTEST_ARGS)
+
+test-pg15: has-pg15 $(READY) ## Run the integration tests against an installed PostgreSQL 15
+	COMMANDBUS_PG_BIN="$(PG15_BIN)" $(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
+
+typecheck: $(READY) ## Check the types
+	$(PY) -m mypy
+
+check: $(READY) ## Check format, lint, types, import rules and dependencies
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports --no-logo
+	$(PY) -m deptry src
+
+fix: $(READY) ## Format the code and mend what the linter can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(READY) ## Measure throughput and latency
+	$(PY) -m benchmarks $(BENCH_ARGS)
+
+schema: $(READY) ## Write the snapshot of the schema anew, after a change of the SQL
+	$(PY) -m tests.migrations.snapshot
+
+lock: ## Resolve the dependencies anew into requirements/dev.lock (LOCK_ARGS=--upgrade for newer ones)
+	test -x $(PY) || $(PYTHON) -m venv .venv
+	$(PIP) install "uv>=0.13"
+	.venv/bin/uv pip compile pyproject.toml --extra sqlalchemy --group dev \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--quiet --output-file requirements/dev.lock $(LOCK_ARGS)
+
+clean: ## Remove the environment and everything that was generated
+	rm -rf .venv .coverage .coverage.* htmlcov dist build
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+has-pg15:
+	@test -n "$(PG15_BIN)" && test -x "$(PG15_BIN)/initdb" || { \
+		echo "No PostgreSQL 15 server found. Install one (Debian: apt-get install postgresql-15)"; \
+		echo "or say where its programs are: make test-pg15 PG15_BIN=/path/to/bin"; \
+		exit 1; }
+
+# --- set-up -------------------------------------------------------------------------------
+# The stamp is written last, so an install that was cut short is done again.
+
+$(READY): pyproject.toml requirements/dev.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "commandbus needs Python 3.11 or newer as '$(PYTHON)'; say which: PYTHON=python3.12 make ..."; \
+		exit 1; }
+	@echo "Setting up .venv with $$($(PYTHON) --version) and the locked dependencies (once, about a minute) ..."
+	@rm -f $(READY)
+	@test "$(FINGERPRINT)" = "$$(cat .venv/.made-by 2>/dev/null)" || { \
+		$(PYTHON) -m venv --clear .venv && echo "$(FINGERPRINT)" > .venv/.made-by; }
+	@$(PIP) install --require-hashes -r requirements/dev.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@echo "$(FINGERPRINT)" > $(READY)

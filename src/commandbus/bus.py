@@ -1,0 +1,415 @@
+"""CommandBus: what an application holds in its hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
+from commandbus.models import (
+    AuditEvent,
+    BatchCommand,
+    BatchMetadata,
+    CommandMetadata,
+    NewCommand,
+    OutgoingCommands,
+    Reply,
+    TroubleshootingItem,
+)
+from commandbus.naming import (
+    INBOX,
+    NO_REPLY,
+    check_command_type,
+    check_domain,
+    check_reply_to,
+    check_text,
+    check_uuid,
+    replies_queue,
+)
+from commandbus.ops.audit import Reading, check_status
+from commandbus.ops.troubleshooting import Troubleshooting
+from commandbus.payload import encode_payload
+from commandbus.policies import RetryPolicy, check_max_attempts
+from commandbus.redaction import redact_text
+from commandbus.replies import Replies
+from commandbus.settings import Settings, check_worker_settings
+from commandbus.store.base import CommandFilter, Store
+from commandbus.worker.worker import Worker, WorkerOptions
+
+AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
+
+
+class CommandBus:
+    """Sends commands, runs workers, and gives operators their verbs.
+
+    `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
+    `CommandBus.connect()` builds everything itself.
+    """
+
+    def __init__(
+        self,
+        pool: Any = None,
+        *,
+        store: Store | None = None,
+        settings: Settings | None = None,
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
+        if (pool is None) == (store is None):
+            raise InvalidSettingError("give CommandBus a pool, or use `CommandBus.connect()`")
+        self._settings = settings or Settings.from_env()
+        if store is None:
+            from commandbus.wiring import store_on  # noqa: PLC0415  (the composition root)
+
+            store = store_on(pool, self._settings)
+        self._store = store
+        self._policy = retry_policy or RetryPolicy()
+        self._registry = HandlerRegistry()
+        self._workers: set[Worker] = set()
+        self._replies = Replies(store)
+        self._troubleshooting = Troubleshooting(store)
+        self._reading = Reading(store)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        dsn: str | None = None,
+        *,
+        settings: Settings | None = None,
+        retry_policy: RetryPolicy | None = None,
+        data_dir: Path | None = None,
+    ) -> AsyncIterator[CommandBus]:
+        """Open a bus on `dsn`, COMMANDBUS_DSN, or an embedded PostgreSQL when there is neither.
+
+        Creates what is missing: PGMQ, the schema, and later the queues of a domain on first use.
+        """
+        from commandbus.wiring import open_store  # noqa: PLC0415  (the composition root)
+
+        settings = settings or Settings.from_env()
+        async with open_store(dsn, settings, data_dir=data_dir) as (_, store):
+            bus = cls(store=store, settings=settings, retry_policy=retry_policy)
+            try:
+                yield bus
+            finally:
+                await bus.close()
+
+    # -- sending
+
+    async def send(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: dict[str, Any],
+        reply_to: str | None = None,
+        correlation_id: UUID | None = None,
+        *,
+        batch_id: UUID | None = None,
+        max_attempts: int | None = None,
+        conn: Any = None,
+    ) -> UUID:
+        """Send a command; returns its id. A second send of the id raises DuplicateCommandError.
+
+        With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
+        exists if and only if that commits.
+        """
+        command = self._prepare(
+            domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
+        )
+        batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
+        await self._store.send(domain, [command], batch_id=batch, conn=conn)
+        return command.command_id
+
+    async def send_many(
+        self,
+        domain: str,
+        commands: Iterable[BatchCommand],
+        *,
+        batch_id: UUID | None = None,
+        max_attempts: int | None = None,
+        conn: Any = None,
+    ) -> list[UUID]:
+        """Send many commands in one transaction: all of them, or, on any error, none."""
+        prepared = [
+            self._prepare(
+                domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
+                max_attempts,
+            )
+            for c in commands
+        ]  # fmt: skip
+        if len(prepared) > self._settings.max_send_many:
+            raise InvalidInputError(
+                f"{len(prepared):,} commands are more than one transaction should hold; send at "
+                f"most {self._settings.max_send_many:,} at a time"
+            )
+        check_domain(domain)
+        batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
+        if prepared:
+            await self._store.send(domain, prepared, batch_id=batch, conn=conn)
+        return [command.command_id for command in prepared]
+
+    async def call(
+        self,
+        domain: str,
+        command_type: str,
+        data: dict[str, Any],
+        *,
+        command_id: UUID | None = None,
+        correlation_id: UUID | None = None,
+        timeout: float = 30.0,  # noqa: ASYNC109  (part of the call's meaning, with an error of its own)
+    ) -> Reply:
+        """Send a command and wait for its reply; ReplyTimeoutError if none comes in time.
+
+        The reply comes to this call and to no queue. A command that ends in troubleshooting has no
+        reply until an operator decides.
+        """
+        if not 0 < timeout <= 86_400:
+            raise InvalidSettingError(f"timeout is {timeout!r}; use seconds from 0 to 86,400")
+        sent = await self.send(
+            domain, command_type, command_id or uuid4(), data, INBOX, correlation_id
+        )
+        return await self._replies.wait(domain, sent, timeout)
+
+    async def cancel(
+        self,
+        domain: str,
+        command_id: UUID,
+        reason: str,
+        *,
+        operator: str | None = None,
+        conn: Any = None,
+    ) -> None:
+        """Cancel a command that is still PENDING; one that a worker holds is refused."""
+        await self._store.cancel(
+            check_domain(domain),
+            [check_uuid(command_id)],
+            reason=redact_text(check_text(reason, "reason")),
+            actor=operator,
+            conn=conn,
+        )
+
+    # -- handling
+
+    def register_handler(
+        self,
+        domain: str,
+        command_type: str,
+        handler: Handler,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        transactional: bool = False,
+    ) -> None:
+        """Register a handler for a command type.
+
+        `async def` handlers run on the event loop, `def` handlers in threads. With
+        `transactional=True` what the handler writes on `ctx.conn` and the completion of the command
+        are one commit.
+        """
+        self._registry.register(
+            domain, command_type, handler, retry_policy=retry_policy, transactional=transactional
+        )
+
+    def handler(
+        self,
+        domain: str,
+        command_type: str,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        transactional: bool = False,
+    ) -> Callable[[AnyHandler], AnyHandler]:
+        """Register the decorated function."""
+
+        def decorate(function: AnyHandler) -> AnyHandler:
+            self.register_handler(
+                domain,
+                command_type,
+                function,
+                retry_policy=retry_policy,
+                transactional=transactional,
+            )
+            return function
+
+        return decorate
+
+    @property
+    def domains(self) -> list[str]:
+        """The domains that have handlers."""
+        return self._registry.domains()
+
+    async def run_worker(
+        self,
+        domain: str,
+        *,
+        concurrency: int = 10,
+        vt_seconds: int = 30,
+        use_notify: bool = True,
+    ) -> None:
+        """Process the commands of a domain until `stop` is called."""
+        check_domain(domain)
+        check_worker_settings(concurrency, vt_seconds)
+        worker = Worker(
+            self._store,
+            self._registry,
+            WorkerOptions(domain, concurrency, vt_seconds, use_notify),
+            settings=self._settings,
+            default_policy=self._policy,
+            prepare=self._prepare_outgoing,
+        )
+        self._workers.add(worker)
+        try:
+            await worker.run()
+        finally:
+            self._workers.discard(worker)
+
+    async def stop(self) -> None:
+        """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
+        workers = list(self._workers)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*(worker.finished.wait() for worker in workers))
+
+    async def close(self) -> None:
+        """Stop the workers and let go of what the bus opened itself."""
+        await self.stop()
+        await self._replies.close()
+
+    # -- replies
+
+    def replies(
+        self,
+        domain: str | None = None,
+        *,
+        queue: str | None = None,
+        vt_seconds: int = 30,
+        batch_size: int = 100,
+        wait: bool = True,
+    ) -> AsyncIterator[Reply]:
+        """Consume replies: `async for reply in bus.replies("payments")`.
+
+        A reply is acknowledged once the next one is asked for; after a crash it comes again. With
+        `wait=False` the stream ends when the queue is empty.
+        """
+        if (domain is None) == (queue is None):
+            raise InvalidSettingError("give either a domain or the name of a reply queue")
+        name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
+        return self._replies.stream(name, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait)
+
+    # -- operators
+
+    async def list_troubleshooting(
+        self, domain: str, *, type: str | None = None, limit: int = 100, offset: int = 0
+    ) -> list[TroubleshootingItem]:
+        """What waits for an operator, longest first, with its payload."""
+        return await self._troubleshooting.list(
+            domain, command_type=type, limit=limit, offset=offset
+        )
+
+    async def operator_retry(
+        self,
+        domain: str,
+        command_id: UUID,
+        *,
+        operator: str | None = None,
+        reset_attempts: bool = True,
+    ) -> None:
+        """Send a parked command again, with the same payload."""
+        await self._troubleshooting.retry(
+            domain, command_id, operator=operator, reset_attempts=reset_attempts
+        )
+
+    async def operator_cancel(
+        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None
+    ) -> None:
+        """End a parked command as CANCELED; its reply goes out."""
+        await self._troubleshooting.cancel(domain, command_id, reason, operator=operator)
+
+    async def operator_complete(
+        self, domain: str, command_id: UUID, result_data: Any = None, *, operator: str | None = None
+    ) -> None:
+        """End a parked command as COMPLETED with this result; its reply goes out."""
+        await self._troubleshooting.complete(domain, command_id, result_data, operator=operator)
+
+    # -- reading
+
+    async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
+        """One command, or None."""
+        return await self._reading.command(domain, command_id)
+
+    async def query_commands(
+        self,
+        *,
+        domain: str | None = None,
+        command_type: str | None = None,
+        status: str | None = None,
+        batch_id: UUID | None = None,
+        correlation_id: UUID | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[CommandMetadata]:
+        """Commands by what is known of them, newest first."""
+        criteria = CommandFilter(
+            domain, command_type, check_status(status), batch_id, correlation_id,
+            created_after, created_before,
+        )  # fmt: skip
+        return await self._reading.commands(criteria, limit=limit, offset=offset)
+
+    async def get_audit_trail(
+        self, command_id: UUID, domain: str | None = None, *, limit: int = 1_000
+    ) -> list[AuditEvent]:
+        """The life of a command, oldest event first."""
+        return await self._reading.trail(command_id, domain=domain, limit=limit)
+
+    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+        """Get batch metadata by ID."""
+        return await self._store.get_batch(check_domain(domain), check_uuid(batch_id, "batch_id"))
+
+    # -- preparing what is sent
+
+    def _prepare(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: Mapping[str, Any],
+        reply_to: str | None,
+        correlation_id: UUID | None,
+        max_attempts: int | None = None,
+    ) -> NewCommand:
+        check_domain(domain)
+        return NewCommand(
+            command_type=check_command_type(command_type),
+            command_id=check_uuid(command_id),
+            data=encode_payload(data, max_bytes=self._settings.max_payload_bytes),
+            reply_to=self._reply_queue(domain) if reply_to is None else check_reply_to(reply_to),
+            correlation_id=uuid4()
+            if correlation_id is None
+            else check_uuid(correlation_id, "correlation_id"),
+            max_attempts=self._policy.max_attempts
+            if max_attempts is None
+            else check_max_attempts(max_attempts),
+        )
+
+    def _prepare_outgoing(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: dict[str, Any],
+        reply_to: str | None,
+        correlation_id: UUID | None,
+    ) -> OutgoingCommands:
+        command = self._prepare(domain, command_type, command_id, data, reply_to, correlation_id)
+        return OutgoingCommands(domain, (command,))
+
+    def _reply_queue(self, domain: str) -> str:
+        if self._settings.replies == "domain":
+            return replies_queue(domain)
+        return NO_REPLY if self._settings.replies == "none" else self._settings.replies

@@ -1,0 +1,119 @@
+"""Who the server runs as: ourselves, or as root an unprivileged account that already exists.
+
+PostgreSQL refuses to run as root. Nothing here creates an account, and nothing here changes
+the permissions of a folder: it only chooses, and asks the kernel what the account may do.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commandbus.errors import EmbeddedServerError
+
+#: In this order; both exist on common systems, and neither has rights of its own.
+UNPRIVILEGED_ACCOUNTS = ("postgres", "nobody")
+
+#: The only variables that a child inherits. An allow-list, because PGPORT, PGDATA, PGOPTIONS,
+#: LC_MESSAGES and the like all change what initdb and the server do, and because secrets of
+#: the application have no business in the environment of another account's process.
+INHERITED_VARIABLES = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Account:
+    """The owner of the data folder and of the server process."""
+
+    name: str
+    uid: int
+    gid: int
+    #: True if we are root and the server must not be.
+    is_dropped: bool
+
+    def popen_options(self) -> dict[str, Any]:
+        """Everything about a child that must not come from us: identity, folder, terminal."""
+        identity: dict[str, Any] = {}
+        if self.is_dropped:
+            identity = {"user": self.uid, "group": self.gid, "extra_groups": []}
+        # cwd: the account may not be allowed to enter ours. New session: Ctrl-C in the
+        # terminal of the application must not reach the server.
+        return {"cwd": "/", "start_new_session": True, "close_fds": True, **identity}
+
+    def run(
+        self, command: Sequence[str], timeout_seconds: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end as this account; its output is captured."""
+        return subprocess.run(  # noqa: S603 - no shell; the callers build the argument list
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=child_environment(),
+            timeout=timeout_seconds,
+            check=False,
+            **self.popen_options(),
+        )
+
+    def can_run(self, program: Path) -> bool:
+        """Whether the program and its libraries can be loaded, found out by doing it."""
+        try:
+            return self.run([str(program), "--version"], timeout_seconds=10).returncode == 0
+        except (OSError, subprocess.SubprocessError):
+            return False
+
+    def can_write_in(self, folder: Path) -> bool:
+        """Whether the account can reach the folder and create files in it."""
+        if not self.is_dropped:
+            return os.access(folder, os.W_OK | os.X_OK)
+        # The kernel answers for the account itself: mode bits alone would miss parents and ACLs.
+        script = 'test -w "$1" && test -x "$1"'
+        try:
+            return self.run(["/bin/sh", "-c", script, "sh", str(folder)], 10).returncode == 0
+        except (OSError, subprocess.SubprocessError):
+            return False
+
+    def own(self, descriptor: int) -> None:
+        """Hand an open file over to the account, so that it and we can both use it later."""
+        if self.is_dropped:
+            os.fchown(descriptor, self.uid, self.gid)
+
+
+def child_environment() -> dict[str, str]:
+    """The whole environment of every child; messages in English, because we read them."""
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    return {"LC_ALL": "C", **inherited}
+
+
+def choose_account(folder: Path) -> Account:
+    """Ourselves; as root the owner of the folder if it has one, else an unprivileged account."""
+    if os.geteuid() != 0:
+        return Account(str(os.geteuid()), os.geteuid(), os.getegid(), is_dropped=False)
+    if folder.exists() and (owner := folder.stat()).st_uid != 0:
+        # A folder keeps its owner: 'nobody' made it, then somebody installed 'postgres'.
+        return _dropped_to(owner.st_uid, owner.st_gid)
+    for name in UNPRIVILEGED_ACCOUNTS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid, is_dropped=True)
+    message = (
+        "PostgreSQL does not run as root and there is no account "
+        f"{' or '.join(UNPRIVILEGED_ACCOUNTS)} to drop to; run the application as a plain user"
+    )
+    raise EmbeddedServerError(message)
+
+
+def _dropped_to(uid: int, gid: int) -> Account:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        # A folder on a volume may belong to a uid that this container has no name for.
+        return Account(str(uid), uid, gid, is_dropped=True)
+    return Account(entry.pw_name, uid, entry.pw_gid, is_dropped=True)

@@ -1,0 +1,177 @@
+"""Every error that commandbus raises, in one tree.
+
+    CommandBusError
+    ├── HandlerError                    raised by handlers, to say what kind of failure it was
+    │   ├── TransientCommandError       try again later
+    │   └── PermanentCommandError       never try again: straight to troubleshooting
+    ├── InvalidInputError (ValueError)  nothing was changed; mend the argument
+    │   ├── InvalidNameError            domain, command type, queue
+    │   ├── InvalidCommandIdError       not a UUID
+    │   ├── InvalidPayloadError         not JSON-safe, too deep, too large
+    │   └── InvalidSettingError         negative, absurd or contradictory settings
+    ├── CommandNotFoundError            no such command
+    ├── BatchNotFoundError              no such batch
+    ├── DuplicateCommandError           the id was sent before
+    ├── InvalidOperationError           the command is not in a state that allows it
+    ├── LeaseLostError                  somebody else holds the command now
+    ├── PayloadLostError                the archive no longer holds the payload
+    ├── HandlerAlreadyRegisteredError
+    ├── HandlerNotFoundError
+    ├── ReplyTimeoutError (TimeoutError)
+    └── DatabaseError                   nothing wrong with the call: the database is
+        ├── DatabaseUnavailableError    no server, wrong password, connection cut
+        ├── SchemaVersionError
+        │   ├── SchemaMissingError      never initialised
+        │   ├── SchemaTooOldError       run `commandbus db migrate`
+        │   └── SchemaTooNewError       upgrade the package
+        ├── PgmqError                   PGMQ missing or too old
+        └── EmbeddedServerError         the embedded server cannot start
+
+A message says what happened and what to do next. None of them carries a payload or a
+secret: `details` of handler errors are redacted before they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+
+class CommandBusError(Exception):
+    """The root of all errors of this package."""
+
+
+class HandlerError(CommandBusError):
+    """A failure that a handler reports on purpose, with a code that operators can group by."""
+
+    def __init__(self, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.details = dict(details) if details is not None else None
+
+
+class TransientCommandError(HandlerError):
+    """The handler failed for a reason that may pass: the command is retried with backoff."""
+
+
+class PermanentCommandError(HandlerError):
+    """The handler failed for a reason that will not pass: the command goes to troubleshooting."""
+
+
+class InvalidInputError(CommandBusError, ValueError):
+    """An argument is not acceptable; nothing was changed."""
+
+
+class InvalidNameError(InvalidInputError):
+    """A domain, command type or queue name that is not well formed."""
+
+
+class InvalidCommandIdError(InvalidInputError):
+    """A command id that is not a UUID."""
+
+
+class InvalidPayloadError(InvalidInputError):
+    """A payload that cannot be stored as JSON and read back as it was."""
+
+
+class InvalidSettingError(InvalidInputError):
+    """A setting that is negative, absurd, or contradicts another."""
+
+
+class CommandNotFoundError(CommandBusError):
+    """No command with this id in this domain."""
+
+    def __init__(self, domain: str, command_id: UUID) -> None:
+        super().__init__(
+            f"no command {command_id} in domain {domain!r}; check the id and the domain"
+        )
+        self.domain = domain
+        self.command_id = command_id
+
+
+class BatchNotFoundError(CommandBusError):
+    """No batch with this id in this domain."""
+
+    def __init__(self, domain: str, batch_id: UUID) -> None:
+        super().__init__(
+            f"no batch {batch_id} in domain {domain!r}; create it before sending into it"
+        )
+        self.domain = domain
+        self.batch_id = batch_id
+
+
+class DuplicateCommandError(CommandBusError):
+    """The command id was sent before. Nothing of the call was created."""
+
+    def __init__(self, domain: str, command_ids: Sequence[UUID]) -> None:
+        shown = ", ".join(str(command_id) for command_id in command_ids[:5])
+        more = f" and {len(command_ids) - 5} more" if len(command_ids) > 5 else ""
+        super().__init__(
+            f"already sent in domain {domain!r}: {shown}{more}; nothing of this call was "
+            "created. If it is a repeat of the same request, treat it as done"
+        )
+        self.domain = domain
+        self.command_ids = tuple(command_ids)
+
+    @property
+    def command_id(self) -> UUID:
+        """The first of the ids that were there already."""
+        return self.command_ids[0]
+
+
+class InvalidOperationError(CommandBusError):
+    """The command is not in a state that allows the operation; nothing was changed."""
+
+
+class LeaseLostError(CommandBusError):
+    """The lease ran out and the command belongs to another worker now; nothing was changed."""
+
+
+class PayloadLostError(CommandBusError):
+    """The archived payload is gone, so the command cannot be sent again."""
+
+
+class HandlerAlreadyRegisteredError(CommandBusError):
+    """A second handler for the same domain and command type."""
+
+
+class HandlerNotFoundError(CommandBusError):
+    """No handler for this domain and command type."""
+
+
+class ReplyTimeoutError(CommandBusError, TimeoutError):
+    """No reply in time. The command itself goes on; its reply will still be published."""
+
+
+class DatabaseError(CommandBusError):
+    """The call was fine; the database could not carry it out."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """No server, wrong password, or the connection was cut."""
+
+
+class SchemaVersionError(DatabaseError):
+    """The schema in the database does not fit this version of the package."""
+
+
+class SchemaMissingError(SchemaVersionError):
+    """The database was never initialised for commandbus."""
+
+
+class SchemaTooOldError(SchemaVersionError):
+    """The database needs migrations that this package brings."""
+
+
+class SchemaTooNewError(SchemaVersionError):
+    """The database was migrated by a newer package that older code cannot work with."""
+
+
+class PgmqError(DatabaseError):
+    """PGMQ is missing, too old, or not usable."""
+
+
+class EmbeddedServerError(DatabaseError):
+    """The embedded PostgreSQL server could not be started or stopped."""

@@ -1,0 +1,222 @@
+"""Handlers: the registry that finds them, and the context they are given."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from commandbus.errors import (
+    HandlerAlreadyRegisteredError,
+    HandlerNotFoundError,
+    InvalidOperationError,
+    InvalidSettingError,
+)
+from commandbus.models import Command, Lease, OutgoingCommands
+from commandbus.naming import check_command_type, check_domain
+from commandbus.policies import RetryPolicy
+
+AsyncHandler = Callable[[Command, "HandlerContext"], Awaitable[Any]]
+SyncHandler = Callable[[Command, "HandlerContext"], Any]
+Handler = AsyncHandler | SyncHandler
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerEntry:
+    """A registered handler and how it wants to be run."""
+
+    domain: str
+    command_type: str
+    handler: Handler
+    retry_policy: RetryPolicy | None
+    is_transactional: bool
+    is_async: bool
+
+
+class HandlerRegistry:
+    """Handlers by (domain, command type)."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], HandlerEntry] = {}
+
+    def register(
+        self,
+        domain: str,
+        command_type: str,
+        handler: Handler,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        transactional: bool = False,
+    ) -> None:
+        """Add a handler; a second one for the same type is an error."""
+        check_domain(domain)
+        check_command_type(command_type)
+        if not callable(handler):
+            raise InvalidSettingError(f"the handler of {domain}/{command_type} is not callable")
+        if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
+            raise InvalidSettingError(
+                f"retry_policy of {domain}/{command_type} is {retry_policy!r}; use RetryPolicy(…)"
+            )
+        key = (domain, command_type)
+        if key in self._entries:
+            raise HandlerAlreadyRegisteredError(
+                f"{domain}/{command_type} already has a handler, "
+                f"{_name_of(self._entries[key].handler)}; a command type has exactly one"
+            )
+        is_async = _is_async(handler)
+        if transactional and not is_async:
+            raise InvalidSettingError(
+                f"{domain}/{command_type}: a transactional handler must be `async def`, because "
+                "ctx.conn is an asynchronous connection"
+            )
+        self._entries[key] = HandlerEntry(
+            domain, command_type, handler, retry_policy, transactional, is_async
+        )
+
+    def get(self, domain: str, command_type: str) -> HandlerEntry:
+        """Find a handler, or raise HandlerNotFoundError."""
+        try:
+            return self._entries[domain, command_type]
+        except KeyError:
+            raise HandlerNotFoundError(
+                f"no handler for {domain}/{command_type}; register one and retry the command"
+            ) from None
+
+    def of_domain(self, domain: str) -> list[HandlerEntry]:
+        """All handlers of a domain."""
+        return [entry for entry in self._entries.values() if entry.domain == domain]
+
+    def domains(self) -> list[str]:
+        """The domains that have handlers, sorted."""
+        return sorted({entry.domain for entry in self._entries.values()})
+
+    def limits(self, domain: str) -> dict[str, int]:
+        """max_attempts of the types whose handler brought its own policy: they win over the row."""
+        return {
+            entry.command_type: entry.retry_policy.max_attempts
+            for entry in self.of_domain(domain)
+            if entry.retry_policy is not None
+        }
+
+
+class SendPreparer(Protocol):
+    """Checks and encodes a command that a handler wants to send."""
+
+    def __call__(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: dict[str, Any],
+        reply_to: str | None,
+        correlation_id: UUID | None,
+    ) -> OutgoingCommands: ...
+
+
+class HandlerContext:
+    """What a handler knows beside its command, and what it may do."""
+
+    __slots__ = ("_conn", "_extend", "_prepare", "_sends", "command", "lease")
+
+    def __init__(
+        self,
+        command: Command,
+        lease: Lease,
+        *,
+        extend: Callable[[Lease, float], Awaitable[None]],
+        prepare: SendPreparer,
+        conn: Any = None,
+    ) -> None:
+        self.command = command
+        self.lease = lease
+        self._extend = extend
+        self._prepare = prepare
+        self._conn = conn
+        self._sends: list[OutgoingCommands] = []
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+        return self.lease.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts there are."""
+        return self.lease.max_attempts
+
+    @property
+    def msg_id(self) -> int:
+        """The PGMQ message; an operator's retry makes a new one."""
+        return self.lease.msg_id
+
+    @property
+    def lease_epoch(self) -> int:
+        """The fence: grows with every delivery, never reset. Good as a token towards other systems."""
+        return self.lease.lease_epoch
+
+    @property
+    def correlation_id(self) -> UUID:
+        """Ties this command to what caused it."""
+        return self.lease.correlation_id
+
+    @property
+    def conn(self) -> Any:
+        """The psycopg connection whose commit is also the completion (transactional handlers only)."""
+        if self._conn is None:
+            raise InvalidOperationError(
+                "ctx.conn is only there in a transactional handler; register it with "
+                "transactional=True"
+            )
+        return self._conn
+
+    async def extend_visibility(self, seconds: float) -> None:
+        """Hold the lease for so many seconds from now. Raises LeaseLostError if it is lost.
+
+        Leases are extended by themselves while the handler runs; call this before something that
+        stops the whole process from running.
+        """
+        if not 0 < seconds <= 43_200:
+            raise InvalidSettingError(f"seconds is {seconds!r}; use 1 to 43,200 (12 hours)")
+        await self._extend(self.lease, seconds)
+
+    def send(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: dict[str, Any],
+        reply_to: str | None = None,
+        correlation_id: UUID | None = None,
+    ) -> UUID:
+        """Send a command in the transaction that completes this one: both happen, or neither.
+
+        The correlation id is passed on unless another is given.
+        """
+        self._sends.append(
+            self._prepare(
+                domain,
+                command_type,
+                command_id,
+                data,
+                reply_to,
+                correlation_id or self.correlation_id,
+            )
+        )
+        return self._sends[-1].commands[0].command_id
+
+    @property
+    def sends(self) -> tuple[OutgoingCommands, ...]:
+        """What this handler asked to be sent."""
+        return tuple(self._sends)
+
+
+def _is_async(handler: Handler) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004  (an object with an async __call__)
+    )
+
+
+def _name_of(handler: Handler) -> str:
+    return getattr(handler, "__qualname__", repr(handler))

@@ -1,0 +1,93 @@
+"""Loop: the base of all background agents. It repeats a step until stopped, and can be woken.
+
+A step that raises is logged and repeated after a growing pause: a database that goes away for a
+while must not end a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from commandbus.redaction import redact_text
+
+#: First and longest pause after an error, in seconds.
+ERROR_PAUSE_SECONDS = (0.05, 2.0)
+
+
+class Backoff:
+    """Pauses that double from `first` to `longest`, with jitter so that processes spread out."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first = first
+        self._longest = longest
+        self._pause = first
+
+    def reset(self) -> None:
+        """Start over with the shortest pause."""
+        self._pause = self._first
+
+    def next(self) -> float:
+        """The pause to make now, in seconds."""
+        pause = self._pause
+        self._pause = min(self._pause * 2, self._longest)
+        return pause * random.uniform(0.8, 1.0)  # noqa: S311  (spreading, not secrecy)
+
+    @property
+    def is_longest(self) -> bool:
+        """Whether the pauses have stopped growing."""
+        return self._pause >= self._longest
+
+
+class Loop:
+    """Repeats `step` until `stop`; `wake` cuts the current pause short."""
+
+    name = "loop"
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._errors = Backoff(*ERROR_PAUSE_SECONDS)
+        self._log = logging.getLogger(f"commandbus.{self.name}")
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether stop was called."""
+        return self._stopping
+
+    def stop(self) -> None:
+        """Ask the loop to end after its current step."""
+        self._stopping = True
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Cut the current pause short."""
+        self._woken.set()
+
+    async def step(self) -> float | None:
+        """Do one round; return the seconds to wait for a wake-up, None to go on at once."""
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Repeat the step until stopped."""
+        while not self._stopping:
+            try:
+                pause = await self.step()
+                self._errors.reset()
+            except Exception as error:  # noqa: BLE001  (the loop must outlive any error)
+                pause = self._errors.next()
+                self._log.warning(
+                    "%s failed, next try in %.2f s: %s: %s",
+                    self.name, pause, type(error).__name__, redact_text(str(error)),
+                )  # fmt: skip
+            if pause is not None and not self._stopping:
+                await self.pause(pause)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for a wake-up, at most so long."""
+        try:
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        except TimeoutError:
+            pass
+        self._woken.clear()

@@ -1,0 +1,286 @@
+"""The words of the domain: frozen values that travel between the rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+
+class CommandStatus(StrEnum):
+    """Where a command stands. docs/lifecycle.md draws the arrows."""
+
+    PENDING = "PENDING"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+    IN_TROUBLESHOOTING_QUEUE = "IN_TROUBLESHOOTING_QUEUE"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the command has ended, with its one reply published."""
+        return self in {CommandStatus.COMPLETED, CommandStatus.CANCELED, CommandStatus.FAILED}
+
+
+class BatchStatus(StrEnum):
+    """Where a batch stands."""
+
+    PENDING = "PENDING"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    COMPLETED_WITH_FAILURES = "COMPLETED_WITH_FAILURES"
+
+
+class ReplyOutcome(StrEnum):
+    """What a reply says of its command."""
+
+    SUCCESS = "SUCCESS"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+
+
+class ParkReason(StrEnum):
+    """Why a command is in troubleshooting."""
+
+    PERMANENT = "PERMANENT"
+    EXHAUSTED = "EXHAUSTED"
+
+
+class AuditEventType(StrEnum):
+    """What the audit records."""
+
+    SENT = "SENT"
+    RECEIVED = "RECEIVED"
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    FAILED = "FAILED"
+    COMPLETED = "COMPLETED"
+    CANCELED = "CANCELED"
+    GIVEN_UP = "GIVEN_UP"
+    RELEASED = "RELEASED"
+    MOVED_TO_TROUBLESHOOTING_QUEUE = "MOVED_TO_TROUBLESHOOTING_QUEUE"
+    OPERATOR_RETRY = "OPERATOR_RETRY"
+    OPERATOR_CANCEL = "OPERATOR_CANCEL"
+    OPERATOR_COMPLETE = "OPERATOR_COMPLETE"
+    STALE_RESULT_REJECTED = "STALE_RESULT_REJECTED"
+    BATCH_STARTED = "BATCH_STARTED"
+    BATCH_COMPLETED = "BATCH_COMPLETED"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a handler is given."""
+
+    domain: str
+    command_type: str
+    command_id: UUID
+    data: dict[str, Any]
+    correlation_id: UUID
+    reply_to: str | None
+    created_at: datetime
+    batch_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommand:
+    """A command to be sent together with others."""
+
+    command_type: str
+    command_id: UUID
+    data: dict[str, Any]
+    reply_to: str | None = None
+    correlation_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewCommand:
+    """A command that was checked and encoded, ready to be stored. An empty reply_to: no reply."""
+
+    command_type: str
+    command_id: UUID
+    data: bytes
+    reply_to: str
+    correlation_id: UUID
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandMetadata:
+    """The row of a command, without its payload."""
+
+    domain: str
+    queue_name: str
+    msg_id: int | None
+    command_id: UUID
+    command_type: str
+    status: CommandStatus
+    attempts: int
+    max_attempts: int
+    lease_expires_at: datetime | None
+    last_error_type: str | None
+    last_error_code: str | None
+    last_error_msg: str | None
+    created_at: datetime
+    updated_at: datetime
+    reply_queue: str
+    correlation_id: UUID
+    batch_id: UUID | None
+    lease_epoch: int
+    leased_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleshootingItem:
+    """A command that waits for an operator, with the payload that a retry would send."""
+
+    domain: str
+    command_id: UUID
+    command_type: str
+    reason: ParkReason
+    parked_at: datetime
+    attempts: int
+    max_attempts: int
+    last_error_type: str | None
+    last_error_code: str | None
+    last_error_msg: str | None
+    correlation_id: UUID
+    reply_queue: str
+    batch_id: UUID | None
+    created_at: datetime
+    data: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """One line of the audit."""
+
+    audit_id: int
+    domain: str
+    command_id: UUID
+    event_type: str
+    ts: datetime
+    details: dict[str, Any] | None
+    batch_id: UUID | None
+    actor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """Batch metadata returned from queries."""
+
+    batch_id: UUID
+    domain: str
+    name: str | None
+    custom_data: dict[str, Any] | None
+    status: str
+    total_count: int
+    completed_count: int
+    failed_count: int
+    canceled_count: int
+    in_troubleshooting_count: int
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyError:
+    """Why a command did not succeed."""
+
+    code: str | None
+    message: str | None
+    error_class: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The one answer to a command."""
+
+    command_id: UUID
+    correlation_id: UUID
+    domain: str
+    type: str
+    outcome: ReplyOutcome
+    completed_at: datetime
+    data: Any
+    error: ReplyError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A received command: this worker's alone until it expires. (command_id, lease_epoch) is the fence.
+
+    The payload is still text: each is decoded by itself, so that one that cannot be decoded
+    takes no other with it.
+    """
+
+    domain: str
+    command_id: UUID
+    command_type: str
+    msg_id: int
+    lease_epoch: int
+    attempt: int
+    max_attempts: int
+    is_suspect: bool
+    correlation_id: UUID
+    reply_queue: str
+    batch_id: UUID | None
+    created_at: datetime
+    payload: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is stored of a failed attempt; redacted already."""
+
+    error_type: str
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+
+
+class OutcomeKind(StrEnum):
+    """The ways a lease ends; each is one SQL function."""
+
+    COMPLETE = "complete"
+    RETRY = "retry"
+    PARK = "park"
+    FAIL = "fail"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingCommands:
+    """Commands that a handler sends, to be committed with its outcome."""
+
+    domain: str
+    commands: tuple[NewCommand, ...]
+    batch_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one lease ends: decided by the dispatcher, written by the completer."""
+
+    lease: Lease
+    kind: OutcomeKind
+    result: bytes = b"null"
+    delay_seconds: float = 0.0
+    reason: ParkReason | None = None
+    failure: Failure | None = None
+    sends: tuple[OutgoingCommands, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedReply:
+    """A reply as it lies in a queue, leased until it is acknowledged."""
+
+    queue: str
+    msg_id: int
+    body: str = field(repr=False)

@@ -1,0 +1,134 @@
+"""Names of domains, command types and queues: one grammar, checked before anything is sent.
+
+A queue has a logical, dotted name (`payments.commands`), which is what users see, and a physical
+one for PGMQ, where the dot is `__`. A domain may not contain `__`, or two logical names could
+share one table; PGMQ folds case and cuts at 63 bytes, so neither capitals nor other alphabets.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from uuid import UUID
+
+from commandbus.errors import InvalidCommandIdError, InvalidInputError, InvalidNameError
+
+#: 37 + len("__commands") = 47, the longest queue name that PGMQ takes.
+MAX_DOMAIN_LENGTH = 37
+MAX_QUEUE_LENGTH = 47
+MAX_TYPE_LENGTH = 200
+
+#: `reply_to=NO_REPLY`: nobody wants an answer.
+NO_REPLY = ""
+#: The reply goes to a table row that `call` waits for, not to a queue.
+INBOX = "@inbox"
+
+_SEGMENT = re.compile(r"[a-z][a-z0-9_]*\Z")
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]*\Z")
+
+
+def check_domain(domain: Any) -> str:
+    """Return the domain, or raise InvalidNameError with the rule that it breaks."""
+    if not isinstance(domain, str) or not _SEGMENT.match(domain) or "__" in domain:
+        raise InvalidNameError(
+            f"domain {domain!r} is not well formed: use a-z, 0-9 and single underscores, "
+            "with a letter first (for example 'payments')"
+        )
+    if len(domain) > MAX_DOMAIN_LENGTH:
+        raise InvalidNameError(
+            f"domain {domain!r} has {len(domain)} characters; at most {MAX_DOMAIN_LENGTH} fit "
+            "into a queue name"
+        )
+    return domain
+
+
+def check_command_type(command_type: Any) -> str:
+    """Return the command type, or raise InvalidNameError."""
+    if (
+        not isinstance(command_type, str)
+        or not _TYPE.match(command_type)
+        or len(command_type) > MAX_TYPE_LENGTH
+    ):
+        raise InvalidNameError(
+            f"command type {command_type!r} is not well formed: use letters, digits and _ . : -, "
+            f"a letter first, at most {MAX_TYPE_LENGTH} characters (for example 'DebitAccount')"
+        )
+    return command_type
+
+
+def check_reply_to(reply_to: Any) -> str:
+    """Return the logical reply queue (or NO_REPLY), or raise InvalidNameError."""
+    if reply_to in {NO_REPLY, INBOX}:
+        return str(reply_to)
+    segments = reply_to.split(".") if isinstance(reply_to, str) else []
+    if (
+        not segments
+        or len(segments) > 2
+        or any(not _SEGMENT.match(segment) or "__" in segment for segment in segments)
+        or len(physical_queue(reply_to)) > MAX_QUEUE_LENGTH
+    ):
+        raise InvalidNameError(
+            f"reply queue {reply_to!r} is not well formed: use <domain>.replies, at most "
+            f"{MAX_QUEUE_LENGTH} characters, or '' for no reply"
+        )
+    if segments[-1] == "commands":
+        raise InvalidNameError(
+            f"reply queue {reply_to!r} is a queue of commands; use <domain>.replies"
+        )
+    return str(reply_to)
+
+
+def check_uuid(value: Any, what: str = "command_id") -> UUID:
+    """Return the UUID (also from its text), or raise InvalidCommandIdError."""
+    if isinstance(value, UUID):
+        return value
+    if isinstance(value, str):
+        try:
+            return UUID(value)
+        except ValueError:
+            pass
+    raise InvalidCommandIdError(
+        f"{what} {value!r} is not a UUID; make one with uuid.uuid4() and keep it for repeats"
+    )
+
+
+def check_text(value: Any, what: str, *, max_length: int = 2_000) -> str:
+    """Return a non-empty text that PostgreSQL can store, or raise InvalidInputError."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidInputError(f"{what} must be a text that says something, not {value!r}")
+    if "\x00" in value or len(value) > max_length or not _is_encodable(value):
+        raise InvalidInputError(f"{what} must be plain text of at most {max_length} characters")
+    return value
+
+
+def _is_encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def commands_queue(domain: str) -> str:
+    """Logical name of the queue of commands."""
+    return f"{domain}.commands"
+
+
+def replies_queue(domain: str) -> str:
+    """Logical name of the queue of replies."""
+    return f"{domain}.replies"
+
+
+def physical_queue(queue: str) -> str:
+    """Name of the PGMQ queue that stands for a logical, dotted name."""
+    return queue.replace(".", "__")
+
+
+def wakeup_channel(domain: str) -> str:
+    """Channel of the hints that new commands are there."""
+    return f"commandbus.{domain}"
+
+
+def inbox_channel(domain: str) -> str:
+    """Channel of the hints that a reply for `call` is there."""
+    return f"commandbus.{domain}.inbox"

@@ -1,0 +1,1 @@
+"""What operators do: troubleshooting, and reading what happened."""

@@ -1,0 +1,69 @@
+"""Troubleshooting: what failed for good waits here until a person decides."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from commandbus.models import TroubleshootingItem
+from commandbus.naming import check_command_type, check_domain, check_text, check_uuid
+from commandbus.ops.paging import check_page
+from commandbus.payload import encode_json
+from commandbus.redaction import redact_text
+from commandbus.store.base import Store
+
+
+class Troubleshooting:
+    """The operator's verbs. Two operators at once: one wins, the other gets InvalidOperationError."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def list(
+        self, domain: str, *, command_type: str | None, limit: int, offset: int
+    ) -> list[TroubleshootingItem]:
+        """What waits, longest first."""
+        check_domain(domain)
+        if command_type is not None:
+            check_command_type(command_type)
+        check_page(limit, offset)
+        return await self._store.list_troubleshooting(
+            domain, command_type=command_type, limit=limit, offset=offset
+        )
+
+    async def retry(
+        self, domain: str, command_id: UUID, *, operator: str | None, reset_attempts: bool
+    ) -> None:
+        """Send the same payload again."""
+        await self._store.operator_retry(
+            check_domain(domain),
+            [check_uuid(command_id)],
+            actor=_actor(operator),
+            reset_attempts=reset_attempts,
+        )
+
+    async def cancel(
+        self, domain: str, command_id: UUID, reason: str, *, operator: str | None
+    ) -> None:
+        """End it as CANCELED, with a reply."""
+        await self._store.operator_cancel(
+            check_domain(domain),
+            [check_uuid(command_id)],
+            reason=redact_text(check_text(reason, "reason")),
+            actor=_actor(operator),
+        )
+
+    async def complete(
+        self, domain: str, command_id: UUID, result_data: Any, *, operator: str | None
+    ) -> None:
+        """End it as COMPLETED with this result, with a reply."""
+        await self._store.operator_complete(
+            check_domain(domain),
+            [check_uuid(command_id)],
+            result=encode_json(result_data, what="result_data"),
+            actor=_actor(operator),
+        )
+
+
+def _actor(operator: str | None) -> str | None:
+    return None if operator is None else check_text(operator, "operator", max_length=200)

@@ -1,0 +1,1 @@
+"""PGMQ: installing it, calling it, and waking up for it."""

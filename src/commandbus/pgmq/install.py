@@ -1,0 +1,79 @@
+"""Installing PGMQ: the server's extension if it has one, else the SQL of the PyPI package.
+
+Features are detected, not concluded from a version number. Must run inside a transaction that
+holds the migration lock: the script itself is not made to be run twice.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from commandbus.errors import PgmqError
+
+#: What we call, by signature. 1.8 brought the array form of set_vt; nothing older will do.
+REQUIRED_FUNCTIONS = (
+    "pgmq.create(text)",
+    "pgmq.send_batch(text, jsonb[])",
+    "pgmq.read(text, integer, integer, jsonb)",
+    "pgmq.delete(text, bigint[])",
+    "pgmq.archive(text, bigint[])",
+    "pgmq.set_vt(text, bigint[], integer)",
+    "pgmq.set_vt(text, bigint[], timestamp with time zone)",
+)
+
+
+async def install_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
+    """Install PGMQ if it is missing, check that it can do what we need, close its open doors."""
+    if not await _scalar(conn, "select to_regtype('pgmq.message_record') is not null"):
+        if await _scalar(
+            conn, "select exists (select from pg_available_extensions where name = 'pgmq')"
+        ):
+            await conn.execute("create extension pgmq")
+        else:
+            await conn.execute(packaged_sql().encode())
+            await conn.execute(
+                sql.SQL("comment on schema pgmq is {}").format(sql.Literal(packaged_version()))
+            )
+    await _check_features(conn)
+    # PGMQ lets pg_monitor read every message; payloads are not monitoring data.
+    await conn.execute("revoke select on all tables in schema pgmq from pg_monitor")
+    await conn.execute(
+        "alter default privileges in schema pgmq revoke select on tables from pg_monitor"
+    )
+
+
+def packaged_sql() -> str:
+    """The script that the PyPI package `pgmq` ships."""
+    return files("pgmq").joinpath("sql", "pgmq.sql").read_text(encoding="utf-8")
+
+
+def packaged_version() -> str:
+    """The version of that script."""
+    text = files("pgmq").joinpath("sql", "VERSION").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines()]
+    return next(line for line in lines if line and not line.startswith("#"))
+
+
+async def _check_features(conn: psycopg.AsyncConnection[Any]) -> None:
+    missing = [
+        signature
+        for signature in REQUIRED_FUNCTIONS
+        if not await _scalar(conn, "select to_regprocedure(%s) is not null", signature)
+    ]
+    if missing:
+        raise PgmqError(
+            f"the installed PGMQ lacks {', '.join(missing)}; upgrade it to 1.8 or later "
+            "(alter extension pgmq update)"
+        )
+
+
+async def _scalar(conn: psycopg.AsyncConnection[Any], query: str, *params: object) -> Any:
+    cursor = conn.cursor(row_factory=tuple_row)
+    await cursor.execute(query.encode(), params or None)
+    row = await cursor.fetchone()
+    return row[0] if row else None

@@ -1,0 +1,111 @@
+"""Settings: one frozen value, each field documented once, from arguments or COMMANDBUS_* variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from commandbus.errors import InvalidSettingError
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a bus and its workers behave. Seconds, bytes and counts; `from_env` reads COMMANDBUS_<NAME>."""
+
+    #: Schema of our tables and functions.
+    schema: str = "commandbus"
+    #: Bytes of JSON that one payload, or one result, may have.
+    max_payload_bytes: int = 256 * 1024
+    #: Commands in one call of send_many to the database; a larger call is sent in such chunks,
+    #: still in one transaction.
+    send_chunk_size: int = 1_000
+    #: Commands in one send_many.
+    max_send_many: int = 100_000
+    #: Where replies go when a command names no queue: "domain" (<domain>.replies), "none", or the
+    #: logical name of a queue that all domains share.
+    replies: str = "domain"
+    #: Whether a leased command shows as IN_PROGRESS (004 §15).
+    mark_in_progress: bool = True
+    #: Uniqueness of command ids: "domain" or "global". It must equal the database's setting.
+    command_id_scope: Literal["domain", "global"] = "domain"
+    #: Longest wait between two looks into an empty queue.
+    poll_max_seconds: float = 1.0
+    #: Most commands that are leased ahead of the free slots of a fast worker.
+    max_prefetch: int = 250
+    #: How long `stop` waits for running handlers before it cancels them.
+    shutdown_grace_seconds: float = 30.0
+    #: A handler that runs longer loses its lease: a hung one is not held for ever.
+    lease_deadline_seconds: float = 3_600.0
+    #: Connections of the pool that `connect` builds for callers.
+    pool_size: int = 10
+    #: How long to wait for a connection.
+    connect_timeout_seconds: float = 5.0
+    #: Limit of one statement of a worker; below the lease, so that a hung server is noticed.
+    statement_timeout_seconds: float = 25.0
+
+    def __post_init__(self) -> None:
+        _check_range(self, "max_payload_bytes", 1, 64 * 1024 * 1024)
+        _check_range(self, "send_chunk_size", 1, 10_000)
+        _check_range(self, "max_send_many", 1, 10_000_000)
+        _check_range(self, "poll_max_seconds", 0.01, 60)
+        _check_range(self, "max_prefetch", 0, 10_000)
+        _check_range(self, "shutdown_grace_seconds", 0, 86_400)
+        _check_range(self, "lease_deadline_seconds", 1, 31_536_000)
+        _check_range(self, "pool_size", 1, 1_000)
+        _check_range(self, "connect_timeout_seconds", 0.1, 600)
+        _check_range(self, "statement_timeout_seconds", 0.1, 3_600)
+        if not isinstance(self.schema, str) or not _SCHEMA.match(self.schema):
+            raise InvalidSettingError(
+                f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first"
+            )
+        if self.command_id_scope not in {"domain", "global"}:
+            raise InvalidSettingError(
+                f"command_id_scope is {self.command_id_scope!r}; use 'domain' or 'global'"
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Read COMMANDBUS_<FIELD> for every field; arguments win over the environment."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for spec in fields(cls):
+            name = f"COMMANDBUS_{spec.name.upper()}"
+            if name in environ:
+                values[spec.name] = _parse(name, environ[name], spec.default)
+        return replace(cls(**values), **overrides)
+
+
+def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
+    """Refuse a concurrency or a visibility timeout that cannot be meant."""
+    if type(concurrency) is not int or not 1 <= concurrency <= 10_000:
+        raise InvalidSettingError(
+            f"concurrency is {concurrency!r}; use a whole number from 1 to 10,000"
+        )
+    if type(vt_seconds) is not int or not 1 <= vt_seconds <= 43_200:
+        raise InvalidSettingError(
+            f"vt_seconds is {vt_seconds!r}; use whole seconds from 1 to 43,200 (12 hours)"
+        )
+
+
+def _check_range(settings: Settings, name: str, low: float, high: float) -> None:
+    value = getattr(settings, name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidSettingError(f"{name} is {value!r}; use a number from {low:,} to {high:,}")
+
+
+def _parse(name: str, text: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        if text.lower() not in {"true", "false", "1", "0", "yes", "no", "on", "off"}:
+            raise InvalidSettingError(f"{name} is {text!r}; use true or false")
+        return text.lower() in {"true", "1", "yes", "on"}
+    if isinstance(default, int | float):
+        try:
+            return type(default)(text)
+        except ValueError:
+            raise InvalidSettingError(f"{name} is {text!r}; use a number") from None
+    return text

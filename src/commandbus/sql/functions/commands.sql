@@ -1,0 +1,345 @@
+-- Commands: send, receive, and the leases in between. outcomes.sql has how a lease ends.
+--
+-- Each function takes many commands and is one round trip and one transaction. A lease is known
+-- by (command_id, lease_epoch): the epoch grows at every receive and is never reset, so a worker
+-- that lost its lease holds a number that matches nothing any more.
+--
+-- The planner settings on the hot functions hold the index plans that a growing table needs even
+-- when the plan was cached while the table was empty.
+
+-- Sends commands and returns the ids that were there before; if there are any, nothing of the
+-- call is created, and the caller's transaction is still good to go on. Callers who would rather
+-- have an error use send_commands.
+--   p_commands: [{"command_id", "type", "data", "reply_to"?, "correlation_id"?, "max_attempts"?}]
+--   reply_to null: the replies queue of the domain; '': no reply.
+create or replace function commandbus.offer_commands(
+    p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null
+) returns uuid[]
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_now       timestamptz := clock_timestamp();
+    v_created   text := commandbus.iso8601(v_now);
+    v_queue     text := p_domain || '.commands';
+    v_global    boolean := commandbus.setting('command_id_scope') = 'global';
+    v_ids       uuid[];
+    v_types     text[];
+    v_replies   text[];
+    v_relations uuid[];
+    v_limits    int[];
+    v_messages  jsonb[];
+    v_msg_ids   bigint[];
+    v_inserted  uuid[];
+    v_reply     text;
+begin
+    if not commandbus.queue_exists(v_queue) then
+        perform commandbus.ensure_domain(p_domain);
+    end if;
+    if p_batch_id is not null and not exists (
+        select from commandbus.command_bus_batch b
+         where b.batch_id = p_batch_id and b.domain = p_domain) then
+        raise exception 'no batch % in domain %', p_batch_id, quote_literal(p_domain)
+            using errcode = 'CB004', detail = p_batch_id::text;
+    end if;
+
+    select array_agg(i.command_id order by i.n), array_agg(i.type order by i.n),
+           array_agg(i.reply_to order by i.n), array_agg(i.correlation_id order by i.n),
+           array_agg(i.max_attempts order by i.n),
+           array_agg(jsonb_build_object(
+               'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
+               'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
+               'created_at', v_created, 'data', i.data) order by i.n)
+      into v_ids, v_types, v_replies, v_relations, v_limits, v_messages
+      from (select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
+                   coalesce(r.reply_to, p_domain || '.replies') as reply_to,
+                   coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
+                   coalesce(r.max_attempts, 3) as max_attempts
+              from rows from (jsonb_to_recordset(p_commands) as (
+                       command_id uuid, type text, data jsonb, reply_to text,
+                       correlation_id uuid, max_attempts int)) with ordinality
+                   as r(command_id, type, data, reply_to, correlation_id, max_attempts, n)) i;
+    if v_ids is null then
+        return '{}';
+    end if;
+    for v_reply in select distinct q from unnest(v_replies) q where q not in ('', '@inbox') loop
+        if not commandbus.queue_exists(v_reply) then
+            perform commandbus.ensure_queue(v_reply);
+        end if;
+    end loop;
+
+    -- Messages first, so that the rows are written once, with their msg_id. In array order:
+    -- msg_id order then follows the order of sending.
+    select array_agg(m order by m) into v_msg_ids
+      from pgmq.send_batch(commandbus.physical_queue(v_queue), v_messages) m;
+
+    -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
+    with fresh as (
+        insert into commandbus.command_bus_command (
+            domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
+            created_at, updated_at, reply_queue, correlation_id, batch_id, is_globally_unique,
+            sequence_no, queued_at)
+        select p_domain, v_queue, i.msg_id, i.command_id, i.type, 'PENDING', i.max_attempts,
+               v_now, v_now, i.reply_to, i.correlation_id, p_batch_id, v_global, i.n, v_now
+          from unnest(v_ids, v_types, v_replies, v_relations, v_limits, v_msg_ids)
+               with ordinality as i(command_id, type, reply_to, correlation_id, max_attempts, msg_id, n)
+         where not (v_global and commandbus.is_sent_anywhere(i.command_id))
+         order by i.command_id
+        on conflict do nothing
+        returning command_id
+    )
+    select array_agg(f.command_id) into v_inserted from fresh f;
+
+    if cardinality(v_inserted) is distinct from cardinality(v_ids) then
+        -- Take back what this call wrote. No savepoint is needed, and none is paid for by the
+        -- calls that meet no duplicate.
+        perform pgmq.delete(commandbus.physical_queue(v_queue), v_msg_ids);
+        delete from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = any(v_inserted);
+        return coalesce(
+            (select array_agg(distinct d.id) from unnest(v_ids) d(id)
+              where v_inserted is null or d.id <> all(v_inserted)),
+            -- every id is new, but one stands twice in the call
+            (select array_agg(d.id) from (
+                select x.id from unnest(v_ids) x(id) group by x.id having count(*) > 1) d));
+    end if;
+
+    if p_batch_id is not null then
+        perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
+    end if;
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
+    select p_domain, i.id, 'SENT', v_now, p_batch_id, p_actor from unnest(v_ids) i(id);
+    perform commandbus.wake_workers(p_domain);
+    return '{}';
+end $$;
+
+-- Global uniqueness also counts ids that were sent while the database was in 'domain' scope.
+create or replace function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
+language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock(hashtextextended('commandbus.command_id' || p_command_id, 0));
+    return exists (
+        select from pgmq.meta m
+          join commandbus.command_bus_command c
+            on c.domain = left(m.queue_name, -length('__commands')) and c.command_id = p_command_id
+         where m.queue_name like '%\_\_commands');
+end $$;
+
+-- As offer_commands, but a duplicate is an error that names the ids.
+create or replace function commandbus.send_commands(
+    p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null
+) returns int
+language plpgsql as $$
+declare
+    v_known uuid[] := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_actor);
+begin
+    if v_known <> '{}' then
+        raise exception 'already sent in domain %: %', quote_literal(p_domain),
+            array_to_string(v_known[1:5], ', ')
+            using errcode = 'CB001', detail = array_to_json(v_known)::text,
+                  hint = 'nothing of this call was created';
+    end if;
+    return jsonb_array_length(p_commands);
+end $$;
+
+-- One command, for psql and triggers: select commandbus.send_command('payments', 'DebitAccount',
+-- gen_random_uuid(), '{"amount": 5}').
+create or replace function commandbus.send_command(
+    p_domain text, p_command_type text, p_command_id uuid, p_data jsonb default '{}',
+    p_reply_to text default null, p_correlation_id uuid default null
+) returns uuid
+language plpgsql as $$
+begin
+    perform commandbus.send_commands(p_domain, jsonb_build_array(jsonb_build_object(
+        'command_id', p_command_id, 'type', p_command_type, 'data', p_data,
+        'reply_to', p_reply_to, 'correlation_id', p_correlation_id)));
+    return p_command_id;
+end $$;
+
+-- Leases up to p_quantity commands for p_vt seconds.
+--   p_limits: {"<type>": max_attempts}, the policies registered at this worker; they win over
+--   what was stored at send.
+-- A lease that ended without a word (crash, pause, cut) is not held against the command unless it
+-- is known to have run alone: `is_suspect` asks the worker to run it by itself, and confirm_start
+-- makes that known. So a command that kills its worker is found, and its neighbours go free.
+create or replace function commandbus.receive_commands(
+    p_domain text, p_vt int, p_quantity int, p_worker text,
+    p_limits jsonb default '{}', p_mark_in_progress boolean default true
+) returns table (
+    command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
+    max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
+    created_at timestamptz, data text)
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_queue   text := commandbus.physical_queue(p_domain || '.commands');
+    v_now     timestamptz;
+    v_msg_ids bigint[];
+    v_ids     uuid[];
+    v_data    text[];
+    v_leased  int;
+begin
+    -- PGMQ's record gains columns between releases: by name, never by position.
+    select array_agg(r.msg_id order by r.msg_id),
+           array_agg(case when r.message ->> 'command_id'
+                               ~ '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$'
+                          then (r.message ->> 'command_id')::uuid end order by r.msg_id),
+           array_agg((r.message -> 'data')::text order by r.msg_id)
+      into v_msg_ids, v_ids, v_data
+      from pgmq.read(v_queue, p_vt, p_quantity) r;
+    if v_msg_ids is null then
+        return;
+    end if;
+    v_now := clock_timestamp();
+
+    return query
+    with held as (
+        update commandbus.command_bus_command c
+           set status = case when p_mark_in_progress then 'IN_PROGRESS' else 'PENDING' end,
+               attempts = c.attempts
+                   + case when c.leased_by is null or c.started_alone then 1 else 0 end,
+               max_attempts = coalesce((p_limits ->> c.command_type)::int, c.max_attempts),
+               lapses = case when c.leased_by is null then 0 else c.lapses + 1 end,
+               lease_epoch = c.lease_epoch + 1,
+               leased_by = p_worker,
+               started_alone = false,
+               lease_expires_at = v_now + make_interval(secs => p_vt),
+               last_attempt_at = v_now,
+               updated_at = v_now,
+               msg_id = m.msg_id
+          from unnest(v_msg_ids, v_ids, v_data) as m(msg_id, command_id, data)
+         where c.domain = p_domain
+           and c.command_id = m.command_id
+           and c.status in ('PENDING', 'IN_PROGRESS')
+           and (c.msg_id = m.msg_id or c.msg_id is null)
+           and c.attempts + case when c.leased_by is null or c.started_alone then 1 else 0 end
+               <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
+           and c.lapses < 10
+        returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
+                  c.max_attempts, c.lapses > 0 as is_suspect, c.correlation_id, c.reply_queue,
+                  c.batch_id, c.created_at, m.data
+    ), waiting as (
+        select b.batch_id from commandbus.command_bus_batch b
+         where b.batch_id in (select h.batch_id from held h) and b.status = 'PENDING'
+         order by b.batch_id for update
+    ), begun as (
+        update commandbus.command_bus_batch b set status = 'IN_PROGRESS', started_at = v_now
+          from waiting w where b.batch_id = w.batch_id and b.status = 'PENDING'
+        returning b.batch_id
+    ), audited as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id, actor)
+        select p_domain, e.command_id, e.event_type, v_now, e.details, e.batch_id, e.actor
+          from (select g.batch_id as command_id, 'BATCH_STARTED' as event_type,
+                       null::jsonb as details, g.batch_id, null as actor
+                  from begun g
+                union all
+                select h.command_id, 'LEASE_EXPIRED', null, h.batch_id, null
+                  from held h where h.is_suspect
+                union all
+                select h.command_id, 'RECEIVED', jsonb_build_object('attempt', h.attempt),
+                       h.batch_id, p_worker
+                  from held h) e
+    )
+    select h.* from held h;
+    get diagnostics v_leased = row_count;
+    if v_leased < cardinality(v_msg_ids) then
+        perform commandbus.turn_away(p_domain, v_msg_ids, v_ids, p_worker, v_now);
+    end if;
+end $$;
+
+-- Messages that were read but whose command must not run: finished, parked, replaced by a newer
+-- message, or without a command at all are archived; used-up attempts are parked. The messages
+-- are locked by the read. Commands leased by the same call carry p_now.
+create or replace function commandbus.turn_away(
+    p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_now timestamptz
+) returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_spent jsonb;
+    v_gone  bigint[];
+begin
+    -- Taking the lease fences the worker that may still be running it, before it is parked.
+    with spent as (
+        select c.command_id, m.msg_id, c.leased_by
+          from unnest(p_msg_ids, p_command_ids) m(msg_id, command_id)
+          join commandbus.command_bus_command c
+            on c.domain = p_domain and c.command_id = m.command_id
+           and (c.msg_id = m.msg_id or c.msg_id is null)
+         where c.status in ('PENDING', 'IN_PROGRESS') and c.last_attempt_at is distinct from p_now
+         order by c.command_id for update of c
+    ), taken as (
+        update commandbus.command_bus_command c
+           set leased_by = p_worker, lease_epoch = c.lease_epoch + 1, msg_id = s.msg_id
+          from spent s
+         where c.domain = p_domain and c.command_id = s.command_id
+        returning c.command_id, c.msg_id, c.lease_epoch, c.attempts, c.max_attempts,
+                  s.leased_by is not null as is_lapsed
+    )
+    select jsonb_agg(jsonb_build_object(
+               'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch,
+               'reason', 'EXHAUSTED', 'error_type', 'TRANSIENT',
+               'error_code', case when t.is_lapsed then 'LEASE_EXPIRED' else 'ATTEMPTS_EXHAUSTED' end,
+               'error_msg', case when t.is_lapsed
+                   then format('the worker stopped without a result, attempt %s of %s',
+                               t.attempts, t.max_attempts)
+                   else format('no attempt left: %s of %s are used', t.attempts, t.max_attempts) end))
+      into v_spent from taken t;
+    if v_spent is not null then
+        perform commandbus.park_commands(p_domain, v_spent);
+    end if;
+
+    select array_agg(m.msg_id order by m.msg_id) into v_gone
+      from unnest(p_msg_ids, p_command_ids) m(msg_id, command_id)
+     where not exists (
+        select from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = m.command_id and c.msg_id = m.msg_id
+           and c.status in ('PENDING', 'IN_PROGRESS'));
+    perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_gone);
+end $$;
+
+-- A suspect is about to run with nothing beside it: if this lease lapses too, it is to blame.
+create or replace function commandbus.confirm_start(
+    p_domain text, p_command_id uuid, p_lease_epoch bigint
+) returns boolean
+language plpgsql as $$
+begin
+    update commandbus.command_bus_command c set started_alone = true
+     where c.domain = p_domain and c.command_id = p_command_id
+       and c.lease_epoch = p_lease_epoch and c.leased_by is not null;
+    return found;
+end $$;
+
+-- Extends the leases that are still held and returns the commands whose lease is lost.
+--   p_items: [{"command_id", "msg_id", "lease_epoch"}]
+create or replace function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt int)
+returns setof uuid
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_now  timestamptz;
+    v_kept uuid[];
+    v_msgs bigint[];
+begin
+    perform commandbus.lock_messages(p_domain || '.commands', array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
+    v_now := clock_timestamp();
+    with kept as (
+        update commandbus.command_bus_command c
+           set lease_expires_at = v_now + make_interval(secs => p_vt)
+          from jsonb_to_recordset(p_items) as i(command_id uuid, msg_id bigint, lease_epoch bigint)
+         where c.domain = p_domain and c.command_id = i.command_id
+           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+        returning c.command_id, c.msg_id
+    )
+    select array_agg(k.command_id), array_agg(k.msg_id order by k.msg_id) into v_kept, v_msgs from kept k;
+    perform pgmq.set_vt(commandbus.physical_queue(p_domain || '.commands'), v_msgs, p_vt);
+    return query
+    select i.command_id from jsonb_to_recordset(p_items) as i(command_id uuid)
+     where v_kept is null or i.command_id <> all(v_kept);
+end $$;

@@ -1,0 +1,234 @@
+-- Operators: retry, cancel and complete what waits in troubleshooting, and cancel what has not
+-- started. A parked command has no message in the queue, so its row is the first lock.
+--
+-- Each takes many ids. By default it is strict: if one of them cannot be moved, none is, and the
+-- error says which and why. Otherwise the ids that were moved come back.
+
+create or replace function commandbus.refuse_unmoved(
+    p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text
+) returns void
+language plpgsql as $$
+declare
+    v_id     uuid;
+    v_status text;
+begin
+    select i into v_id from unnest(p_command_ids) i
+     where p_moved is null or i <> all(p_moved) order by i limit 1;
+    if v_id is null then
+        return;
+    end if;
+    select case when c.leased_by is not null then 'leased by a worker' else c.status end
+      into v_status
+      from commandbus.command_bus_command c where c.domain = p_domain and c.command_id = v_id;
+    if v_status is null then
+        raise exception 'no command % in domain %', v_id, quote_literal(p_domain)
+            using errcode = 'CB002', detail = v_id::text;
+    end if;
+    raise exception 'cannot % command %: it is %, and only % can be', p_verb, v_id, v_status, p_wanted
+        using errcode = 'CB003', detail = v_id::text;
+end $$;
+
+-- IN_TROUBLESHOOTING_QUEUE -> PENDING: the same payload in a new message.
+create or replace function commandbus.operator_retry(
+    p_domain text, p_command_ids uuid[], p_actor text default null,
+    p_reset_attempts boolean default true, p_is_strict boolean default true
+) returns setof uuid
+language plpgsql as $$
+declare
+    v_queue    text := commandbus.physical_queue(p_domain || '.commands');
+    v_now      timestamptz;
+    v_ids      uuid[];
+    v_batches  uuid[];
+    v_messages jsonb[];
+    v_lost     uuid[];
+    v_msg_ids  bigint[];
+begin
+    perform commandbus.check_domain(p_domain);
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(p_command_ids)
+      order by c.command_id for update;
+    v_now := clock_timestamp();
+    if commandbus.queue_exists(p_domain || '.commands') then
+        execute format(
+            'select array_agg(c.command_id order by c.command_id),'
+            '       array_agg(c.batch_id order by c.command_id),'
+            '       array_agg(coalesce(a.message, p.payload_json) order by c.command_id),'
+            '       array_agg(c.command_id) filter (where a.message is null and p.payload_json is null)'
+            '  from commandbus.command_bus_command c'
+            '  left join pgmq.%I a on a.msg_id = c.msg_id'
+            '  left join commandbus.command_bus_payload_archive p'
+            '    on p.domain = c.domain and p.command_id = c.command_id'
+            ' where c.domain = $1 and c.command_id = any($2)'
+            '   and c.status = ''IN_TROUBLESHOOTING_QUEUE''', 'a_' || v_queue)
+           into v_ids, v_batches, v_messages, v_lost using p_domain, p_command_ids;
+    end if;
+    if p_is_strict then
+        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_ids, 'retry',
+                                          'a command in troubleshooting');
+    end if;
+    if v_ids is null then
+        return;
+    end if;
+    if v_lost is not null then
+        raise exception 'the payload of command % is no longer archived', v_lost[1]
+            using errcode = 'CB006', detail = v_lost[1]::text,
+                  hint = 'cancel or complete it, and send the work again under a new id';
+    end if;
+    select array_agg(m order by m) into v_msg_ids from pgmq.send_batch(v_queue, v_messages) m;
+    update commandbus.command_bus_command c
+       set status = 'PENDING', msg_id = n.msg_id, updated_at = v_now, lapses = 0,
+           -- without a reset there is still one attempt to use
+           attempts = case when p_reset_attempts then 0
+                           else least(c.attempts, c.max_attempts - 1) end,
+           attempt_count = c.attempt_count + 1
+      from unnest(v_ids, v_msg_ids) n(command_id, msg_id)
+     where c.domain = p_domain and c.command_id = n.command_id
+       and c.status = 'IN_TROUBLESHOOTING_QUEUE';
+    delete from commandbus.command_bus_troubleshooting t
+     where t.domain = p_domain and t.command_id = any(v_ids);
+    perform commandbus.move_batch_counters(v_batches, 'tsq', 'open');
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    select p_domain, n.id, 'OPERATOR_RETRY', v_now,
+           jsonb_build_object('msg_id', n.msg_id, 'reset_attempts', p_reset_attempts),
+           n.batch_id, p_actor
+      from unnest(v_ids, v_batches, v_msg_ids) n(id, batch_id, msg_id);
+    perform commandbus.wake_workers(p_domain);
+    return query select unnest(v_ids);
+end $$;
+
+-- IN_TROUBLESHOOTING_QUEUE -> COMPLETED or CANCELED, with the reply that was held back till now.
+create or replace function commandbus.resolve_parked(
+    p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text,
+    p_data jsonb, p_error jsonb, p_details jsonb, p_actor text
+) returns uuid[]
+language plpgsql as $$
+declare
+    v_now     timestamptz;
+    v_done    text;
+    v_ids     uuid[];
+    v_batches uuid[];
+    v_queues  text[];
+    v_replies jsonb[];
+begin
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(p_command_ids)
+      order by c.command_id for update;
+    v_now := clock_timestamp();
+    v_done := commandbus.iso8601(v_now);
+    with moved as (
+        update commandbus.command_bus_command c set status = p_status, updated_at = v_now
+         where c.domain = p_domain and c.command_id = any(p_command_ids)
+           and c.status = 'IN_TROUBLESHOOTING_QUEUE'
+        returning c.command_id, c.batch_id, c.reply_queue,
+                  commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
+                                        p_outcome, v_done, p_data, p_error) as reply
+    )
+    select array_agg(m.command_id), array_agg(m.batch_id), array_agg(m.reply_queue),
+           array_agg(m.reply)
+      into v_ids, v_batches, v_queues, v_replies from moved m;
+    if v_ids is null then
+        return '{}';
+    end if;
+    delete from commandbus.command_bus_troubleshooting t
+     where t.domain = p_domain and t.command_id = any(v_ids);
+    perform commandbus.publish_replies(p_domain, v_queues, v_replies);
+    perform commandbus.move_batch_counters(v_batches, 'tsq', lower(p_status));
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    select p_domain, m.id, p_event, v_now, p_details, m.batch_id, p_actor
+      from unnest(v_ids, v_batches) m(id, batch_id);
+    return v_ids;
+end $$;
+
+create or replace function commandbus.operator_complete(
+    p_domain text, p_command_ids uuid[], p_result jsonb default null, p_actor text default null,
+    p_is_strict boolean default true
+) returns setof uuid
+language plpgsql as $$
+declare
+    v_moved uuid[] := commandbus.resolve_parked(
+        p_domain, p_command_ids, 'COMPLETED', 'SUCCESS', 'OPERATOR_COMPLETE',
+        p_result, null, null, p_actor);
+begin
+    if p_is_strict then
+        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'complete',
+                                          'a command in troubleshooting');
+    end if;
+    return query select unnest(v_moved);
+end $$;
+
+create or replace function commandbus.operator_cancel(
+    p_domain text, p_command_ids uuid[], p_reason text, p_actor text default null,
+    p_is_strict boolean default true
+) returns setof uuid
+language plpgsql as $$
+declare
+    v_moved uuid[] := commandbus.resolve_parked(
+        p_domain, p_command_ids, 'CANCELED', 'CANCELED', 'OPERATOR_CANCEL', null,
+        jsonb_build_object('code', 'CANCELED', 'message', p_reason, 'class', 'CANCELED'),
+        jsonb_build_object('reason', p_reason), p_actor);
+begin
+    if p_is_strict then
+        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'cancel',
+                                          'a command in troubleshooting');
+    end if;
+    return query select unnest(v_moved);
+end $$;
+
+-- PENDING -> CANCELED: what nobody works on. A leased command is refused.
+create or replace function commandbus.cancel_commands(
+    p_domain text, p_command_ids uuid[], p_reason text, p_actor text default null,
+    p_is_strict boolean default true
+) returns setof uuid
+language plpgsql as $$
+declare
+    v_queue   text := p_domain || '.commands';
+    v_now     timestamptz;
+    v_done    text;
+    v_ids     uuid[];
+    v_msgs    bigint[];
+    v_batches uuid[];
+    v_queues  text[];
+    v_replies jsonb[];
+begin
+    perform commandbus.check_domain(p_domain);
+    if commandbus.queue_exists(v_queue) then
+        perform commandbus.lock_messages(v_queue, array(
+            select c.msg_id from commandbus.command_bus_command c
+             where c.domain = p_domain and c.command_id = any(p_command_ids)));
+    end if;
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(p_command_ids)
+      order by c.command_id for update;
+    v_now := clock_timestamp();
+    v_done := commandbus.iso8601(v_now);
+    with moved as (
+        update commandbus.command_bus_command c set status = 'CANCELED', updated_at = v_now
+         where c.domain = p_domain and c.command_id = any(p_command_ids)
+           and c.status = 'PENDING' and c.leased_by is null
+        returning c.command_id, c.msg_id, c.batch_id, c.reply_queue,
+                  commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
+                      'CANCELED', v_done, null, jsonb_build_object(
+                          'code', 'CANCELED', 'message', p_reason, 'class', 'CANCELED')) as reply
+    )
+    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id),
+           array_agg(m.reply_queue), array_agg(m.reply)
+      into v_ids, v_msgs, v_batches, v_queues, v_replies from moved m;
+    if p_is_strict then
+        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_ids, 'cancel',
+                                          'a command that is PENDING');
+    end if;
+    if v_ids is null then
+        return;
+    end if;
+    perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
+    perform commandbus.publish_replies(p_domain, v_queues, v_replies);
+    perform commandbus.move_batch_counters(v_batches, 'open', 'canceled');
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    select p_domain, m.id, 'CANCELED', v_now, jsonb_build_object('reason', p_reason),
+           m.batch_id, p_actor
+      from unnest(v_ids, v_batches) m(id, batch_id);
+    return query select unnest(v_ids);
+end $$;

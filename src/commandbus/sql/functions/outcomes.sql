@@ -1,0 +1,383 @@
+-- Outcomes: the ways a lease ends. Each locks the messages first, then moves only the commands
+-- whose lease_epoch matches and that are still leased, and only for those touches the queue, the
+-- reply, the batch and the audit. What did not match comes back as stale.
+--
+-- Items are JSON objects: command_id, msg_id, lease_epoch, and what the outcome needs.
+-- A repeat of a call whose answer was lost is harmless: the lease is over, nothing moves, and it
+-- is not reported as stale.
+
+-- What came back from a lease that somebody else holds by now: recorded, and otherwise ignored.
+create or replace function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[])
+returns setof uuid
+language plpgsql as $$
+begin
+    if jsonb_array_length(p_items) = coalesce(cardinality(p_moved), 0) then
+        return;
+    end if;
+    return query
+    with stale as (
+        select i.command_id, i.lease_epoch, c.batch_id
+          from jsonb_to_recordset(p_items) as i(command_id uuid, lease_epoch bigint)
+          join commandbus.command_bus_command c
+            on c.domain = p_domain and c.command_id = i.command_id
+         where (p_moved is null or i.command_id <> all(p_moved))
+           -- the same epoch without a lease: this very outcome was recorded before
+           and not (c.lease_epoch = i.lease_epoch and c.leased_by is null)
+    ), recorded as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, s.command_id, 'STALE_RESULT_REJECTED', clock_timestamp(),
+               jsonb_build_object('lease_epoch', s.lease_epoch), s.batch_id
+          from stale s
+    )
+    select s.command_id from stale s;
+end $$;
+
+-- Publishes one reply for each command that has just ended, grouped by queue. A reply that cannot
+-- be published rolls the outcome back with it.
+--   p_replies: [{"queue", "reply"}]
+create or replace function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[])
+returns void
+language plpgsql as $$
+declare
+    v_queue text;
+begin
+    for v_queue in select distinct q from unnest(p_queues) q where q <> '' order by q loop
+        if v_queue = '@inbox' then
+            insert into commandbus.command_bus_reply_inbox (domain, command_id, reply)
+            select p_domain, (r.reply ->> 'command_id')::uuid, r.reply
+              from unnest(p_queues, p_replies) r(queue, reply) where r.queue = v_queue
+            on conflict (domain, command_id) do update
+               set reply = excluded.reply, published_at = now();
+            perform pg_notify('commandbus' || '.' || p_domain || '.inbox', '');
+        else
+            perform pgmq.send_batch(commandbus.physical_queue(v_queue), array(
+                select r.reply from unnest(p_queues, p_replies) r(queue, reply)
+                 where r.queue = v_queue));
+        end if;
+    end loop;
+end $$;
+
+create or replace function commandbus.reply_body(
+    p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text,
+    p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb
+) returns jsonb
+language sql immutable as $$
+    select jsonb_build_object(
+        'command_id', p_command_id, 'correlation_id', p_correlation_id, 'domain', p_domain,
+        'type', p_command_type || 'Response', 'outcome', p_outcome,
+        'completed_at', p_completed_at, 'data', p_data, 'error', p_error)
+$$;
+
+-- IN_PROGRESS -> COMPLETED.  items: data (the handler's result)
+create or replace function commandbus.complete_commands(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_queue   text := p_domain || '.commands';
+    v_now     timestamptz;
+    v_done    text;
+    v_ids     uuid[];
+    v_msgs    bigint[];
+    v_batches uuid[];
+    v_queues  text[];
+    v_replies jsonb[];
+begin
+    perform commandbus.lock_messages(v_queue, array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
+    v_now := clock_timestamp();
+    v_done := commandbus.iso8601(v_now);
+    with moved as (
+        update commandbus.command_bus_command c
+           set status = 'COMPLETED', leased_by = null, lease_expires_at = null, lapses = 0,
+               updated_at = v_now
+          from jsonb_to_recordset(p_items) as i(command_id uuid, lease_epoch bigint, data jsonb)
+         where c.domain = p_domain and c.command_id = i.command_id
+           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+           and c.status in ('PENDING', 'IN_PROGRESS')
+        returning c.command_id, c.msg_id, c.batch_id, c.reply_queue,
+                  commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
+                                        'SUCCESS', v_done, i.data, null) as reply
+    ), audited as (
+        insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
+        select p_domain, m.command_id, 'COMPLETED', v_now, m.batch_id from moved m
+    )
+    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id),
+           array_agg(m.reply_queue), array_agg(m.reply)
+      into v_ids, v_msgs, v_batches, v_queues, v_replies
+      from moved m;
+    if v_ids is not null then
+        perform pgmq.delete(commandbus.physical_queue(v_queue), v_msgs);
+        perform commandbus.publish_replies(p_domain, v_queues, v_replies);
+        perform commandbus.move_batch_counters(v_batches, 'open', 'completed');
+    end if;
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
+end $$;
+
+-- IN_PROGRESS -> PENDING after a failure that may pass: the same message shows up again after
+-- the delay.  items: delay_seconds, error_type, error_code, error_msg, error_details
+create or replace function commandbus.retry_commands(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_queue text := p_domain || '.commands';
+    v_now   timestamptz;
+    v_ids   uuid[];
+    v_delay record;
+begin
+    perform commandbus.lock_messages(v_queue, array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
+    v_now := clock_timestamp();
+    with moved as (
+        update commandbus.command_bus_command c
+           set status = 'PENDING', leased_by = null, lease_expires_at = null, lapses = 0,
+               last_error_type = i.error_type, last_error_code = i.error_code,
+               last_error_msg = i.error_msg, updated_at = v_now
+          from jsonb_to_recordset(p_items) as i(
+                   command_id uuid, lease_epoch bigint, error_type text, error_code text, error_msg text)
+         where c.domain = p_domain and c.command_id = i.command_id
+           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+           and c.status in ('PENDING', 'IN_PROGRESS')
+        returning c.command_id
+    )
+    select array_agg(m.command_id) into v_ids from moved m;
+    if v_ids is not null then
+        perform commandbus.record_failures(p_domain, p_items, v_ids, v_now);
+        for v_delay in
+            select i.delay_seconds, array_agg(i.msg_id order by i.msg_id) as msg_ids
+              from jsonb_to_recordset(p_items) as i(
+                       command_id uuid, msg_id bigint, delay_seconds float8)
+             where i.command_id = any(v_ids) group by i.delay_seconds
+        loop
+            perform pgmq.set_vt(commandbus.physical_queue(v_queue), v_delay.msg_ids,
+                                v_now + make_interval(secs => v_delay.delay_seconds));
+        end loop;
+    end if;
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
+end $$;
+
+-- One FAILED event for each failed attempt, whatever became of it.
+create or replace function commandbus.record_failures(
+    p_domain text, p_items jsonb, p_moved uuid[], p_now timestamptz
+) returns void
+language sql as $$
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, batch_id)
+    select p_domain, c.command_id, 'FAILED', p_now,
+           jsonb_strip_nulls(jsonb_build_object(
+               'attempt', c.attempts, 'class', i.error_type, 'code', i.error_code,
+               'message', i.error_msg, 'details', i.error_details,
+               'retry_in_seconds', i.delay_seconds)), c.batch_id
+      from jsonb_to_recordset(p_items) as i(
+               command_id uuid, error_type text, error_code text, error_msg text,
+               error_details jsonb, delay_seconds float8)
+      join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id
+     where i.command_id = any(p_moved)
+$$;
+
+-- IN_PROGRESS -> IN_TROUBLESHOOTING_QUEUE: the payload waits in the archive, no reply yet.
+--   items: reason (PERMANENT or EXHAUSTED), error_type, error_code, error_msg, error_details
+create or replace function commandbus.park_commands(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_queue   text := p_domain || '.commands';
+    v_now     timestamptz;
+    v_ids     uuid[];
+    v_msgs    bigint[];
+    v_batches uuid[];
+begin
+    perform commandbus.lock_messages(v_queue, array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
+    v_now := clock_timestamp();
+    with moved as (
+        update commandbus.command_bus_command c
+           set status = 'IN_TROUBLESHOOTING_QUEUE', leased_by = null, lease_expires_at = null,
+               lapses = 0, started_alone = false, last_error_type = i.error_type,
+               last_error_code = i.error_code, last_error_msg = i.error_msg, updated_at = v_now
+          from jsonb_to_recordset(p_items) as i(
+                   command_id uuid, lease_epoch bigint, error_type text, error_code text, error_msg text)
+         where c.domain = p_domain and c.command_id = i.command_id
+           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+           and c.status in ('PENDING', 'IN_PROGRESS')
+        returning c.command_id, c.msg_id, c.batch_id
+    )
+    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id)
+      into v_ids, v_msgs, v_batches from moved m;
+    if v_ids is not null then
+        if commandbus.setting('payload_archive') = 'on' then
+            perform commandbus.keep_payloads(p_domain, v_msgs);
+        end if;
+        perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
+        insert into commandbus.command_bus_troubleshooting (
+            domain, command_id, command_type, reason, parked_at)
+        select p_domain, c.command_id, c.command_type, i.reason, v_now
+          from jsonb_to_recordset(p_items) as i(command_id uuid, reason text)
+          join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id
+         where i.command_id = any(v_ids);
+        perform commandbus.move_batch_counters(v_batches, 'open', 'tsq');
+        perform commandbus.record_failures(p_domain, p_items, v_ids, v_now);
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, c.command_id, 'MOVED_TO_TROUBLESHOOTING_QUEUE', v_now,
+               jsonb_build_object('reason', i.reason, 'code', i.error_code, 'attempts', c.attempts),
+               c.batch_id
+          from jsonb_to_recordset(p_items) as i(command_id uuid, reason text, error_code text)
+          join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id
+         where i.command_id = any(v_ids);
+    end if;
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
+end $$;
+
+-- The payload table of 004 §5.3: retries then do not depend on how long PGMQ's archive is kept.
+create or replace function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
+language plpgsql as $$
+begin
+    execute format(
+        'insert into commandbus.command_bus_payload_archive (domain, command_id, payload_json)'
+        ' select $1, (q.message ->> ''command_id'')::uuid, q.message from pgmq.%I q'
+        ' where q.msg_id = any($2)'
+        ' on conflict (domain, command_id) do update'
+        ' set payload_json = excluded.payload_json, archived_at = now()',
+        'q_' || commandbus.physical_queue(p_domain || '.commands')) using p_domain, p_msg_ids;
+end $$;
+
+-- IN_PROGRESS -> FAILED, for handlers that opted out of troubleshooting: ended, with a reply.
+--   items: error_type, error_code, error_msg, error_details
+create or replace function commandbus.fail_commands(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_queue   text := p_domain || '.commands';
+    v_now     timestamptz;
+    v_done    text;
+    v_ids     uuid[];
+    v_msgs    bigint[];
+    v_batches uuid[];
+    v_queues  text[];
+    v_replies jsonb[];
+begin
+    perform commandbus.lock_messages(v_queue, array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
+    v_now := clock_timestamp();
+    v_done := commandbus.iso8601(v_now);
+    with moved as (
+        update commandbus.command_bus_command c
+           set status = 'FAILED', leased_by = null, lease_expires_at = null, lapses = 0,
+               last_error_type = i.error_type, last_error_code = i.error_code,
+               last_error_msg = i.error_msg, updated_at = v_now
+          from jsonb_to_recordset(p_items) as i(
+                   command_id uuid, lease_epoch bigint, error_type text, error_code text, error_msg text)
+         where c.domain = p_domain and c.command_id = i.command_id
+           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+           and c.status in ('PENDING', 'IN_PROGRESS')
+        returning c.command_id, c.msg_id, c.batch_id, c.reply_queue,
+                  commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
+                      'FAILED', v_done, null, jsonb_build_object(
+                          'code', i.error_code, 'message', i.error_msg, 'class', i.error_type)) as reply
+    )
+    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id),
+           array_agg(m.reply_queue), array_agg(m.reply)
+      into v_ids, v_msgs, v_batches, v_queues, v_replies
+      from moved m;
+    if v_ids is not null then
+        perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
+        perform commandbus.publish_replies(p_domain, v_queues, v_replies);
+        perform commandbus.move_batch_counters(v_batches, 'open', 'failed');
+        perform commandbus.record_failures(p_domain, p_items, v_ids, v_now);
+        insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
+        select p_domain, m.id, 'GIVEN_UP', v_now, m.batch_id from unnest(v_ids, v_batches) m(id, batch_id);
+    end if;
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
+end $$;
+
+-- IN_PROGRESS -> PENDING, visible at once: leased, but never started (a worker that stops).
+create or replace function commandbus.release_commands(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    v_queue   text := p_domain || '.commands';
+    v_now     timestamptz;
+    v_ids     uuid[];
+    v_msgs    bigint[];
+    v_batches uuid[];
+begin
+    perform commandbus.lock_messages(v_queue, array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
+    v_now := clock_timestamp();
+    with moved as (
+        update commandbus.command_bus_command c
+           set status = 'PENDING', leased_by = null, lease_expires_at = null, lapses = 0,
+               attempts = greatest(c.attempts - 1, 0), updated_at = v_now
+          from jsonb_to_recordset(p_items) as i(command_id uuid, lease_epoch bigint)
+         where c.domain = p_domain and c.command_id = i.command_id
+           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+           and c.status in ('PENDING', 'IN_PROGRESS')
+        returning c.command_id, c.msg_id, c.batch_id
+    )
+    select array_agg(m.command_id), array_agg(m.msg_id order by m.msg_id), array_agg(m.batch_id)
+      into v_ids, v_msgs, v_batches from moved m;
+    if v_ids is not null then
+        perform pgmq.set_vt(commandbus.physical_queue(v_queue), v_msgs, v_now);
+        insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
+        select p_domain, c.command_id, 'RELEASED', v_now, c.batch_id
+          from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = any(v_ids);
+        perform commandbus.wake_workers(p_domain);
+    end if;
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
+end $$;
+
+-- A group of mixed outcomes in one round trip: what a worker commits at once. All messages are
+-- locked in one sorted pass before the first command is touched.
+--   p_outcomes: {"complete": [...], "retry": [...], "park": [...], "fail": [...], "release": [...],
+--                "send": [{"by", "lease_epoch", "domain", "commands", "batch_id"?}]}
+-- What a handler sends goes out only if its own outcome counts: `by` must hold its lease.
+-- A duplicate among the commands to send is an error that undoes the group; the worker then
+-- settles one by one and finds the one to blame.
+create or replace function commandbus.settle_commands(p_domain text, p_outcomes jsonb)
+returns setof uuid
+language plpgsql as $$
+declare
+    v_sends jsonb;
+    v_send  jsonb;
+begin
+    perform commandbus.lock_messages(p_domain || '.commands', array(
+        select (i ->> 'msg_id')::bigint
+          from jsonb_each(p_outcomes - 'send') o cross join lateral jsonb_array_elements(o.value) i));
+    if p_outcomes ? 'send' then
+        select jsonb_agg(s.value) into v_sends
+          from jsonb_array_elements(p_outcomes -> 'send') s
+          join commandbus.command_bus_command c
+            on c.domain = p_domain and c.command_id = (s.value ->> 'by')::uuid
+           and c.lease_epoch = (s.value ->> 'lease_epoch')::bigint and c.leased_by is not null;
+    end if;
+    if p_outcomes ? 'complete' then
+        return query select commandbus.complete_commands(p_domain, p_outcomes -> 'complete');
+    end if;
+    if p_outcomes ? 'retry' then
+        return query select commandbus.retry_commands(p_domain, p_outcomes -> 'retry');
+    end if;
+    if p_outcomes ? 'park' then
+        return query select commandbus.park_commands(p_domain, p_outcomes -> 'park');
+    end if;
+    if p_outcomes ? 'fail' then
+        return query select commandbus.fail_commands(p_domain, p_outcomes -> 'fail');
+    end if;
+    if p_outcomes ? 'release' then
+        return query select commandbus.release_commands(p_domain, p_outcomes -> 'release');
+    end if;
+    for v_send in select s from jsonb_array_elements(v_sends) s loop
+        perform commandbus.send_commands(v_send ->> 'domain', v_send -> 'commands',
+                                         (v_send ->> 'batch_id')::uuid);
+    end loop;
+end $$;

@@ -1,0 +1,20 @@
+-- Settings that hold for the whole database, so that two processes cannot disagree on them.
+
+-- Changes a setting. The scope of ids may only be widened while it is safe: to 'global' when no id
+-- stands in two domains; back to 'domain' always.
+create or replace function commandbus.change_setting(p_name text, p_value text) returns void
+language plpgsql as $$
+begin
+    if not (p_name = 'command_id_scope' and p_value in ('domain', 'global')
+            or p_name = 'payload_archive' and p_value in ('on', 'off')) then
+        raise exception 'no such setting: % = %', quote_literal(p_name), quote_literal(p_value)
+            using errcode = 'CB007';
+    end if;
+    if p_name = 'command_id_scope' and p_value = 'global' and exists (
+        select from commandbus.command_bus_command c group by c.command_id having count(*) > 1) then
+        raise exception 'some command ids stand in two domains, so ids cannot be made global'
+            using errcode = 'CB007';
+    end if;
+    update commandbus.command_bus_setting s set value = p_value, updated_at = now()
+     where s.name = p_name;
+end $$;

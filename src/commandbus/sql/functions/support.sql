@@ -1,0 +1,131 @@
+-- Support: names, locks, audit, wake-ups. Nothing here changes the state of a command.
+--
+-- Lock order, everywhere: queue message -> command -> batch -> audit; arrays sorted.
+-- Whoever needs several takes them in that order, or two sessions deadlock exactly when a
+-- lease lapses (receive holds the message and wants the command).
+--
+-- Refusals carry their own SQLSTATE, which commandbus.errors maps to a class:
+--   CB001 duplicate command      CB002 command not found     CB003 not in a state that allows it
+--   CB004 batch not found        CB005 badly formed name     CB006 payload no longer archived
+--   CB007 setting refused        CB008 append-only table
+
+create or replace function commandbus.check_domain(p_domain text) returns void
+language plpgsql immutable as $$
+begin
+    -- 37 + length('__commands') = 47, the longest name PGMQ takes. `__` stands for the dot.
+    if p_domain is null or p_domain !~ '^[a-z][a-z0-9_]{0,36}$' or p_domain ~ '__' then
+        raise exception 'domain % is not well formed', coalesce(quote_literal(p_domain), 'null')
+            using errcode = 'CB005',
+                  hint = 'use a-z, 0-9 and single underscores, a letter first, at most 37 characters';
+    end if;
+end $$;
+
+-- The one place where a logical, dotted queue name becomes the name of a PGMQ queue.
+create or replace function commandbus.physical_queue(p_queue text) returns text
+language sql immutable as $$ select replace(p_queue, '.', '__') $$;
+
+create or replace function commandbus.queue_exists(p_queue text) returns boolean
+language sql stable as $$
+    select to_regclass('pgmq.' || quote_ident('q_' || commandbus.physical_queue(p_queue))) is not null
+$$;
+
+-- Creates a queue if it is missing. The storage parameters keep dead messages from piling up
+-- at the head of the queue, where every read would have to step over them.
+create or replace function commandbus.ensure_queue(p_queue text) returns void
+language plpgsql as $$
+declare
+    v_physical text := commandbus.physical_queue(p_queue);
+begin
+    if commandbus.queue_exists(p_queue) then
+        return;
+    end if;
+    if v_physical !~ '^[a-z][a-z0-9_]{0,46}$' then
+        raise exception 'queue name % is not well formed', quote_literal(p_queue)
+            using errcode = 'CB005', hint = 'use <domain>.<suffix>, at most 47 characters in all';
+    end if;
+    perform pgmq.create(v_physical);
+    execute format(
+        'alter table pgmq.%I set (autovacuum_vacuum_scale_factor = 0.01,'
+        ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
+end $$;
+
+create or replace function commandbus.ensure_domain(p_domain text) returns void
+language plpgsql as $$
+begin
+    perform commandbus.check_domain(p_domain);
+    perform commandbus.ensure_queue(p_domain || '.commands');
+    perform commandbus.ensure_queue(p_domain || '.replies');
+end $$;
+
+-- Locks the messages of an outcome in one order before the commands are touched: PGMQ's own
+-- delete, archive and set_vt match on msg_id alone and know nothing of a lost lease.
+create or replace function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
+language plpgsql as $$
+begin
+    execute format(
+        'select 1 from pgmq.%I where msg_id = any($1) order by msg_id for update',
+        'q_' || commandbus.physical_queue(p_queue)) using p_msg_ids;
+end $$;
+
+create or replace function commandbus.setting(p_name text) returns text
+language sql stable as $$
+    select s.value from commandbus.command_bus_setting s where s.name = p_name
+$$;
+
+create or replace function commandbus.iso8601(p_ts timestamptz) returns text
+language sql immutable as $$
+    select to_char(p_ts at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+$$;
+
+-- One hint per call, and only if some worker of the domain says that it waits: NOTIFY takes a
+-- lock on all commits of the server, so under load nobody should send one. Polling is what
+-- delivery rests on; a lost hint costs latency, never a command.
+create or replace function commandbus.wake_workers(p_domain text) returns void
+language plpgsql as $$
+begin
+    if exists (select from commandbus.command_bus_worker w
+                where w.domain = p_domain and w.is_idle
+                  and w.heartbeat_at > clock_timestamp() - interval '30 seconds') then
+        perform pg_notify('commandbus' || '.' || p_domain, p_domain || '.commands');
+    end if;
+end $$;
+
+-- The audit is append-only for everyone, the owner included; only the pruning function may
+-- delete, and it is known by its name in the call stack, which a setting could not prove.
+create or replace function commandbus.refuse_audit_change() returns trigger
+language plpgsql as $$
+declare
+    v_stack text;
+begin
+    get diagnostics v_stack = pg_context;
+    if tg_op = 'DELETE' and v_stack ~ 'function commandbus\.prune_audit\(' then
+        return null;
+    end if;
+    raise exception '% on % is refused: the audit is append-only', tg_op, tg_table_name
+        using errcode = 'CB008';
+end $$;
+
+create or replace trigger command_bus_audit_append_only
+    before update or delete or truncate on commandbus.command_bus_audit
+    for each statement execute function commandbus.refuse_audit_change();
+
+-- Workers say that they are alive, and whether they wait. synchronous_commit is off because a
+-- heartbeat lost in a crash is worth nothing anyway, and an idle worker should cost no fsync.
+create or replace function commandbus.worker_heartbeat(
+    p_worker text, p_domain text, p_is_idle boolean, p_concurrency int, p_in_flight int
+) returns void
+language plpgsql as $$
+begin
+    perform set_config('synchronous_commit', 'off', true);
+    insert into commandbus.command_bus_worker as w (worker_id, domain, is_idle, concurrency, in_flight)
+    values (p_worker, p_domain, p_is_idle, p_concurrency, p_in_flight)
+    on conflict (worker_id) do update
+       set is_idle = excluded.is_idle, concurrency = excluded.concurrency,
+           in_flight = excluded.in_flight, heartbeat_at = clock_timestamp();
+end $$;
+
+create or replace function commandbus.worker_gone(p_worker text) returns void
+language sql as $$
+    delete from commandbus.command_bus_worker
+     where worker_id = p_worker or heartbeat_at < clock_timestamp() - interval '1 day'
+$$;

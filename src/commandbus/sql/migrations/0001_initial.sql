@@ -1,0 +1,161 @@
+-- 0001: the tables of documents 004 §5 and 000, and what the engine adds to them.
+--
+-- Every update of a command row should be a HOT update: no index on a column that changes
+-- (status, attempts, lease, updated_at) except a BRIN, which does not stand in its way
+-- (PostgreSQL 16 and later), and half of each page kept free. docs/adr/0002 has the measurements.
+
+create table commandbus.command_bus_batch (
+    batch_id                 uuid primary key,
+    domain                   varchar(255) not null,
+    name                     varchar(255),
+    custom_data              jsonb,
+    status                   varchar(50) not null default 'PENDING',
+    total_count              integer not null default 0,
+    completed_count          integer not null default 0,
+    failed_count             integer not null default 0,
+    canceled_count           integer not null default 0,
+    in_troubleshooting_count integer not null default 0,
+    created_at               timestamptz not null default now(),
+    started_at               timestamptz,
+    completed_at             timestamptz,
+    -- added to the printed columns
+    batch_type               text,
+    created_by               text,
+    reason                   text,
+    request_id               uuid,
+    request_digest           bytea,
+    total_sealed             boolean not null default true,
+    on_complete              jsonb,
+    constraint valid_status check (
+        status in ('PENDING', 'IN_PROGRESS', 'COMPLETED', 'COMPLETED_WITH_FAILURES')),
+    constraint valid_counts check (
+        least(total_count, completed_count, failed_count, canceled_count,
+              in_troubleshooting_count) >= 0),
+    constraint uq_batch_domain_batch_id unique (domain, batch_id)
+) with (fillfactor = 50);
+
+create index idx_batch_domain on commandbus.command_bus_batch (domain);
+create index idx_batch_status on commandbus.command_bus_batch (status);
+create index idx_batch_created_at on commandbus.command_bus_batch (created_at desc);
+
+create table commandbus.command_bus_command (
+    domain              text not null,
+    queue_name          text not null,
+    msg_id              bigint null,
+    command_id          uuid not null,
+    command_type        text not null,
+    status              text not null,
+    attempts            int not null default 0,
+    max_attempts        int not null,
+    lease_expires_at    timestamptz null,
+    last_error_type     text null,
+    last_error_code     text null,
+    last_error_msg      text null,
+    created_at          timestamptz not null default now(),
+    updated_at          timestamptz not null default now(),
+    reply_queue         text not null,
+    correlation_id      uuid not null,
+    -- added to the printed columns
+    batch_id            uuid null,
+    lease_epoch         bigint not null default 0,      -- the fence: +1 at each receive, never reset
+    leased_by           text null,                      -- the worker; null when nobody holds a lease
+    lapses              int not null default 0,         -- leases in a row that ended without a word
+    started_alone       boolean not null default false, -- a suspect, known to run by itself
+    is_globally_unique  boolean not null default false,
+    sequence_no         int null,
+    attempt_count       int not null default 1,         -- dispatches; never reset
+    last_attempt_at     timestamptz null,
+    dispatch_status     text not null default 'queued',
+    queue_attempt_count int not null default 0,
+    last_queue_error    text null,
+    queued_at           timestamptz null,
+    constraint valid_command_status check (status in (
+        'PENDING', 'IN_PROGRESS', 'COMPLETED', 'CANCELED', 'FAILED', 'IN_TROUBLESHOOTING_QUEUE')),
+    constraint valid_dispatch_status check (dispatch_status in (
+        'awaiting_approval', 'scheduled', 'pending_queue', 'queued', 'pending_retry', 'failed')),
+    constraint fk_command_batch foreign key (domain, batch_id)
+        references commandbus.command_bus_batch (domain, batch_id)
+) with (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.1
+);
+
+create unique index uq_command_bus_command_domain_cmdid
+    on commandbus.command_bus_command (domain, command_id);
+create unique index uq_command_bus_command_global
+    on commandbus.command_bus_command (command_id) where is_globally_unique;
+create index ix_command_bus_command_updated
+    on commandbus.command_bus_command using brin (updated_at);
+create index ix_command_bus_command_created
+    on commandbus.command_bus_command (created_at);
+create index idx_command_batch_id
+    on commandbus.command_bus_command (batch_id, sequence_no) where batch_id is not null;
+
+-- What waits for an operator, and only while it waits: so that a listing by state never
+-- needs an index on command_bus_command.status.
+create table commandbus.command_bus_troubleshooting (
+    domain       text not null,
+    command_id   uuid not null,
+    command_type text not null,
+    reason       text not null,
+    parked_at    timestamptz not null,
+    constraint valid_reason check (reason in ('PERMANENT', 'EXHAUSTED')),
+    constraint pk_troubleshooting primary key (domain, command_id)
+);
+create index ix_troubleshooting_parked
+    on commandbus.command_bus_troubleshooting (domain, parked_at, command_id);
+create index ix_troubleshooting_type
+    on commandbus.command_bus_troubleshooting (domain, command_type, parked_at);
+
+create table commandbus.command_bus_audit (
+    audit_id     bigserial primary key,
+    domain       text not null,
+    command_id   uuid not null,
+    event_type   text not null,
+    ts           timestamptz not null default now(),
+    details_json jsonb null,
+    -- added to the printed columns
+    batch_id     uuid null,
+    actor        text null
+) with (autovacuum_vacuum_insert_scale_factor = 0.1);
+
+create index ix_command_bus_audit_cmdid_ts on commandbus.command_bus_audit (command_id, ts);
+
+create table commandbus.command_bus_payload_archive (
+    domain       text not null,
+    command_id   uuid not null,
+    payload_json jsonb not null,
+    archived_at  timestamptz not null default now(),
+    primary key (domain, command_id)
+);
+
+-- Answers that `call` waits for: found by key, where a shared queue would have to be searched.
+create table commandbus.command_bus_reply_inbox (
+    domain       text not null,
+    command_id   uuid not null,
+    reply        jsonb not null,
+    published_at timestamptz not null default now(),
+    primary key (domain, command_id)
+);
+
+-- Who works, and who waits: senders only read `is_idle`, so no sender waits for another.
+create table commandbus.command_bus_worker (
+    worker_id    text primary key,
+    domain       text not null,
+    is_idle      boolean not null default false,
+    concurrency  int not null,
+    in_flight    int not null default 0,
+    started_at   timestamptz not null default now(),
+    heartbeat_at timestamptz not null default now()
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
+
+create table commandbus.command_bus_setting (
+    name       text primary key,
+    value      text not null,
+    updated_at timestamptz not null default now()
+);
+insert into commandbus.command_bus_setting (name, value) values
+    ('command_id_scope', 'domain'),   -- or 'global': one id in all domains
+    ('payload_archive', 'off');       -- or 'on': parked payloads are kept apart from PGMQ's archive

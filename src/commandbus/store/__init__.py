@@ -1,0 +1,1 @@
+"""The store: the verbs of the domain, each for many commands at once."""

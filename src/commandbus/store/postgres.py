@@ -1,0 +1,403 @@
+"""The store on PostgreSQL: one method, one call of a SQL function."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from commandbus.errors import DuplicateCommandError
+from commandbus.models import (
+    AuditEvent,
+    BatchMetadata,
+    CommandMetadata,
+    CommandStatus,
+    Lease,
+    NewCommand,
+    Outcome,
+    OutcomeKind,
+    ParkReason,
+    QueuedReply,
+    TroubleshootingItem,
+)
+from commandbus.payload import decode_payload
+from commandbus.pgmq.notify import PostgresListener
+from commandbus.settings import Settings
+from commandbus.store import documents
+from commandbus.store.base import CommandFilter, Store
+from commandbus.store.connection import (
+    AsyncPool,
+    ConnectionSource,
+    Row,
+    Statement,
+    run,
+    run_on_foreign,
+)
+from commandbus.store.faults import translated
+from commandbus.store.migrations import check_schema
+
+COMMAND_COLUMNS: LiteralString = (
+    "c.domain, c.queue_name, c.msg_id, c.command_id, c.command_type, c.status, c.attempts, "
+    "c.max_attempts, c.lease_expires_at, c.last_error_type, c.last_error_code, c.last_error_msg, "
+    "c.created_at, c.updated_at, c.reply_queue, c.correlation_id, c.batch_id, c.lease_epoch, "
+    "c.leased_by"
+)
+
+#: Every statement that this store sends, by the name of its verb.
+STATEMENTS: dict[str, LiteralString] = {
+    "ensure_domain": "select {schema}.ensure_domain(%s)",
+    "offer": "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid))",
+    "receive": (
+        "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
+        " correlation_id, reply_queue, batch_id, created_at, data"
+        " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s)"
+    ),
+    "complete": "select * from {schema}.complete_commands(%s, cast(%s as jsonb))",
+    "settle": "select * from {schema}.settle_commands(%s, cast(%s as jsonb))",
+    "confirm_start": "select {schema}.confirm_start(%s, %s, %s)",
+    "extend": "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)",
+    "operator_retry": "select {schema}.operator_retry(%s, %s, %s, %s)",
+    "operator_cancel": "select {schema}.operator_cancel(%s, %s, %s, %s)",
+    "operator_complete": "select {schema}.operator_complete(%s, %s, cast(%s as jsonb), %s)",
+    "cancel": (
+        "select {schema}.cancel_commands(%s, cast(%s as uuid[]), cast(%s as text), cast(%s as text))"
+    ),
+    "get_command": (
+        "select " + COMMAND_COLUMNS + " from {schema}.command_bus_command c"
+        " where c.domain = %s and c.command_id = %s"
+    ),
+    "find_domains": "select * from {schema}.find_domains(%s)",
+    "query": (
+        "select " + COMMAND_COLUMNS + " from {schema}.query_commands("
+        "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
+        " cast(%s as timestamptz), %s, %s) c"
+    ),
+    "list_troubleshooting": "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)",
+    "get_payload": "select {schema}.command_payload(%s, %s)",
+    "audit": (
+        "select a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id,"
+        " a.actor from {schema}.command_bus_audit a where a.command_id = %s"
+        " and (cast(%s as text) is null or a.domain = %s) order by a.ts, a.audit_id limit %s"
+    ),
+    "get_batch": (
+        "select b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count,"
+        " b.completed_count, b.failed_count, b.canceled_count, b.in_troubleshooting_count,"
+        " b.created_at, b.started_at, b.completed_at from {schema}.command_bus_batch b"
+        " where b.domain = %s and b.batch_id = %s"
+    ),
+    "count_by_status": (
+        "select c.domain, c.status, count(*) from {schema}.command_bus_command c"
+        " where cast(%s as text) is null or c.domain = %s group by 1, 2"
+    ),
+    "read_replies": "select msg_id, body from {schema}.read_replies(%s, %s, %s)",
+    "delete_replies": "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))",
+    "take_inbox_reply": "select {schema}.take_inbox_reply(%s, %s)",
+    "heartbeat": "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)",
+    "worker_gone": "select {schema}.worker_gone(%s)",
+}
+
+
+class PostgresStore:
+    """Implements commandbus.store.base.Store."""
+
+    def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:
+        self._pool = pool
+        self._settings = settings or Settings()
+        self._sql = {
+            name: Statement(text, self._settings.schema) for name, text in STATEMENTS.items()
+        }
+        self._known_domains: set[str] = set()
+
+    async def _call(self, verb: str, params: Row, *, domain: str = "") -> list[Row]:
+        with translated(domain):
+            async with self._pool.connection() as conn:
+                return await run(conn, self._sql[verb], params)
+
+    # -- sending
+
+    async def ensure_domain(self, domain: str) -> None:
+        # In a transaction of its own and once per process: the DDL of a first use must never
+        # sit, with its locks, in a caller's open transaction.
+        if domain not in self._known_domains:
+            await self._call("ensure_domain", (domain,), domain=domain)
+            self._known_domains.add(domain)
+
+    async def send(
+        self,
+        domain: str,
+        commands: Sequence[NewCommand],
+        *,
+        batch_id: UUID | None = None,
+        conn: Any = None,
+    ) -> None:
+        await self.ensure_domain(domain)
+        size = self._settings.send_chunk_size
+        chunks = [commands[start : start + size] for start in range(0, len(commands), size)]
+        with translated(domain):
+            if conn is not None:
+                for chunk in chunks:
+                    params = (domain, documents.sends(chunk), batch_id)
+                    rows = await run_on_foreign(conn, self._sql["offer"], params)
+                    _raise_if_known(domain, rows)
+                return
+            async with self._pool.connection() as own:
+                if len(chunks) == 1:
+                    params = (domain, documents.sends(chunks[0]), batch_id)
+                    _raise_if_known(domain, await run(own, self._sql["offer"], params))
+                    return
+                async with own.transaction():
+                    for chunk in chunks:
+                        params = (domain, documents.sends(chunk), batch_id)
+                        _raise_if_known(domain, await run(own, self._sql["offer"], params))
+
+    # -- receiving and the ways a lease ends
+
+    async def receive(
+        self,
+        domain: str,
+        *,
+        vt_seconds: int,
+        quantity: int,
+        worker: str,
+        limits: Mapping[str, int],
+        mark_in_progress: bool = True,
+    ) -> list[Lease]:
+        rows = await self._call(
+            "receive",
+            (domain, vt_seconds, quantity, worker, documents.dump(dict(limits)), mark_in_progress),
+            domain=domain,
+        )
+        leases = [Lease(domain, *row) for row in rows]
+        leases.sort(key=lambda lease: lease.msg_id)
+        return leases
+
+    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+        with translated(domain):
+            async with self._pool.connection() as conn:
+                return await self._settle_on(conn, domain, outcomes)
+
+    async def _settle_on(
+        self, conn: psycopg.AsyncConnection[Any], domain: str, outcomes: Sequence[Outcome]
+    ) -> set[UUID]:
+        if all(o.kind is OutcomeKind.COMPLETE and not o.sends for o in outcomes):
+            params: Row = (domain, documents.completions(outcomes))
+            rows = await run(conn, self._sql["complete"], params)
+        else:
+            rows = await run(conn, self._sql["settle"], (domain, documents.outcomes(outcomes)))
+        return {row[0] for row in rows}
+
+    async def confirm_start(self, lease: Lease) -> bool:
+        rows = await self._call(
+            "confirm_start", (lease.domain, lease.command_id, lease.lease_epoch)
+        )
+        return bool(rows[0][0])
+
+    async def extend(self, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
+        rows = await self._call("extend", (domain, documents.leases(leases), round(seconds)))
+        return {row[0] for row in rows}
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PostgresTransaction]:
+        with translated():
+            async with self._pool.connection() as conn, conn.transaction():
+                yield PostgresTransaction(self, conn)
+
+    # -- operators
+
+    async def operator_retry(
+        self, domain: str, command_ids: Sequence[UUID], *, actor: str | None, reset_attempts: bool
+    ) -> None:
+        params = (domain, list(command_ids), actor, reset_attempts)
+        await self._call("operator_retry", params, domain=domain)
+
+    async def operator_cancel(
+        self, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+    ) -> None:
+        params = (domain, list(command_ids), reason, actor)
+        await self._call("operator_cancel", params, domain=domain)
+
+    async def operator_complete(
+        self, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
+    ) -> None:
+        params = (domain, list(command_ids), result.decode(), actor)
+        await self._call("operator_complete", params, domain=domain)
+
+    async def cancel(
+        self,
+        domain: str,
+        command_ids: Sequence[UUID],
+        *,
+        reason: str,
+        actor: str | None,
+        conn: Any = None,
+    ) -> None:
+        params = (domain, list(command_ids), reason, actor)
+        if conn is None:
+            await self._call("cancel", params, domain=domain)
+            return
+        with translated(domain):
+            await run_on_foreign(conn, self._sql["cancel"], params)
+
+    # -- reading
+
+    async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
+        rows = await self._call("get_command", (domain, command_id))
+        return _metadata(rows[0]) if rows else None
+
+    async def find_domains(self, command_id: UUID) -> list[str]:
+        return [row[0] for row in await self._call("find_domains", (command_id,))]
+
+    async def query_commands(
+        self, criteria: CommandFilter, *, limit: int, offset: int
+    ) -> list[CommandMetadata]:
+        status = None if criteria.status is None else criteria.status.value
+        rows = await self._call(
+            "query",
+            (
+                criteria.domain, criteria.command_type, status, criteria.batch_id,
+                criteria.correlation_id, criteria.created_after, criteria.created_before,
+                limit, offset,
+            ),
+        )  # fmt: skip
+        return [_metadata(row) for row in rows]
+
+    async def list_troubleshooting(
+        self, domain: str, *, command_type: str | None, limit: int, offset: int
+    ) -> list[TroubleshootingItem]:
+        params = (domain, command_type, limit, offset)
+        rows = await self._call("list_troubleshooting", params, domain=domain)
+        return [_troubleshooting_item(row) for row in rows]
+
+    async def get_payload(self, domain: str, command_id: UUID) -> str | None:
+        payload: str | None = (await self._call("get_payload", (domain, command_id)))[0][0]
+        return payload
+
+    async def get_audit_trail(
+        self, command_id: UUID, *, domain: str | None, limit: int
+    ) -> list[AuditEvent]:
+        rows = await self._call("audit", (command_id, domain, domain, limit))
+        return [AuditEvent(*row) for row in rows]
+
+    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+        rows = await self._call("get_batch", (domain, batch_id))
+        return BatchMetadata(*rows[0]) if rows else None
+
+    async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
+        rows = await self._call("count_by_status", (domain, domain))
+        return {(row[0], CommandStatus(row[1])): row[2] for row in rows}
+
+    # -- replies
+
+    async def read_replies(
+        self, queue: str, *, vt_seconds: int, quantity: int
+    ) -> list[QueuedReply]:
+        rows = await self._call("read_replies", (queue, vt_seconds, quantity))
+        return [QueuedReply(queue, msg_id, body) for msg_id, body in rows]
+
+    async def delete_replies(self, queue: str, msg_ids: Collection[int]) -> None:
+        await self._call("delete_replies", (queue, sorted(msg_ids)))
+
+    async def take_inbox_reply(self, domain: str, command_id: UUID) -> str | None:
+        reply: str | None = (await self._call("take_inbox_reply", (domain, command_id)))[0][0]
+        return reply
+
+    # -- workers
+
+    @asynccontextmanager
+    async def dedicated(self, purpose: str, size: int) -> AsyncIterator[Store]:
+        with translated():
+            pool = await ConnectionSource.of(self._pool).open_pool(
+                purpose,
+                size,
+                timeout_seconds=self._settings.connect_timeout_seconds,
+                # A handler's own statements are its own business.
+                statement_timeout_seconds=None
+                if purpose == "handlers"
+                else self._settings.statement_timeout_seconds,
+            )
+        try:
+            yield PostgresStore(pool, self._settings)
+        finally:
+            await pool.close()
+
+    async def open_extender(self) -> PostgresExtender:
+        conninfo, kwargs = await ConnectionSource.of(self._pool).resolve()
+        return PostgresExtender(conninfo, kwargs, self._sql["extend"])
+
+    def listener(self) -> PostgresListener:
+        return PostgresListener(ConnectionSource.of(self._pool).connect)
+
+    async def heartbeat(
+        self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int
+    ) -> None:
+        await self._call("heartbeat", (worker, domain, is_idle, concurrency, in_flight))
+
+    async def worker_gone(self, worker: str) -> None:
+        await self._call("worker_gone", (worker,))
+
+    async def check(self) -> None:
+        with translated():
+            async with self._pool.connection() as conn:
+                await check_schema(conn, self._settings)
+
+
+class PostgresTransaction:
+    """Implements commandbus.store.base.Transaction."""
+
+    def __init__(self, store: PostgresStore, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._store = store
+        self.conn = conn
+
+    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+        return await self._store._settle_on(self.conn, domain, outcomes)
+
+
+class PostgresExtender:
+    """Implements commandbus.store.base.LeaseExtender: a blocking connection, reopened when lost."""
+
+    def __init__(self, conninfo: str, kwargs: dict[str, Any], statement: Statement) -> None:
+        self._conninfo = conninfo
+        self._kwargs = kwargs
+        self._statement = statement
+        self._conn: psycopg.Connection[Any] | None = None
+
+    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
+        if self._conn is None or self._conn.broken:
+            self.close()
+            self._conn = psycopg.Connection.connect(self._conninfo, **self._kwargs)
+        with self._conn.cursor(row_factory=tuple_row) as cursor:
+            params = (domain, documents.leases(leases), seconds)
+            cursor.execute(self._statement.psycopg, params)
+            return {row[0] for row in cursor.fetchall()}
+
+    def close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+
+def _raise_if_known(domain: str, rows: list[Row]) -> None:
+    known = rows[0][0]
+    if known:
+        raise DuplicateCommandError(domain, [UUID(str(command_id)) for command_id in known])
+
+
+def _metadata(row: Row) -> CommandMetadata:
+    return CommandMetadata(*row[:5], CommandStatus(row[5]), *row[6:])
+
+
+def _troubleshooting_item(row: Row) -> TroubleshootingItem:
+    data = None if row[14] is None else decode_payload(row[14])
+    return TroubleshootingItem(*row[:3], ParkReason(row[3]), *row[4:14], data)
+
+
+def new_store(pool: AsyncPool, settings: Settings | None = None) -> Store:
+    """Build the store; typed as the protocol, so that mypy proves the two agree."""
+    return PostgresStore(pool, settings)
+
+
+__all__: Sequence[str] = ("PostgresStore", "new_store")

@@ -1,0 +1,1 @@
+"""The worker: receiver -> dispatcher -> completer, and a thread that keeps the leases."""

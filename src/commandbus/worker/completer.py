@@ -1,0 +1,127 @@
+"""Completer: writes outcomes in groups, without making a single one wait.
+
+While a commit is in flight, outcomes gather; when it returns, all that gathered goes next. At low
+load each goes at once, at high load the groups grow by themselves. There is no linger timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
+from commandbus.loops import Backoff
+from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.redaction import redact_text
+from commandbus.store.base import Store
+
+#: Commits in flight at once. A third adds nothing: the server is busy with two.
+FLUSHERS = 2
+#: Outcomes in one commit; beyond this a longer group gains little and holds its locks longer.
+MAX_GROUP = 500
+
+_log = logging.getLogger("commandbus.completer")
+
+
+class Completer:
+    """Takes one Outcome for each lease and hands them to the store in groups."""
+
+    def __init__(
+        self, store: Store, domain: str, *, on_settled: Callable[[Sequence[Lease]], None]
+    ) -> None:
+        self._store = store
+        self._domain = domain
+        self._on_settled = on_settled
+        self._pending: deque[Outcome] = deque()
+        self._work = asyncio.Event()
+        self._in_flight = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    @property
+    def backlog(self) -> int:
+        """Outcomes that are not committed yet."""
+        return len(self._pending) + self._in_flight
+
+    def put(self, outcome: Outcome) -> None:
+        """Take an outcome; it is committed soon."""
+        self._pending.append(outcome)
+        self._work.set()
+        self._settled.clear()
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(FLUSHERS):
+                group.create_task(self._flush_forever())
+
+    async def drained(self) -> None:
+        """Wait until everything is committed."""
+        await self._settled.wait()
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await self._work.wait()
+            # Let whatever is ready in this turn of the event loop join the group.
+            await asyncio.sleep(0)
+            group = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_GROUP))]
+            if not self._pending:
+                self._work.clear()
+            if not group:
+                continue
+            self._in_flight += len(group)
+            try:
+                await self._commit(group)
+            finally:
+                self._in_flight -= len(group)
+                if not self.backlog:
+                    self._settled.set()
+
+    async def _commit(self, group: list[Outcome]) -> None:
+        # Repeating is safe: an outcome that was recorded before moves nothing (its lease is over).
+        backoff = Backoff(0.05, 2.0)
+        while True:
+            try:
+                lost = await self._store.settle(self._domain, group)
+            except DatabaseUnavailableError as error:
+                pause = backoff.next()
+                _log.warning("cannot commit outcomes, next try in %.2f s: %s", pause, error)
+                await asyncio.sleep(pause)
+                continue
+            except CommandBusError as error:
+                await self._commit_one_by_one(group, error)
+                return
+            for command_id in lost:
+                _log.warning("the result of %s came after its lease: ignored", command_id)
+            self._on_settled([outcome.lease for outcome in group])
+            return
+
+    async def _commit_one_by_one(self, group: list[Outcome], error: CommandBusError) -> None:
+        if len(group) > 1:
+            for outcome in group:
+                await self._commit([outcome])
+            return
+        outcome = group[0]
+        if isinstance(error, DuplicateCommandError) and outcome.sends:
+            await self._commit([_refused_send(outcome, error)])
+            return
+        # Nothing of it was written. The lease will lapse, and the command is delivered again.
+        _log.error(
+            "the outcome of %s could not be recorded: %s",
+            outcome.lease.command_id, redact_text(str(error)),
+        )  # fmt: skip
+        self._on_settled([outcome.lease])
+
+
+def _refused_send(outcome: Outcome, error: DuplicateCommandError) -> Outcome:
+    """The handler succeeded but sent an id that exists: a person has to look at it."""
+    return dataclasses.replace(
+        outcome,
+        kind=OutcomeKind.PARK,
+        reason=ParkReason.PERMANENT,
+        failure=Failure("PERMANENT", "DUPLICATE_COMMAND", redact_text(str(error))),
+        sends=(),
+    )

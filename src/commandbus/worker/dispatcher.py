@@ -1,0 +1,349 @@
+"""Dispatcher: a lease in, one Outcome out. Never more handlers at once than `concurrency`.
+
+Commands whose last lease ended without a word are suspects of having killed their worker: they
+run alone, one by one, so that the culprit is known and its neighbours are not blamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+from commandbus.errors import (
+    CommandBusError,
+    DuplicateCommandError,
+    HandlerNotFoundError,
+    InvalidPayloadError,
+    LeaseLostError,
+)
+from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
+from commandbus.models import Command, Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.payload import decode_payload, encode_json
+from commandbus.policies import (
+    GiveUp,
+    Park,
+    RetryAfter,
+    RetryPolicy,
+    decide,
+    describe_failure,
+)
+from commandbus.store.base import Store
+
+#: What is leased ahead is at most what the handlers get through in this many seconds.
+PREFETCH_SECONDS = 0.05
+#: A suspect waits so long for running handlers to end; then it runs beside them, unconfirmed.
+SUSPECT_PATIENCE_SECONDS = 5.0
+#: Unstarted commands go back to the queue after this, when the handlers have become slow.
+MAX_BUFFERED_SECONDS = 2.0
+
+_log = logging.getLogger("commandbus.worker")
+
+
+class Dispatcher:
+    """Runs handlers and says how each lease ends."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: HandlerRegistry,
+        *,
+        concurrency: int,
+        max_prefetch: int,
+        max_result_bytes: int,
+        default_policy: RetryPolicy,
+        prepare: SendPreparer,
+        put: Callable[[Outcome], None],
+        backlog: Callable[[], int],
+        on_room: Callable[[], None],
+        on_extended: Callable[[Lease, float], None],
+        on_ended: Callable[[Sequence[Lease]], None],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._concurrency = concurrency
+        self._max_prefetch = max_prefetch
+        self._max_result_bytes = max_result_bytes
+        self._default_policy = default_policy
+        self._prepare = prepare
+        self._put = put
+        self._backlog = backlog
+        self._on_room = on_room
+        self._on_extended = on_extended
+        self._on_ended = on_ended
+        self._buffer: deque[Lease] = deque()
+        self._buffered_since = time.monotonic()
+        self._suspects: deque[Lease] = deque()
+        self._suspects_since = 0.0
+        self._running: dict[UUID, asyncio.Task[None]] = {}
+        self._lost: set[UUID] = set()
+        self._is_closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._finished = 0
+        self._rate = 0.0  # handlers per second, smoothed
+        self._rate_at = time.monotonic()
+        self._threads: ThreadPoolExecutor | None = None
+
+    # -- room
+
+    @property
+    def in_flight(self) -> int:
+        """Commands that are leased and not ended."""
+        return len(self._running) + len(self._buffer) + len(self._suspects)
+
+    def wanted(self) -> int:
+        """How many commands to lease now."""
+        if self._is_closing or self._suspects:
+            return 0
+        ahead = self._prefetch()
+        if self._backlog() > 2 * (self._concurrency + self._max_prefetch):
+            return 0  # the database is behind: leasing more would only let leases age
+        free = self._concurrency - len(self._running) - len(self._buffer)
+        if free <= 0 and len(self._buffer) * 2 > ahead:
+            return 0
+        return free + ahead
+
+    def _prefetch(self) -> int:
+        now = time.monotonic()
+        elapsed = now - self._rate_at
+        if elapsed >= 0.01:
+            weight = min(1.0, elapsed / 0.1)
+            self._rate += weight * (self._finished / elapsed - self._rate)
+            self._finished = 0
+            self._rate_at = now
+        return min(self._max_prefetch, int(self._rate * PREFETCH_SECONDS))
+
+    def submit(self, leases: Sequence[Lease]) -> None:
+        """Take leases; start what can start."""
+        if not self._buffer:
+            self._buffered_since = time.monotonic()
+        for lease in leases:
+            if lease.is_suspect:
+                if not self._suspects:
+                    self._suspects_since = time.monotonic()
+                self._suspects.append(lease)
+            else:
+                self._buffer.append(lease)
+        self._pump()
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give leases back, as if they had never been taken."""
+        for lease in leases:
+            self._put(Outcome(lease, OutcomeKind.RELEASE))
+
+    def release_aged(self) -> None:
+        """Give back what has waited long behind handlers that have become slow."""
+        if self._buffer and time.monotonic() - self._buffered_since > MAX_BUFFERED_SECONDS:
+            self.release(self._buffer)
+            self._buffer.clear()
+
+    def lose(self, command_id: UUID, why: str) -> None:
+        """Stop working on a command that is not ours any more."""
+        task = self._running.get(command_id)
+        if task is not None:
+            _log.warning("handler of %s is cancelled: %s", command_id, why)
+            self._lost.add(command_id)
+            task.cancel()
+        for waiting in (self._buffer, self._suspects):
+            for lease in [lease for lease in waiting if lease.command_id == command_id]:
+                waiting.remove(lease)
+
+    # -- stopping
+
+    def close(self) -> None:
+        """Start nothing new, and give back what has not started."""
+        self._is_closing = True
+        self.release([*self._buffer, *self._suspects])
+        self._buffer.clear()
+        self._suspects.clear()
+
+    async def drained(self) -> None:
+        """Wait until no handler runs."""
+        await self._idle.wait()
+
+    def cancel_running(self) -> None:
+        """Cancel the handlers that are still running; their commands go back to the queue."""
+        for task in self._running.values():
+            task.cancel()
+
+    def shutdown_threads(self) -> None:
+        """Let go of the threads of sync handlers; one that still runs ends with the process."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- running
+
+    def _pump(self) -> None:
+        if self._suspects:
+            self._pump_suspect()
+            return
+        while self._buffer and len(self._running) < self._concurrency:
+            self._start(self._buffer.popleft(), self._run)
+            self._buffered_since = time.monotonic()
+
+    def _pump_suspect(self) -> None:
+        waited = time.monotonic() - self._suspects_since
+        if not self._running:
+            self._start(self._suspects.popleft(), self._run_alone)
+        elif waited >= SUSPECT_PATIENCE_SECONDS and len(self._running) < self._concurrency:
+            self._start(self._suspects.popleft(), self._run)
+        else:
+            delay = max(SUSPECT_PATIENCE_SECONDS - waited, 0.1)
+            asyncio.get_running_loop().call_later(delay, self._pump)
+            return
+        self._suspects_since = time.monotonic()
+
+    def _start(self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]) -> None:
+        self._idle.clear()
+        self._running[lease.command_id] = asyncio.get_running_loop().create_task(
+            self._run_and_report(lease, run)
+        )
+
+    async def _run_and_report(
+        self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]
+    ) -> None:
+        outcome: Outcome | None = None
+        try:
+            outcome = await run(lease)
+        except asyncio.CancelledError:
+            # The lease is lost, or the worker stops: then the command goes back untried.
+            if lease.command_id not in self._lost:
+                outcome = Outcome(lease, OutcomeKind.RELEASE)
+        finally:
+            self._running.pop(lease.command_id, None)
+            self._lost.discard(lease.command_id)
+            self._finished += 1
+        if outcome is not None:
+            self._put(outcome)
+        else:
+            self._on_ended([lease])
+        if not self._running:
+            self._idle.set()
+        if not self._is_closing:
+            self._pump()
+        self._on_room()
+
+    async def _run_alone(self, lease: Lease) -> Outcome | None:
+        try:
+            is_ours = await self._store.confirm_start(lease)
+        except CommandBusError as error:
+            _log.warning("cannot confirm the start of %s: %s", lease.command_id, error)
+            return Outcome(lease, OutcomeKind.RELEASE)
+        return await self._run(lease) if is_ours else None
+
+    async def _run(self, lease: Lease) -> Outcome | None:
+        try:
+            entry = self._registry.get(lease.domain, lease.command_type)
+            command = _command_of(lease)
+        except HandlerNotFoundError as error:
+            _log.warning("%s is parked: %s", lease.command_id, error)
+            return _parked(lease, "HANDLER_NOT_FOUND", str(error))
+        except InvalidPayloadError as error:
+            _log.warning("%s is parked: %s", lease.command_id, error)
+            return _parked(lease, "PAYLOAD_UNDECODABLE", str(error))
+        try:
+            if entry.is_transactional:
+                return await self._run_in_transaction(lease, entry, command)
+            context = self._context(lease, command)
+            return self._completed(lease, context, await self._call(entry, command, context))
+        except LeaseLostError:
+            # Rolled back. The same outcome, on its own, leaves the audit event of the refusal.
+            return Outcome(lease, OutcomeKind.COMPLETE)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a handler raises)
+            return self._failed(lease, entry, error)
+
+    async def _call(self, entry: HandlerEntry, command: Command, context: HandlerContext) -> object:
+        if entry.is_async:
+            return await entry.handler(command, context)  # type: ignore[misc]
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                self._concurrency, thread_name_prefix="commandbus-handler"
+            )
+        copied = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, copied.run, entry.handler, command, context
+        )
+
+    async def _run_in_transaction(
+        self, lease: Lease, entry: HandlerEntry, command: Command
+    ) -> Outcome | None:
+        async with self._store.transaction() as transaction:
+            context = self._context(lease, command, conn=transaction.conn)
+            result = await self._call(entry, command, context)
+            outcome = self._completed(lease, context, result)
+            if outcome.kind is not OutcomeKind.COMPLETE:
+                raise InvalidPayloadError(outcome.failure.message if outcome.failure else "")
+            if await transaction.settle(lease.domain, [outcome]):
+                raise LeaseLostError(f"the lease of {lease.command_id} was lost")
+        return None
+
+    def _context(self, lease: Lease, command: Command, conn: object = None) -> HandlerContext:
+        return HandlerContext(command, lease, extend=self._extend, prepare=self._prepare, conn=conn)
+
+    async def _extend(self, lease: Lease, seconds: float) -> None:
+        if await self._store.extend(lease.domain, [lease], seconds):
+            raise LeaseLostError(
+                f"the lease of {lease.command_id} was lost; stop working on it, the result would "
+                "be ignored"
+            )
+        self._on_extended(lease, seconds)
+
+    # -- outcomes
+
+    def _completed(self, lease: Lease, context: HandlerContext, result: object) -> Outcome:
+        if result is None:
+            return Outcome(lease, OutcomeKind.COMPLETE, sends=context.sends)
+        try:
+            encoded = encode_json(
+                result, what="the handler's result", max_bytes=self._max_result_bytes
+            )
+        except InvalidPayloadError as error:
+            return _parked(lease, "INVALID_RESULT", str(error))
+        return Outcome(lease, OutcomeKind.COMPLETE, result=encoded, sends=context.sends)
+
+    def _failed(self, lease: Lease, entry: HandlerEntry, error: BaseException) -> Outcome:
+        policy = entry.retry_policy or self._default_policy
+        failure = describe_failure(error, policy)
+        if isinstance(error, DuplicateCommandError) and entry.is_transactional:
+            return _parked(lease, "DUPLICATE_COMMAND", failure.message)
+        match decide(error, lease.attempt, lease.max_attempts, policy):
+            case RetryAfter(seconds):
+                _log.info(
+                    "%s failed on attempt %d of %d, next in %g s: %s",
+                    lease.command_id, lease.attempt, lease.max_attempts, seconds, failure.code,
+                )  # fmt: skip
+                return Outcome(lease, OutcomeKind.RETRY, delay_seconds=seconds, failure=failure)
+            case Park(reason):
+                _log.warning("%s is parked (%s): %s", lease.command_id, reason, failure.code)
+                return Outcome(lease, OutcomeKind.PARK, reason=reason, failure=failure)
+            case GiveUp():
+                _log.warning("%s has failed for good: %s", lease.command_id, failure.code)
+                return Outcome(lease, OutcomeKind.FAIL, failure=failure)
+
+
+def _command_of(lease: Lease) -> Command:
+    return Command(
+        domain=lease.domain,
+        command_type=lease.command_type,
+        command_id=lease.command_id,
+        data=decode_payload(lease.payload),
+        correlation_id=lease.correlation_id,
+        reply_to=lease.reply_queue or None,
+        created_at=lease.created_at,
+        batch_id=lease.batch_id,
+    )
+
+
+def _parked(lease: Lease, code: str, message: str) -> Outcome:
+    return Outcome(
+        lease,
+        OutcomeKind.PARK,
+        reason=ParkReason.PERMANENT,
+        failure=Failure("PERMANENT", code, message),
+    )

@@ -1,0 +1,123 @@
+"""Receiver: leases as many commands as the dispatcher has room for; one per process and domain.
+
+Polling is what delivery rests on: milliseconds after work, up to a second when idle. A wake-up
+cuts the wait short, but may be lost without harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from commandbus.loops import Backoff, Loop
+from commandbus.models import Lease
+from commandbus.store.base import Store
+
+#: First wait after the queue was found empty, in seconds.
+FIRST_POLL_SECONDS = 0.002
+#: Found empty for so long, the worker says that it is idle, and senders begin to send hints.
+IDLE_AFTER_SECONDS = 0.05
+#: Found work for so long, it says that it is busy, and senders stop.
+BUSY_AFTER_SECONDS = 0.25
+
+
+class Room(Protocol):
+    """Where leases go."""
+
+    def wanted(self) -> int:
+        """How many commands to lease now."""
+
+    def submit(self, leases: Sequence[Lease]) -> None:
+        """Take leases."""
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give leases back that came too late."""
+
+
+class Receiver(Loop):
+    """Keeps the dispatcher supplied."""
+
+    name = "receiver"
+
+    def __init__(
+        self,
+        store: Store,
+        room: Room,
+        domain: str,
+        *,
+        worker: str,
+        vt_seconds: int,
+        limits: Callable[[], Mapping[str, int]],
+        mark_in_progress: bool,
+        poll_max_seconds: float,
+        announce_idle: Callable[[bool], Awaitable[None]] | None,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._room = room
+        self._domain = domain
+        self._worker = worker
+        self._vt_seconds = vt_seconds
+        self._limits = limits
+        self._mark_in_progress = mark_in_progress
+        self._poll_max_seconds = poll_max_seconds
+        self._polls = Backoff(FIRST_POLL_SECONDS, poll_max_seconds)
+        self._announce_idle = announce_idle
+        self._is_full = False
+        self.is_idle = False
+        self._quiet_since = time.monotonic()
+        self._busy_since: float | None = None
+
+    def room_freed(self) -> None:
+        """A command has ended. It matters only if the receiver waits for room."""
+        if self._is_full and self._room.wanted() > 0:
+            self.wake()
+
+    async def step(self) -> float | None:
+        """Lease one group, or wait."""
+        quantity = self._room.wanted()
+        self._is_full = quantity <= 0
+        if self._is_full:
+            # room_freed() ends this pause; its length is only a net below that.
+            return self._poll_max_seconds
+        leases = await self._store.receive(
+            self._domain,
+            vt_seconds=self._vt_seconds,
+            quantity=quantity,
+            worker=self._worker,
+            limits=self._limits(),
+            mark_in_progress=self._mark_in_progress,
+        )
+        if not leases:
+            return await self._found_nothing()
+        if self.is_stopping:
+            self._room.release(leases)
+            return None
+        self._room.submit(leases)
+        await self._found_work()
+        # A full group: there is probably more. Otherwise give new commands a moment to gather.
+        return None if len(leases) == quantity else FIRST_POLL_SECONDS
+
+    async def _found_work(self) -> None:
+        now = time.monotonic()
+        self._polls.reset()
+        self._quiet_since = now
+        if self._busy_since is None:
+            self._busy_since = now
+        elif self.is_idle and now - self._busy_since > BUSY_AFTER_SECONDS:
+            await self._set_idle(is_idle=False)
+
+    async def _found_nothing(self) -> float | None:
+        now = time.monotonic()
+        self._busy_since = None
+        if not self.is_idle and now - self._quiet_since > IDLE_AFTER_SECONDS:
+            await self._set_idle(is_idle=True)
+            # One more look at once: a sender that saw us busy may have committed meanwhile.
+            return None
+        return self._polls.next()
+
+    async def _set_idle(self, *, is_idle: bool) -> None:
+        self.is_idle = is_idle
+        if self._announce_idle is not None:
+            await self._announce_idle(is_idle)

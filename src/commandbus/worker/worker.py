@@ -1,0 +1,242 @@
+"""Worker: starts the parts, and stops them in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from commandbus.errors import CommandBusError
+from commandbus.handler import HandlerRegistry, SendPreparer
+from commandbus.loops import Loop
+from commandbus.models import Lease
+from commandbus.naming import wakeup_channel
+from commandbus.policies import RetryPolicy
+from commandbus.settings import Settings
+from commandbus.store.base import LeaseExtender, Store
+from commandbus.worker.completer import FLUSHERS, Completer
+from commandbus.worker.dispatcher import Dispatcher
+from commandbus.worker.lease import LeaseKeeper
+from commandbus.worker.receiver import Receiver
+
+#: Seconds between two heartbeats.
+HEARTBEAT_SECONDS = 5.0
+#: After a cancel there is still so long to give leases back.
+ABORT_GRACE_SECONDS = 2.0
+
+_log = logging.getLogger("commandbus.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How one worker runs."""
+
+    domain: str
+    concurrency: int
+    vt_seconds: int
+    use_notify: bool
+
+
+def new_worker_id() -> str:
+    """Host, process and a random part: a restarted container with the same name is another worker."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class Worker:
+    """Processes the commands of one domain until stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: HandlerRegistry,
+        options: WorkerOptions,
+        *,
+        settings: Settings,
+        default_policy: RetryPolicy,
+        prepare: SendPreparer,
+    ) -> None:
+        self._store = store
+        self.registry = registry
+        self.options = options
+        self.settings = settings
+        self.default_policy = default_policy
+        self.prepare = prepare
+        self.worker_id = new_worker_id()
+        self._stop = asyncio.Event()
+        #: Set once the worker takes commands, and once it has ended.
+        self.started = asyncio.Event()
+        self.finished = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask for a graceful stop: nothing new is leased, what runs may finish."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until stopped. Cancelling gives up what runs, and still gives the leases back."""
+        domain = self.options.domain
+        try:
+            async with AsyncExitStack() as stack:
+                control = await stack.enter_async_context(
+                    # one receive, the commits, one each for heartbeat, confirm and extend
+                    self._store.dedicated("control", FLUSHERS + 3)
+                )
+                handlers = control
+                if any(entry.is_transactional for entry in self.registry.of_domain(domain)):
+                    handlers = await stack.enter_async_context(
+                        self._store.dedicated("handlers", self.options.concurrency)
+                    )
+                await control.ensure_domain(domain)
+                await self._run_parts(
+                    _Parts(self, control, handlers, await control.open_extender())
+                )
+        finally:
+            self.finished.set()
+
+    async def _run_parts(self, parts: _Parts) -> None:
+        parts.keeper.start()
+        _log.info("worker %s serves %s", self.worker_id, self.options.domain)
+        self.started.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                background = [group.create_task(agent) for agent in parts.background()]
+                receiving = group.create_task(parts.receiver.run())
+                try:
+                    await self._stop.wait()
+                    await self._stop_gracefully(parts, receiving)
+                finally:
+                    await self._give_back(parts, receiving)
+                    for task in background:
+                        task.cancel()
+        finally:
+            await parts.keeper.stop()
+            parts.dispatcher.shutdown_threads()
+            await parts.say_goodbye()
+            _log.info("worker %s has stopped", self.worker_id)
+
+    async def _stop_gracefully(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
+        parts.receiver.stop()
+        parts.dispatcher.close()
+        await receiving
+        grace = self.settings.shutdown_grace_seconds
+        try:
+            await asyncio.wait_for(parts.dispatcher.drained(), grace)
+        except TimeoutError:
+            _log.warning("handlers still running after %g s are cancelled", grace)
+
+    async def _give_back(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
+        parts.receiver.stop()
+        parts.dispatcher.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ABORT_GRACE_SECONDS):
+                # A receive that is on its way still brings leases, which must go back.
+                await receiving
+                parts.dispatcher.cancel_running()
+                await parts.dispatcher.drained()
+                await parts.completer.drained()
+        receiving.cancel()
+
+
+class _Parts:
+    """The agents of one worker, wired to one another. It is the Room that the receiver fills."""
+
+    def __init__(
+        self, worker: Worker, control: Store, handlers: Store, extender: LeaseExtender
+    ) -> None:
+        options, settings = worker.options, worker.settings
+        self._worker = worker
+        self._store = control
+        self.completer = Completer(control, options.domain, on_settled=self._ended)
+        self.dispatcher = Dispatcher(
+            handlers,
+            worker.registry,
+            concurrency=options.concurrency,
+            max_prefetch=settings.max_prefetch,
+            max_result_bytes=settings.max_payload_bytes,
+            default_policy=worker.default_policy,
+            prepare=worker.prepare,
+            put=self.completer.put,
+            backlog=lambda: self.completer.backlog,
+            on_room=lambda: self.receiver.room_freed(),
+            on_extended=lambda lease, seconds: self.keeper.set_expiry(lease, seconds),
+            on_ended=self._ended,
+        )
+        self.keeper = LeaseKeeper(
+            extender,
+            options.domain,
+            vt_seconds=options.vt_seconds,
+            deadline_seconds=settings.lease_deadline_seconds,
+            on_lost=self.dispatcher.lose,
+        )
+        self.receiver = Receiver(
+            control,
+            self,
+            options.domain,
+            worker=worker.worker_id,
+            vt_seconds=options.vt_seconds,
+            limits=lambda: worker.registry.limits(options.domain),
+            mark_in_progress=settings.mark_in_progress,
+            poll_max_seconds=settings.poll_max_seconds,
+            announce_idle=self.beat if options.use_notify else None,
+        )
+
+    def background(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the receiver."""
+        agents = [self.completer.run(), _Heartbeat(self).run()]
+        if self._worker.options.use_notify:
+            listener = self._store.listener()
+            channel = wakeup_channel(self._worker.options.domain)
+            listener.subscribe(channel, self.receiver.wake)
+            agents.append(listener.run())
+        return agents
+
+    def wanted(self) -> int:
+        return self.dispatcher.wanted()
+
+    def submit(self, leases: Sequence[Lease]) -> None:
+        self.keeper.add(leases)
+        self.dispatcher.submit(leases)
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        self.dispatcher.release(leases)
+
+    def _ended(self, leases: Sequence[Lease]) -> None:
+        self.keeper.remove(leases)
+        self.receiver.room_freed()
+
+    async def beat(self, is_idle: bool) -> None:  # noqa: FBT001
+        """Tell the database that this worker lives, and whether it waits."""
+        options = self._worker.options
+        await self._store.heartbeat(
+            self._worker.worker_id,
+            options.domain,
+            is_idle=is_idle,
+            concurrency=options.concurrency,
+            in_flight=self.dispatcher.in_flight,
+        )
+
+    async def say_goodbye(self) -> None:
+        """Take this worker off the list; without a database it ages off by itself."""
+        with suppress(CommandBusError, TimeoutError):
+            async with asyncio.timeout(ABORT_GRACE_SECONDS):
+                await self._store.worker_gone(self._worker.worker_id)
+
+
+class _Heartbeat(Loop):
+    """Says every few seconds that the worker lives, and gives back what waits too long."""
+
+    name = "heartbeat"
+
+    def __init__(self, parts: _Parts) -> None:
+        super().__init__()
+        self._parts = parts
+
+    async def step(self) -> float | None:
+        self._parts.dispatcher.release_aged()
+        await self._parts.beat(self._parts.receiver.is_idle)
+        return HEARTBEAT_SECONDS

@@ -1,0 +1,133 @@
+"""One embedded server for a test run, one template database, a clone for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg_pool import AsyncConnectionPool
+
+from commandbus import CommandBus, Settings
+from commandbus.embedded import EmbeddedPostgres
+from commandbus.wiring import migrate_database
+
+#: A test may wait so long for a condition before it fails, in seconds; it never waits so long
+#: for something that does happen.
+PATIENCE = 30.0
+
+POSTGRES_FIXTURES = {"server", "template", "dsn", "empty_dsn", "conn", "pool", "bus"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for a database is marked `postgres`; acceptance tests are `e2e`."""
+    for item in items:
+        if POSTGRES_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.postgres)
+        if "acceptance" in item.path.parts:
+            item.add_marker(pytest.mark.e2e)
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server of this test run."""
+
+    embedded: EmbeddedPostgres
+
+    def dsn(self, database: str) -> str:
+        return make_conninfo(self.embedded.dsn, dbname=database)
+
+    def admin(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(self.dsn("postgres"), autocommit=True)
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """All processes of a run (xdist) share one data folder, and so one server."""
+    run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(8))
+    # Not under tmp_path: as root the server runs as another account, which must get there.
+    folder = Path(tempfile.gettempdir()) / f"commandbus-tests-{run_id[:16]}"
+    embedded = EmbeddedPostgres(
+        folder,
+        # A crash of the machine may cost these databases; kills of the server may not.
+        settings={"fsync": "off", "max_connections": "300", "log_min_duration_statement": "-1"},
+    )
+    embedded.start()
+    yield Server(embedded)
+    embedded.stop()
+    if not embedded.is_running and os.environ.get("PYTEST_XDIST_WORKER") in {None, "gw0"}:
+        request.config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture(scope="session")
+def template(server: Server) -> str:
+    """A database with everything installed, made once per run."""
+    name = "commandbus_template"
+    with server.admin() as admin:
+        # Session-level, in a database that is not cloned: the first process builds, others wait.
+        admin.execute("select pg_advisory_lock(1)")
+        row = admin.execute(
+            "select datistemplate from pg_database where datname = %s", (name,)
+        ).fetchone()
+        if row is None or not row[0]:
+            admin.execute(sql.SQL("drop database if exists {}").format(sql.Identifier(name)))
+            admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+            asyncio.run(migrate_database(server.dsn(name), Settings()))
+            admin.execute(
+                sql.SQL("alter database {} is_template true").format(sql.Identifier(name))
+            )
+        admin.execute("select pg_advisory_unlock(1)")
+    return name
+
+
+def _new_database(server: Server, template: str | None) -> Iterator[str]:
+    name = f"test_{secrets.token_hex(6)}"
+    with server.admin() as admin:
+        source = sql.Identifier(template or "template1")
+        admin.execute(
+            sql.SQL("create database {} template {}").format(sql.Identifier(name), source)
+        )
+        yield server.dsn(name)
+        admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def dsn(server: Server, template: str) -> Iterator[str]:
+    """A fresh database with the schema."""
+    yield from _new_database(server, template)
+
+
+@pytest.fixture
+def empty_dsn(server: Server) -> Iterator[str]:
+    """A fresh database with nothing in it."""
+    yield from _new_database(server, None)
+
+
+@pytest.fixture
+async def conn(dsn: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
+    """An autocommit connection to the test's database, to look and to interfere."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def pool(dsn: str) -> AsyncIterator[AsyncConnectionPool]:
+    """A pool as an application would own it: not autocommit."""
+    async with AsyncConnectionPool(dsn, min_size=1, max_size=10, open=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def bus(dsn: str) -> AsyncIterator[CommandBus]:
+    """A bus on the test's database."""
+    async with CommandBus.connect(dsn) as connected:
+        yield connected
