@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 async def until(
-    condition: Callable[[], Value | Awaitable[Value]],
+    condition: Callable[[], Awaitable[Value]] | Callable[[], Value],
     what: str = "the condition",
     patience: float = PATIENCE,
 ) -> Value:
@@ -25,7 +25,7 @@ async def until(
     deadline = time.monotonic() + patience
     while True:
         found = condition()
-        value = await found if inspect.isawaitable(found) else found
+        value: Value = await found if inspect.isawaitable(found) else found
         if value:
             return value
         if time.monotonic() > deadline:
@@ -42,7 +42,7 @@ async def until_status(
         found = await bus.get_command(domain, command_id)
         return found if found is not None and found.status in statuses else None
 
-    found = await until(reached, f"{command_id} in {' or '.join(statuses)}")
+    found: CommandMetadata | None = await until(reached, f"{command_id} in {' or '.join(statuses)}")
     assert found is not None
     return found
 

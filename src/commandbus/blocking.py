@@ -9,6 +9,7 @@ The bus lives on an event loop in a thread of its own; every call waits for its 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -51,7 +52,7 @@ class BlockingBus:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._bus, name)
-        if not asyncio.iscoroutinefunction(method):
+        if not inspect.iscoroutinefunction(method):
             return method
 
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,15 +17,11 @@ from commandbus.models import (
     BatchCommand,
     BatchMetadata,
     CommandMetadata,
-    NewCommand,
-    OutgoingCommands,
     Reply,
     TroubleshootingItem,
 )
 from commandbus.naming import (
     INBOX,
-    NO_REPLY,
-    check_command_type,
     check_domain,
     check_reply_to,
     check_text,
@@ -34,8 +30,8 @@ from commandbus.naming import (
 )
 from commandbus.ops.audit import Reading, check_status
 from commandbus.ops.troubleshooting import Troubleshooting
-from commandbus.payload import encode_payload
-from commandbus.policies import RetryPolicy, check_max_attempts
+from commandbus.policies import RetryPolicy
+from commandbus.preparing import Preparer
 from commandbus.redaction import redact_text
 from commandbus.replies import Replies
 from commandbus.settings import Settings, check_worker_settings
@@ -69,6 +65,7 @@ class CommandBus:
             store = store_on(pool, self._settings)
         self._store = store
         self._policy = retry_policy or RetryPolicy()
+        self._preparer = Preparer(self._settings, self._policy)
         self._registry = HandlerRegistry()
         self._workers: set[Worker] = set()
         self._replies = Replies(store)
@@ -119,7 +116,7 @@ class CommandBus:
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
         exists if and only if that commits.
         """
-        command = self._prepare(
+        command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
@@ -137,7 +134,7 @@ class CommandBus:
     ) -> list[UUID]:
         """Send many commands in one transaction: all of them, or, on any error, none."""
         prepared = [
-            self._prepare(
+            self._preparer.command(
                 domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
                 max_attempts,
             )
@@ -162,7 +159,7 @@ class CommandBus:
         *,
         command_id: UUID | None = None,
         correlation_id: UUID | None = None,
-        timeout: float = 30.0,  # noqa: ASYNC109  (part of the call's meaning, with an error of its own)
+        timeout: float = 30.0,
     ) -> Reply:
         """Send a command and wait for its reply; ReplyTimeoutError if none comes in time.
 
@@ -259,7 +256,7 @@ class CommandBus:
             WorkerOptions(domain, concurrency, vt_seconds, use_notify),
             settings=self._settings,
             default_policy=self._policy,
-            prepare=self._prepare_outgoing,
+            prepare=self._preparer.outgoing,
         )
         self._workers.add(worker)
         try:
@@ -303,7 +300,12 @@ class CommandBus:
     # -- operators
 
     async def list_troubleshooting(
-        self, domain: str, *, type: str | None = None, limit: int = 100, offset: int = 0
+        self,
+        domain: str,
+        *,
+        type: str | None = None,  # noqa: A002  (the name is part of the contract, 004 §8.2)
+        limit: int = 100,
+        offset: int = 0,
     ) -> list[TroubleshootingItem]:
         """What waits for an operator, longest first, with its payload."""
         return await self._troubleshooting.list(
@@ -370,46 +372,3 @@ class CommandBus:
     async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         """Get batch metadata by ID."""
         return await self._store.get_batch(check_domain(domain), check_uuid(batch_id, "batch_id"))
-
-    # -- preparing what is sent
-
-    def _prepare(
-        self,
-        domain: str,
-        command_type: str,
-        command_id: UUID,
-        data: Mapping[str, Any],
-        reply_to: str | None,
-        correlation_id: UUID | None,
-        max_attempts: int | None = None,
-    ) -> NewCommand:
-        check_domain(domain)
-        return NewCommand(
-            command_type=check_command_type(command_type),
-            command_id=check_uuid(command_id),
-            data=encode_payload(data, max_bytes=self._settings.max_payload_bytes),
-            reply_to=self._reply_queue(domain) if reply_to is None else check_reply_to(reply_to),
-            correlation_id=uuid4()
-            if correlation_id is None
-            else check_uuid(correlation_id, "correlation_id"),
-            max_attempts=self._policy.max_attempts
-            if max_attempts is None
-            else check_max_attempts(max_attempts),
-        )
-
-    def _prepare_outgoing(
-        self,
-        domain: str,
-        command_type: str,
-        command_id: UUID,
-        data: dict[str, Any],
-        reply_to: str | None,
-        correlation_id: UUID | None,
-    ) -> OutgoingCommands:
-        command = self._prepare(domain, command_type, command_id, data, reply_to, correlation_id)
-        return OutgoingCommands(domain, (command,))
-
-    def _reply_queue(self, domain: str) -> str:
-        if self._settings.replies == "domain":
-            return replies_queue(domain)
-        return NO_REPLY if self._settings.replies == "none" else self._settings.replies

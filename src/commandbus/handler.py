@@ -112,7 +112,8 @@ class SendPreparer(Protocol):
         data: dict[str, Any],
         reply_to: str | None,
         correlation_id: UUID | None,
-    ) -> OutgoingCommands: ...
+    ) -> OutgoingCommands:
+        """Return what will be sent, or raise what is wrong with it."""
 
 
 class HandlerContext:
@@ -153,7 +154,7 @@ class HandlerContext:
 
     @property
     def lease_epoch(self) -> int:
-        """The fence: grows with every delivery, never reset. Good as a token towards other systems."""
+        """The fence: grows with every delivery, never reset; a token for other systems too."""
         return self.lease.lease_epoch
 
     @property
@@ -163,7 +164,7 @@ class HandlerContext:
 
     @property
     def conn(self) -> Any:
-        """The psycopg connection whose commit is also the completion (transactional handlers only)."""
+        """The connection whose commit is also the completion (transactional handlers only)."""
         if self._conn is None:
             raise InvalidOperationError(
                 "ctx.conn is only there in a transactional handler; register it with "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from contextlib import suppress
 
 from commandbus.redaction import redact_text
 
@@ -86,8 +87,6 @@ class Loop:
 
     async def pause(self, seconds: float) -> None:
         """Wait for a wake-up, at most so long."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
-        except TimeoutError:
-            pass
         self._woken.clear()

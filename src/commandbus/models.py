@@ -214,7 +214,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A received command: this worker's alone until it expires. (command_id, lease_epoch) is the fence.
+    """A received command, this worker's alone for a while. (command_id, lease_epoch) is the fence.
 
     The payload is still text: each is decoded by itself, so that one that cannot be decoded
     takes no other with it.

@@ -22,19 +22,18 @@ SENSITIVE_KEYS = (
 )  # fmt: skip
 
 _KEY = r"[\w.-]*(?:" + "|".join(re.escape(key) for key in SENSITIVE_KEYS) + r"|dsn)[\w.-]*"
+_VALUE = r"(?:\"[^\"]*\"|'[^']*'|(?!bearer\b|basic\b)[^\s,;&}\]]+)"
+_PRIVATE_KEY = r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+_HEAD = rf"\g<head>{MASK}"
 _PATTERNS = (
     # user:password@host in any address
-    (re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@]+(?=@)", re.I), rf"\g<head>{MASK}"),
-    (re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]+", re.I), rf"\g<head>{MASK}"),
+    (re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@]+(?=@)", re.I), _HEAD),
+    (re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]+", re.I), _HEAD),
     (re.compile(r"\bcb_[A-Za-z0-9]+_[A-Za-z0-9_-]+"), MASK),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
-     MASK),
+    (re.compile(_PRIVATE_KEY, re.S), MASK),
     # key=value, key: value, "key": "value"
-    (re.compile(
-        rf"(?P<head>\b{_KEY}[\"']?\s*[=:]\s*)(?:\"[^\"]*\"|'[^']*'|(?!bearer\b|basic\b)[^\s,;&}}\]]+)",
-        re.I,
-    ), rf"\g<head>{MASK}"),
-)  # fmt: skip
+    (re.compile(rf"(?P<head>\b{_KEY}[\"']?\s*[=:]\s*){_VALUE}", re.I), _HEAD),
+)
 
 
 def is_sensitive_key(key: str) -> bool:

@@ -1,4 +1,4 @@
-"""Settings: one frozen value, each field documented once, from arguments or COMMANDBUS_* variables."""
+"""Settings: one frozen value, each field documented once; from arguments or the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a bus and its workers behave. Seconds, bytes and counts; `from_env` reads COMMANDBUS_<NAME>."""
+    """How a bus and its workers behave. `from_env` reads COMMANDBUS_<FIELD> for each field."""
 
     #: Schema of our tables and functions.
     schema: str = "commandbus"
@@ -59,7 +59,7 @@ class Settings:
         _check_range(self, "pool_size", 1, 1_000)
         _check_range(self, "connect_timeout_seconds", 0.1, 600)
         _check_range(self, "statement_timeout_seconds", 0.1, 3_600)
-        if not isinstance(self.schema, str) or not _SCHEMA.match(self.schema):
+        if not _SCHEMA.match(str(self.schema)):
             raise InvalidSettingError(
                 f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first"
             )

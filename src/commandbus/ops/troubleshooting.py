@@ -14,7 +14,7 @@ from commandbus.store.base import Store
 
 
 class Troubleshooting:
-    """The operator's verbs. Two operators at once: one wins, the other gets InvalidOperationError."""
+    """The operator's verbs. Of two at once one wins, the other gets InvalidOperationError."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -166,7 +166,7 @@ def _run_blocking(conn: psycopg.Connection[Any], statement: Statement, params: R
 
 
 async def _run_sqlalchemy(conn: Any, statement: Statement, params: Row) -> list[Row]:
-    from sqlalchemy import text  # only when the caller has it
+    from sqlalchemy import text  # noqa: PLC0415  (only there when the caller has it)
 
     clause = text(statement.sqlalchemy)
     values = {f"p{index}": value for index, value in enumerate(params, 1)}

@@ -106,14 +106,7 @@ def full_sql(schema: str = "commandbus") -> str:
     for migration in migrations():
         parts.append(f"-- {migration.version:04} {migration.name}")
         parts.append(_in_schema(migration.text, schema))
-        parts.append(
-            _in_schema(
-                "insert into commandbus.command_bus_migration (version, name, checksum, is_breaking)"
-                f" values ({migration.version}, '{migration.name}', '{migration.checksum}',"
-                f" {'true' if migration.is_breaking else 'false'});\n",
-                schema,
-            )
-        )
+        parts.append(_record(migration).as_string(None).replace("{schema}", schema) + ";\n")
     parts.append(_in_schema(function_text(), schema))
     parts.append(_in_schema(_functions_record(), schema))
     return "\n".join(parts)
@@ -136,13 +129,8 @@ async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> lis
                 _refuse_changed(migration, known[migration.version])
                 continue
             await _execute_script(conn, _in_schema(migration.text, settings.schema))
-            await conn.execute(
-                sql.SQL(
-                    "insert into {}.command_bus_migration (version, name, checksum, is_breaking)"
-                    " values (%s, %s, %s, %s)"
-                ).format(schema),
-                (migration.version, migration.name, migration.checksum, migration.is_breaking),
-            )
+            record = _record(migration).as_string(None).replace("{schema}", settings.schema)
+            await conn.execute(record.encode())
             applied.append(f"{migration.version:04}_{migration.name}")
         _refuse_newer(known, _package_version())
         await _execute_script(conn, _in_schema(function_text(), settings.schema))
@@ -249,17 +237,27 @@ def _functions_checksum() -> str:
     return hashlib.sha256(function_text().encode()).hexdigest()
 
 
+def _record(migration: Migration) -> sql.Composed:
+    return sql.SQL(
+        "insert into {{schema}}.command_bus_migration (version, name, checksum, is_breaking)"
+        " values ({}, {}, {}, {})"
+    ).format(migration.version, migration.name, migration.checksum, migration.is_breaking)
+
+
 def _functions_record() -> str:
-    # Hex digits and PGMQ's own version text: nothing here comes from a user.
     return (
-        "insert into commandbus.command_bus_setting (name, value)"
-        f" values ('functions_checksum', '{_functions_checksum()}')"
-        " on conflict (name) do update set value = excluded.value, updated_at = now();\n"
-        "insert into commandbus.command_bus_setting (name, value)"
-        " select 'pgmq_version', coalesce("
-        "(select extversion from pg_extension where extname = 'pgmq'),"
-        " obj_description('pgmq'::regnamespace), 'unknown')"
-        " on conflict (name) do update set value = excluded.value, updated_at = now();\n"
+        sql.SQL(
+            "insert into commandbus.command_bus_setting (name, value)"
+            " values ('functions_checksum', {})"
+            " on conflict (name) do update set value = excluded.value, updated_at = now();\n"
+            "insert into commandbus.command_bus_setting (name, value)"
+            " select 'pgmq_version', coalesce("
+            "(select extversion from pg_extension where extname = 'pgmq'),"
+            " obj_description('pgmq'::regnamespace), 'unknown')"
+            " on conflict (name) do update set value = excluded.value, updated_at = now();\n"
+        )
+        .format(_functions_checksum())
+        .as_string(None)
     )
 
 

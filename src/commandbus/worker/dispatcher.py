@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from uuid import UUID
 
 from commandbus.errors import (
@@ -45,6 +46,17 @@ MAX_BUFFERED_SECONDS = 2.0
 _log = logging.getLogger("commandbus.worker")
 
 
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How the dispatcher reaches the other agents of its worker."""
+
+    put: Callable[[Outcome], None]  # hand an outcome to the completer
+    backlog: Callable[[], int]  # outcomes that are not committed yet
+    on_room: Callable[[], None]  # a handler has ended
+    on_extended: Callable[[Lease, float], None]  # a handler extended its own lease
+    on_ended: Callable[[Sequence[Lease]], None]  # these leases need no keeping any more
+
+
 class Dispatcher:
     """Runs handlers and says how each lease ends."""
 
@@ -58,11 +70,7 @@ class Dispatcher:
         max_result_bytes: int,
         default_policy: RetryPolicy,
         prepare: SendPreparer,
-        put: Callable[[Outcome], None],
-        backlog: Callable[[], int],
-        on_room: Callable[[], None],
-        on_extended: Callable[[Lease, float], None],
-        on_ended: Callable[[Sequence[Lease]], None],
+        links: Links,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -71,11 +79,7 @@ class Dispatcher:
         self._max_result_bytes = max_result_bytes
         self._default_policy = default_policy
         self._prepare = prepare
-        self._put = put
-        self._backlog = backlog
-        self._on_room = on_room
-        self._on_extended = on_extended
-        self._on_ended = on_ended
+        self._links = links
         self._buffer: deque[Lease] = deque()
         self._buffered_since = time.monotonic()
         self._suspects: deque[Lease] = deque()
@@ -102,7 +106,7 @@ class Dispatcher:
         if self._is_closing or self._suspects:
             return 0
         ahead = self._prefetch()
-        if self._backlog() > 2 * (self._concurrency + self._max_prefetch):
+        if self._links.backlog() > 2 * (self._concurrency + self._max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
         free = self._concurrency - len(self._running) - len(self._buffer)
         if free <= 0 and len(self._buffer) * 2 > ahead:
@@ -135,7 +139,7 @@ class Dispatcher:
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back, as if they had never been taken."""
         for lease in leases:
-            self._put(Outcome(lease, OutcomeKind.RELEASE))
+            self._links.put(Outcome(lease, OutcomeKind.RELEASE))
 
     def release_aged(self) -> None:
         """Give back what has waited long behind handlers that have become slow."""
@@ -220,14 +224,14 @@ class Dispatcher:
             self._lost.discard(lease.command_id)
             self._finished += 1
         if outcome is not None:
-            self._put(outcome)
+            self._links.put(outcome)
         else:
-            self._on_ended([lease])
+            self._links.on_ended([lease])
         if not self._running:
             self._idle.set()
         if not self._is_closing:
             self._pump()
-        self._on_room()
+        self._links.on_room()
 
     async def _run_alone(self, lease: Lease) -> Outcome | None:
         try:
@@ -260,7 +264,7 @@ class Dispatcher:
 
     async def _call(self, entry: HandlerEntry, command: Command, context: HandlerContext) -> object:
         if entry.is_async:
-            return await entry.handler(command, context)  # type: ignore[misc]
+            return await entry.handler(command, context)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
                 self._concurrency, thread_name_prefix="commandbus-handler"
@@ -292,7 +296,7 @@ class Dispatcher:
                 f"the lease of {lease.command_id} was lost; stop working on it, the result would "
                 "be ignored"
             )
-        self._on_extended(lease, seconds)
+        self._links.on_extended(lease, seconds)
 
     # -- outcomes
 

@@ -21,7 +21,7 @@ from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.store.base import LeaseExtender, Store
 from commandbus.worker.completer import FLUSHERS, Completer
-from commandbus.worker.dispatcher import Dispatcher
+from commandbus.worker.dispatcher import Dispatcher, Links
 from commandbus.worker.lease import LeaseKeeper
 from commandbus.worker.receiver import Receiver
 
@@ -44,7 +44,7 @@ class WorkerOptions:
 
 
 def new_worker_id() -> str:
-    """Host, process and a random part: a restarted container with the same name is another worker."""
+    """Host, process and a random part: a restarted container of the same name is another one."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
@@ -160,11 +160,13 @@ class _Parts:
             max_result_bytes=settings.max_payload_bytes,
             default_policy=worker.default_policy,
             prepare=worker.prepare,
-            put=self.completer.put,
-            backlog=lambda: self.completer.backlog,
-            on_room=lambda: self.receiver.room_freed(),
-            on_extended=lambda lease, seconds: self.keeper.set_expiry(lease, seconds),
-            on_ended=self._ended,
+            links=Links(
+                put=self.completer.put,
+                backlog=lambda: self.completer.backlog,
+                on_room=self._room_freed,
+                on_extended=self._extended,
+                on_ended=self._ended,
+            ),
         )
         self.keeper = LeaseKeeper(
             extender,
@@ -209,7 +211,13 @@ class _Parts:
         self.keeper.remove(leases)
         self.receiver.room_freed()
 
-    async def beat(self, is_idle: bool) -> None:  # noqa: FBT001
+    def _room_freed(self) -> None:
+        self.receiver.room_freed()
+
+    def _extended(self, lease: Lease, seconds: float) -> None:
+        self.keeper.set_expiry(lease, seconds)
+
+    async def beat(self, is_idle: bool) -> None:
         """Tell the database that this worker lives, and whether it waits."""
         options = self._worker.options
         await self._store.heartbeat(

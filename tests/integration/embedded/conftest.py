@@ -121,10 +121,20 @@ def binaries() -> Binaries:
     return find_binaries()
 
 
+def _fast_place() -> Path:
+    """Memory if there is plenty: copying a cluster takes a tenth of the time there."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and os.access(memory, os.W_OK):
+        has_room = shutil.disk_usage(memory).free > 2_000_000_000
+        if has_room and not os.statvfs(memory).f_flag & os.ST_NOEXEC:
+            return memory
+    return Path("/tmp")
+
+
 def _reachable_folder() -> Path:
     # pytest's tmp_path lies under a folder that only its owner may pass; when the tests run
     # as root the server's account could not reach it.
-    folder = Path(tempfile.mkdtemp(prefix="cb-test-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="cb-test-", dir=_fast_place()))
     folder.chmod(0o711)
     return folder
 

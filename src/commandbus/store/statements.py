@@ -1,0 +1,70 @@
+"""Every statement that the PostgreSQL store sends: calls of our functions, and plain reads."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+COMMAND_COLUMNS: LiteralString = (
+    "c.domain, c.queue_name, c.msg_id, c.command_id, c.command_type, c.status, c.attempts, "
+    "c.max_attempts, c.lease_expires_at, c.last_error_type, c.last_error_code, c.last_error_msg, "
+    "c.created_at, c.updated_at, c.reply_queue, c.correlation_id, c.batch_id, c.lease_epoch, "
+    "c.leased_by"
+)
+
+#: Every statement that this store sends, by the name of its verb.
+STATEMENTS: dict[str, LiteralString] = {
+    "ensure_domain": "select {schema}.ensure_domain(%s)",
+    "offer": "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid))",
+    "receive": (
+        "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
+        " correlation_id, reply_queue, batch_id, created_at, data"
+        " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s)"
+    ),
+    "complete": "select * from {schema}.complete_commands(%s, cast(%s as jsonb))",
+    "settle": "select * from {schema}.settle_commands(%s, cast(%s as jsonb))",
+    "confirm_start": "select {schema}.confirm_start(%s, %s, %s)",
+    "extend": "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)",
+    "operator_retry": "select {schema}.operator_retry(%s, %s, %s, %s)",
+    "operator_cancel": "select {schema}.operator_cancel(%s, %s, %s, %s)",
+    "operator_complete": "select {schema}.operator_complete(%s, %s, cast(%s as jsonb), %s)",
+    "cancel": (
+        "select {schema}.cancel_commands("
+        "%s, cast(%s as uuid[]), cast(%s as text), cast(%s as text))"
+    ),
+    "get_command": (
+        "select "  # noqa: S608  (literals only)
+        + COMMAND_COLUMNS
+        + " from {schema}.command_bus_command c"
+        " where c.domain = %s and c.command_id = %s"
+    ),
+    "find_domains": "select * from {schema}.find_domains(%s)",
+    "query": (
+        "select "  # noqa: S608  (literals only)
+        + COMMAND_COLUMNS
+        + " from {schema}.query_commands("
+        "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
+        " cast(%s as timestamptz), %s, %s) c"
+    ),
+    "list_troubleshooting": "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)",
+    "get_payload": "select {schema}.command_payload(%s, %s)",
+    "audit": (
+        "select a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id,"
+        " a.actor from {schema}.command_bus_audit a where a.command_id = %s"
+        " and (cast(%s as text) is null or a.domain = %s) order by a.ts, a.audit_id limit %s"
+    ),
+    "get_batch": (
+        "select b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count,"
+        " b.completed_count, b.failed_count, b.canceled_count, b.in_troubleshooting_count,"
+        " b.created_at, b.started_at, b.completed_at from {schema}.command_bus_batch b"
+        " where b.domain = %s and b.batch_id = %s"
+    ),
+    "count_by_status": (
+        "select c.domain, c.status, count(*) from {schema}.command_bus_command c"
+        " where cast(%s as text) is null or c.domain = %s group by 1, 2"
+    ),
+    "read_replies": "select msg_id, body from {schema}.read_replies(%s, %s, %s)",
+    "delete_replies": "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))",
+    "take_inbox_reply": "select {schema}.take_inbox_reply(%s, %s)",
+    "heartbeat": "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)",
+    "worker_gone": "select {schema}.worker_gone(%s)",
+}
