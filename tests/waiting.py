@@ -5,27 +5,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any
 from uuid import UUID
 
 from commandbus import CommandBus, CommandMetadata
 
 PATIENCE = 30.0
-Value = TypeVar("Value")
 
 
 async def until(
-    condition: Callable[[], Awaitable[Value]] | Callable[[], Value],
+    condition: Callable[[], Any],
     what: str = "the condition",
     patience: float = PATIENCE,
-) -> Value:
+) -> Any:
     """Return the first truthy value of `condition`; fail after a long time."""
     deadline = time.monotonic() + patience
     while True:
         found = condition()
-        value: Value = await found if inspect.isawaitable(found) else found
+        value = await found if inspect.isawaitable(found) else found
         if value:
             return value
         if time.monotonic() > deadline:

@@ -6,8 +6,10 @@ the permissions of a folder: it only chooses, and asks the kernel what the accou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ UNPRIVILEGED_ACCOUNTS = ("postgres", "nobody")
 #: LC_MESSAGES and the like all change what initdb and the server do, and because secrets of
 #: the application have no business in the environment of another account's process.
 INHERITED_VARIABLES = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+#: For a command that took too long, between the request to end and the kill.
+END_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -48,17 +53,22 @@ class Account:
         self, command: Sequence[str], timeout_seconds: float
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end as this account; its output is captured."""
-        return subprocess.run(  # noqa: S603 - no shell; the callers build the argument list
+        with subprocess.Popen(  # noqa: S603 - no shell; the callers build the argument list
             command,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
             env=child_environment(),
-            timeout=timeout_seconds,
-            check=False,
             **self.popen_options(),
-        )
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=timeout_seconds)
+            except BaseException:
+                _end_session(process)
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def can_run(self, program: Path) -> bool:
         """Whether the program and its libraries can be loaded, found out by doing it."""
@@ -82,6 +92,21 @@ class Account:
         """Hand an open file over to the account, so that it and we can both use it later."""
         if self.is_dropped:
             os.fchown(descriptor, self.uid, self.gid)
+
+
+def _end_session(process: subprocess.Popen[str]) -> None:
+    """Ask a command to end; if it does not, kill it with its children (they share its session).
+
+    Only the command is asked. A server that initdb runs has no handler for signals and would
+    leave its shared memory behind; initdb lets it finish its step first.
+    """
+    process.terminate()
+    try:
+        process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def child_environment() -> dict[str, str]:

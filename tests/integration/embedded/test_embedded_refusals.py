@@ -104,6 +104,19 @@ def test_start_says_so_when_initdb_takes_too_long(reachable_folder: Path) -> Non
     assert not (reachable_folder / "data" / "cluster").exists()
 
 
+def test_start_kills_initdb_when_it_does_not_end_on_request(
+    reachable_folder: Path, binaries: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commandbus.embedded.account.END_SECONDS", 0.2)
+    pid_file = reachable_folder / "bin" / "pid"
+    script = f"trap '' TERM; echo $$ > {pid_file}; while :; do sleep 0.05; done"
+    fake = fake_binaries(reachable_folder / "bin", binaries, initdb=script, postgres="")
+    (reachable_folder / "bin").chmod(0o777)
+    message = refusal(reachable_folder / "data", binaries=fake, start_timeout_seconds=1)
+    assert "initdb did not finish in time" in message
+    assert not Path("/proc", pid_file.read_text().strip()).exists()
+
+
 def fake_binaries(folder: Path, binaries: Binaries, *, initdb: str, postgres: str) -> Path:
     folder.mkdir()
     for name, script in (("initdb", initdb), ("postgres", postgres)):
