@@ -4,8 +4,10 @@
 -- by (command_id, lease_epoch): the epoch grows at every receive and is never reset, so a worker
 -- that lost its lease holds a number that matches nothing any more.
 --
--- The planner settings on the hot functions hold the index plans that a growing table needs even
--- when the plan was cached while the table was empty.
+-- Plans. A group must find its commands by one index probe each, also on a table that grew since
+-- the plan was cached, and before the first analyze. Hence the planner settings, and hence `item`:
+-- a materialized list that carries the domain, so that the planner cannot turn the join into a walk
+-- over all commands of the domain.
 
 -- Sends commands and returns the ids that were there before; if there are any, nothing of the
 -- call is created, and the caller's transaction is still good to go on. Callers who would rather
@@ -195,7 +197,10 @@ begin
     v_now := clock_timestamp();
 
     return query
-    with held as (
+    with item as materialized (
+        select p_domain as domain, u.msg_id, u.command_id, u.data
+          from unnest(v_msg_ids, v_ids, v_data) u(msg_id, command_id, data)
+    ), held as (
         update commandbus.command_bus_command c
            set status = case when p_mark_in_progress then 'IN_PROGRESS' else 'PENDING' end,
                attempts = c.attempts
@@ -209,8 +214,8 @@ begin
                last_attempt_at = v_now,
                updated_at = v_now,
                msg_id = m.msg_id
-          from unnest(v_msg_ids, v_ids, v_data) as m(msg_id, command_id, data)
-         where c.domain = p_domain
+          from item m
+         where c.domain = m.domain
            and c.command_id = m.command_id
            and c.status in ('PENDING', 'IN_PROGRESS')
            and (c.msg_id = m.msg_id or c.msg_id is null)
@@ -264,11 +269,14 @@ declare
     v_gone  bigint[];
 begin
     -- Taking the lease fences the worker that may still be running it, before it is parked.
-    with spent as (
-        select c.command_id, m.msg_id, c.leased_by
-          from unnest(p_msg_ids, p_command_ids) m(msg_id, command_id)
+    with item as materialized (
+        select p_domain as domain, u.msg_id, u.command_id
+          from unnest(p_msg_ids, p_command_ids) u(msg_id, command_id)
+    ), spent as (
+        select c.domain, c.command_id, m.msg_id, c.leased_by
+          from item m
           join commandbus.command_bus_command c
-            on c.domain = p_domain and c.command_id = m.command_id
+            on c.domain = m.domain and c.command_id = m.command_id
            and (c.msg_id = m.msg_id or c.msg_id is null)
          where c.status in ('PENDING', 'IN_PROGRESS') and c.last_attempt_at is distinct from p_now
          order by c.command_id for update of c
@@ -276,7 +284,7 @@ begin
         update commandbus.command_bus_command c
            set leased_by = p_worker, lease_epoch = c.lease_epoch + 1, msg_id = s.msg_id
           from spent s
-         where c.domain = p_domain and c.command_id = s.command_id
+         where c.domain = s.domain and c.command_id = s.command_id
         returning c.command_id, c.msg_id, c.lease_epoch, c.attempts, c.max_attempts,
                   s.leased_by is not null as is_lapsed
     )
@@ -329,11 +337,14 @@ begin
     perform commandbus.lock_messages(p_domain || '.commands', array(
         select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
     v_now := clock_timestamp();
-    with kept as (
+    with item as materialized (
+        select p_domain as domain, r.command_id, r.lease_epoch
+          from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint)
+    ), kept as (
         update commandbus.command_bus_command c
            set lease_expires_at = v_now + make_interval(secs => p_vt)
-          from jsonb_to_recordset(p_items) as i(command_id uuid, msg_id bigint, lease_epoch bigint)
-         where c.domain = p_domain and c.command_id = i.command_id
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
         returning c.command_id, c.msg_id
     )

@@ -15,11 +15,14 @@ begin
         return;
     end if;
     return query
-    with stale as (
+    with item as materialized (
+        select p_domain as domain, r.command_id, r.lease_epoch
+          from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint)
+    ), stale as (
         select i.command_id, i.lease_epoch, c.batch_id
-          from jsonb_to_recordset(p_items) as i(command_id uuid, lease_epoch bigint)
+          from item i
           join commandbus.command_bus_command c
-            on c.domain = p_domain and c.command_id = i.command_id
+            on c.domain = i.domain and c.command_id = i.command_id
          where (p_moved is null or i.command_id <> all(p_moved))
            -- the same epoch without a lease: this very outcome was recorded before
            and not (c.lease_epoch = i.lease_epoch and c.leased_by is null)
@@ -89,12 +92,15 @@ begin
         select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
     v_now := clock_timestamp();
     v_done := commandbus.iso8601(v_now);
-    with moved as (
+    with item as materialized (
+        select p_domain as domain, r.command_id, r.lease_epoch, r.data
+          from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint, data jsonb)
+    ), moved as (
         update commandbus.command_bus_command c
            set status = 'COMPLETED', leased_by = null, lease_expires_at = null, lapses = 0,
                updated_at = v_now
-          from jsonb_to_recordset(p_items) as i(command_id uuid, lease_epoch bigint, data jsonb)
-         where c.domain = p_domain and c.command_id = i.command_id
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
            and c.status in ('PENDING', 'IN_PROGRESS')
         returning c.command_id, c.msg_id, c.batch_id, c.reply_queue,
@@ -124,58 +130,58 @@ language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-    v_queue text := p_domain || '.commands';
-    v_now   timestamptz;
-    v_ids   uuid[];
-    v_delay record;
+    v_queue  text := p_domain || '.commands';
+    v_now    timestamptz;
+    v_ids    uuid[];
+    v_msgs   bigint[];
+    v_delays float8[];
+    v_delay  float8;
 begin
     perform commandbus.lock_messages(v_queue, array(
         select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
     v_now := clock_timestamp();
-    with moved as (
+    with item as materialized (
+        select p_domain as domain, r.*
+          from jsonb_to_recordset(p_items) as r(
+                   command_id uuid, lease_epoch bigint, delay_seconds float8, error_type text,
+                   error_code text, error_msg text, error_details jsonb)
+    ), moved as (
         update commandbus.command_bus_command c
            set status = 'PENDING', leased_by = null, lease_expires_at = null, lapses = 0,
                last_error_type = i.error_type, last_error_code = i.error_code,
                last_error_msg = i.error_msg, updated_at = v_now
-          from jsonb_to_recordset(p_items) as i(
-                   command_id uuid, lease_epoch bigint, error_type text, error_code text, error_msg text)
-         where c.domain = p_domain and c.command_id = i.command_id
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
            and c.status in ('PENDING', 'IN_PROGRESS')
-        returning c.command_id
+        returning c.command_id, c.msg_id, c.batch_id, i.delay_seconds,
+                  commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
+                                             i.error_details, i.delay_seconds) as details
+    ), audited as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, m.command_id, 'FAILED', v_now, m.details, m.batch_id from moved m
     )
-    select array_agg(m.command_id) into v_ids from moved m;
-    if v_ids is not null then
-        perform commandbus.record_failures(p_domain, p_items, v_ids, v_now);
-        for v_delay in
-            select i.delay_seconds, array_agg(i.msg_id order by i.msg_id) as msg_ids
-              from jsonb_to_recordset(p_items) as i(
-                       command_id uuid, msg_id bigint, delay_seconds float8)
-             where i.command_id = any(v_ids) group by i.delay_seconds
-        loop
-            perform pgmq.set_vt(commandbus.physical_queue(v_queue), v_delay.msg_ids,
-                                v_now + make_interval(secs => v_delay.delay_seconds));
-        end loop;
-    end if;
+    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.delay_seconds)
+      into v_ids, v_msgs, v_delays from moved m;
+    for v_delay in select distinct d from unnest(v_delays) d loop
+        perform pgmq.set_vt(
+            commandbus.physical_queue(v_queue),
+            array(select m.msg_id from unnest(v_msgs, v_delays) m(msg_id, delay)
+                   where m.delay = v_delay order by m.msg_id),
+            v_now + make_interval(secs => v_delay));
+    end loop;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
 end $$;
 
--- One FAILED event for each failed attempt, whatever became of it.
-create or replace function commandbus.record_failures(
-    p_domain text, p_items jsonb, p_moved uuid[], p_now timestamptz
-) returns void
-language sql as $$
-    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, batch_id)
-    select p_domain, c.command_id, 'FAILED', p_now,
-           jsonb_strip_nulls(jsonb_build_object(
-               'attempt', c.attempts, 'class', i.error_type, 'code', i.error_code,
-               'message', i.error_msg, 'details', i.error_details,
-               'retry_in_seconds', i.delay_seconds)), c.batch_id
-      from jsonb_to_recordset(p_items) as i(
-               command_id uuid, error_type text, error_code text, error_msg text,
-               error_details jsonb, delay_seconds float8)
-      join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id
-     where i.command_id = any(p_moved)
+-- What the audit keeps of a failed attempt.
+create or replace function commandbus.failure_details(
+    p_attempt int, p_class text, p_code text, p_message text, p_details jsonb, p_delay float8
+) returns jsonb
+language sql immutable as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+        'attempt', p_attempt, 'class', p_class, 'code', p_code, 'message', p_message,
+        'details', p_details, 'retry_in_seconds', p_delay))
 $$;
 
 -- IN_PROGRESS -> IN_TROUBLESHOOTING_QUEUE: the payload waits in the archive, no reply yet.
@@ -195,17 +201,37 @@ begin
     perform commandbus.lock_messages(v_queue, array(
         select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
     v_now := clock_timestamp();
-    with moved as (
+    with item as materialized (
+        select p_domain as domain, r.*
+          from jsonb_to_recordset(p_items) as r(
+                   command_id uuid, lease_epoch bigint, reason text, error_type text,
+                   error_code text, error_msg text, error_details jsonb)
+    ), moved as (
         update commandbus.command_bus_command c
            set status = 'IN_TROUBLESHOOTING_QUEUE', leased_by = null, lease_expires_at = null,
                lapses = 0, started_alone = false, last_error_type = i.error_type,
                last_error_code = i.error_code, last_error_msg = i.error_msg, updated_at = v_now
-          from jsonb_to_recordset(p_items) as i(
-                   command_id uuid, lease_epoch bigint, error_type text, error_code text, error_msg text)
-         where c.domain = p_domain and c.command_id = i.command_id
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
            and c.status in ('PENDING', 'IN_PROGRESS')
-        returning c.command_id, c.msg_id, c.batch_id
+        returning c.command_id, c.command_type, c.msg_id, c.batch_id, c.attempts, i.reason,
+                  i.error_code,
+                  commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
+                                             i.error_details, null) as details
+    ), listed as (
+        insert into commandbus.command_bus_troubleshooting (
+            domain, command_id, command_type, reason, parked_at)
+        select p_domain, m.command_id, m.command_type, m.reason, v_now from moved m
+    ), audited as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, m.command_id, 'FAILED', v_now, m.details, m.batch_id from moved m
+        union all
+        select p_domain, m.command_id, 'MOVED_TO_TROUBLESHOOTING_QUEUE', v_now,
+               jsonb_build_object('reason', m.reason, 'code', m.error_code, 'attempts', m.attempts),
+               m.batch_id
+          from moved m
     )
     select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id)
       into v_ids, v_msgs, v_batches from moved m;
@@ -214,22 +240,7 @@ begin
             perform commandbus.keep_payloads(p_domain, v_msgs);
         end if;
         perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
-        insert into commandbus.command_bus_troubleshooting (
-            domain, command_id, command_type, reason, parked_at)
-        select p_domain, c.command_id, c.command_type, i.reason, v_now
-          from jsonb_to_recordset(p_items) as i(command_id uuid, reason text)
-          join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id
-         where i.command_id = any(v_ids);
         perform commandbus.move_batch_counters(v_batches, 'open', 'tsq');
-        perform commandbus.record_failures(p_domain, p_items, v_ids, v_now);
-        insert into commandbus.command_bus_audit (
-            domain, command_id, event_type, ts, details_json, batch_id)
-        select p_domain, c.command_id, 'MOVED_TO_TROUBLESHOOTING_QUEUE', v_now,
-               jsonb_build_object('reason', i.reason, 'code', i.error_code, 'attempts', c.attempts),
-               c.batch_id
-          from jsonb_to_recordset(p_items) as i(command_id uuid, reason text, error_code text)
-          join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id
-         where i.command_id = any(v_ids);
     end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
 end $$;
@@ -268,20 +279,33 @@ begin
         select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
     v_now := clock_timestamp();
     v_done := commandbus.iso8601(v_now);
-    with moved as (
+    with item as materialized (
+        select p_domain as domain, r.*
+          from jsonb_to_recordset(p_items) as r(
+                   command_id uuid, lease_epoch bigint, error_type text, error_code text,
+                   error_msg text, error_details jsonb)
+    ), moved as (
         update commandbus.command_bus_command c
            set status = 'FAILED', leased_by = null, lease_expires_at = null, lapses = 0,
                last_error_type = i.error_type, last_error_code = i.error_code,
                last_error_msg = i.error_msg, updated_at = v_now
-          from jsonb_to_recordset(p_items) as i(
-                   command_id uuid, lease_epoch bigint, error_type text, error_code text, error_msg text)
-         where c.domain = p_domain and c.command_id = i.command_id
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
            and c.status in ('PENDING', 'IN_PROGRESS')
         returning c.command_id, c.msg_id, c.batch_id, c.reply_queue,
                   commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
                       'FAILED', v_done, null, jsonb_build_object(
-                          'code', i.error_code, 'message', i.error_msg, 'class', i.error_type)) as reply
+                          'code', i.error_code, 'message', i.error_msg, 'class', i.error_type))
+                      as reply,
+                  commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
+                                             i.error_details, null) as details
+    ), audited as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, m.command_id, 'FAILED', v_now, m.details, m.batch_id from moved m
+        union all
+        select p_domain, m.command_id, 'GIVEN_UP', v_now, null, m.batch_id from moved m
     )
     select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id),
            array_agg(m.reply_queue), array_agg(m.reply)
@@ -291,9 +315,6 @@ begin
         perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
         perform commandbus.publish_replies(p_domain, v_queues, v_replies);
         perform commandbus.move_batch_counters(v_batches, 'open', 'failed');
-        perform commandbus.record_failures(p_domain, p_items, v_ids, v_now);
-        insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
-        select p_domain, m.id, 'GIVEN_UP', v_now, m.batch_id from unnest(v_ids, v_batches) m(id, batch_id);
     end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
 end $$;
@@ -305,33 +326,34 @@ language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-    v_queue   text := p_domain || '.commands';
-    v_now     timestamptz;
-    v_ids     uuid[];
-    v_msgs    bigint[];
-    v_batches uuid[];
+    v_queue text := p_domain || '.commands';
+    v_now   timestamptz;
+    v_ids   uuid[];
+    v_msgs  bigint[];
 begin
     perform commandbus.lock_messages(v_queue, array(
         select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
     v_now := clock_timestamp();
-    with moved as (
+    with item as materialized (
+        select p_domain as domain, r.command_id, r.lease_epoch
+          from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint)
+    ), moved as (
         update commandbus.command_bus_command c
            set status = 'PENDING', leased_by = null, lease_expires_at = null, lapses = 0,
                attempts = greatest(c.attempts - 1, 0), updated_at = v_now
-          from jsonb_to_recordset(p_items) as i(command_id uuid, lease_epoch bigint)
-         where c.domain = p_domain and c.command_id = i.command_id
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
            and c.status in ('PENDING', 'IN_PROGRESS')
         returning c.command_id, c.msg_id, c.batch_id
+    ), audited as (
+        insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
+        select p_domain, m.command_id, 'RELEASED', v_now, m.batch_id from moved m
     )
-    select array_agg(m.command_id), array_agg(m.msg_id order by m.msg_id), array_agg(m.batch_id)
-      into v_ids, v_msgs, v_batches from moved m;
+    select array_agg(m.command_id), array_agg(m.msg_id order by m.msg_id)
+      into v_ids, v_msgs from moved m;
     if v_ids is not null then
         perform pgmq.set_vt(commandbus.physical_queue(v_queue), v_msgs, v_now);
-        insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
-        select p_domain, c.command_id, 'RELEASED', v_now, c.batch_id
-          from commandbus.command_bus_command c
-         where c.domain = p_domain and c.command_id = any(v_ids);
         perform commandbus.wake_workers(p_domain);
     end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
