@@ -4,6 +4,7 @@ What is listed in __all__ is public; everything else may change.
 """
 
 from commandbus._version import __version__
+from commandbus.batches.batch import BatchProgress, progress_of
 from commandbus.blocking import BlockingBus
 from commandbus.bus import CommandBus
 from commandbus.errors import (
@@ -65,6 +66,7 @@ __all__ = [
     "BatchMetadata",
     # Errors
     "BatchNotFoundError",
+    "BatchProgress",
     "BatchStatus",
     # The bus
     "BlockingBus",
@@ -107,4 +109,5 @@ __all__ = [
     "TransientCommandError",
     "TroubleshootingItem",
     "__version__",
+    "progress_of",
 ]

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+from commandbus.batches.batch import Batches
+from commandbus.batches.completion import Completions
+from commandbus.batches.verbs import BatchVerbs
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
 from commandbus.models import (
-    AuditEvent,
     BatchCommand,
-    BatchMetadata,
-    CommandMetadata,
     Reply,
-    TroubleshootingItem,
 )
 from commandbus.naming import (
     INBOX,
@@ -28,20 +26,21 @@ from commandbus.naming import (
     check_uuid,
     replies_queue,
 )
-from commandbus.ops.audit import Reading, check_status
+from commandbus.ops.audit import Reading
 from commandbus.ops.troubleshooting import Troubleshooting
+from commandbus.ops.verbs import OperatorVerbs
 from commandbus.policies import RetryPolicy
 from commandbus.preparing import Preparer
 from commandbus.redaction import redact_text
 from commandbus.replies import Replies
 from commandbus.settings import Settings, check_worker_settings
-from commandbus.store.base import CommandFilter, Store
+from commandbus.store.base import Store
 from commandbus.worker.worker import Worker, WorkerOptions
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus:
+class CommandBus(BatchVerbs, OperatorVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -71,6 +70,8 @@ class CommandBus:
         self._replies = Replies(store)
         self._troubleshooting = Troubleshooting(store)
         self._reading = Reading(store)
+        self._completions = Completions(store, self._replies.listener)
+        self._batches = Batches(store, self._preparer, self._settings, self._completions)
 
     @classmethod
     @asynccontextmanager
@@ -274,6 +275,7 @@ class CommandBus:
     async def close(self) -> None:
         """Stop the workers and let go of what the bus opened itself."""
         await self.stop()
+        await self._completions.close()
         await self._replies.close()
 
     # -- replies
@@ -296,79 +298,3 @@ class CommandBus:
             raise InvalidSettingError("give either a domain or the name of a reply queue")
         name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
         return self._replies.stream(name, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait)
-
-    # -- operators
-
-    async def list_troubleshooting(
-        self,
-        domain: str,
-        *,
-        type: str | None = None,  # noqa: A002  (the name is part of the contract, 004 §8.2)
-        limit: int = 100,
-        offset: int = 0,
-    ) -> list[TroubleshootingItem]:
-        """What waits for an operator, longest first, with its payload."""
-        return await self._troubleshooting.list(
-            domain, command_type=type, limit=limit, offset=offset
-        )
-
-    async def operator_retry(
-        self,
-        domain: str,
-        command_id: UUID,
-        *,
-        operator: str | None = None,
-        reset_attempts: bool = True,
-    ) -> None:
-        """Send a parked command again, with the same payload."""
-        await self._troubleshooting.retry(
-            domain, command_id, operator=operator, reset_attempts=reset_attempts
-        )
-
-    async def operator_cancel(
-        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None
-    ) -> None:
-        """End a parked command as CANCELED; its reply goes out."""
-        await self._troubleshooting.cancel(domain, command_id, reason, operator=operator)
-
-    async def operator_complete(
-        self, domain: str, command_id: UUID, result_data: Any = None, *, operator: str | None = None
-    ) -> None:
-        """End a parked command as COMPLETED with this result; its reply goes out."""
-        await self._troubleshooting.complete(domain, command_id, result_data, operator=operator)
-
-    # -- reading
-
-    async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
-        """One command, or None."""
-        return await self._reading.command(domain, command_id)
-
-    async def query_commands(
-        self,
-        *,
-        domain: str | None = None,
-        command_type: str | None = None,
-        status: str | None = None,
-        batch_id: UUID | None = None,
-        correlation_id: UUID | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        limit: int = 100,
-        offset: int = 0,
-    ) -> list[CommandMetadata]:
-        """Commands by what is known of them, newest first."""
-        criteria = CommandFilter(
-            domain, command_type, check_status(status), batch_id, correlation_id,
-            created_after, created_before,
-        )  # fmt: skip
-        return await self._reading.commands(criteria, limit=limit, offset=offset)
-
-    async def get_audit_trail(
-        self, command_id: UUID, domain: str | None = None, *, limit: int = 1_000
-    ) -> list[AuditEvent]:
-        """The life of a command, oldest event first."""
-        return await self._reading.trail(command_id, domain=domain, limit=limit)
-
-    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
-        """Get batch metadata by ID."""
-        return await self._store.get_batch(check_domain(domain), check_uuid(batch_id, "batch_id"))

@@ -68,6 +68,7 @@ class AuditEventType(StrEnum):
     STALE_RESULT_REJECTED = "STALE_RESULT_REJECTED"
     BATCH_STARTED = "BATCH_STARTED"
     BATCH_COMPLETED = "BATCH_COMPLETED"
+    BATCH_REOPENED = "BATCH_REOPENED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,19 @@ class BatchMetadata:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """A batch that was checked, ready to be stored. JSON is encoded already."""
+
+    batch_id: UUID
+    domain: str
+    name: str | None
+    custom_data: bytes | None
+    created_by: str | None
+    on_complete: bytes | None
+    notifies: bool
 
 
 BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None]]

@@ -129,6 +129,11 @@ def wakeup_channel(domain: str) -> str:
     return f"commandbus.{domain}"
 
 
+def batches_channel(domain: str) -> str:
+    """Channel of the hints that a batch has ended."""
+    return f"commandbus.{domain}.batches"
+
+
 def inbox_channel(domain: str) -> str:
     """Channel of the hints that a reply for `call` is there."""
     return f"commandbus.{domain}.inbox"

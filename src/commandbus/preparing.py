@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
-from commandbus.models import NewCommand, OutgoingCommands
+import orjson
+
+from commandbus.models import BatchCommand, NewCommand, OutgoingCommands
 from commandbus.naming import (
     NO_REPLY,
     check_command_type,
@@ -66,6 +68,25 @@ class Preparer:
         """Check and encode what a handler sends."""
         command = self.command(domain, command_type, command_id, data, reply_to, correlation_id)
         return OutgoingCommands(domain, (command,))
+
+    def closing_command(self, domain: str, command: BatchCommand) -> bytes:
+        """Check and encode the command that a batch sends when it ends.
+
+        Its id is made at each closing (a batch that is retried ends again), and its correlation
+        id is the id of the batch.
+        """
+        prepared = self.command(
+            domain, command.command_type, command.command_id, command.data, command.reply_to, None
+        )
+        return orjson.dumps(
+            {
+                "domain": domain,
+                "type": prepared.command_type,
+                "data": orjson.Fragment(prepared.data),
+                "reply_to": prepared.reply_to,
+                "max_attempts": prepared.max_attempts,
+            }
+        )
 
     def _reply_queue(self, domain: str) -> str:
         if self._settings.replies == "domain":

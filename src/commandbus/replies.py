@@ -57,7 +57,7 @@ class Replies:
         """Wait for the reply to a command that was sent with reply_to=INBOX."""
         woken = asyncio.Event()
         channel = inbox_channel(domain)
-        listener = self._listen()
+        listener = self.listener()
         listener.subscribe(channel, woken.set)
         polls = Backoff(*POLL_SECONDS)
         try:
@@ -120,7 +120,8 @@ class Replies:
                 await self._listening
             self._listening = self._listener = None
 
-    def _listen(self) -> Listener:
+    def listener(self) -> Listener:
+        """The one listening connection of a bus, opened when it is first needed."""
         if self._listener is None:
             self._listener = self._store.listener()
             self._listening = asyncio.get_running_loop().create_task(self._listener.run())

@@ -26,6 +26,8 @@ class Settings:
     send_chunk_size: int = 1_000
     #: Commands in one send_many.
     max_send_many: int = 100_000
+    #: Commands in one create_batch, which is one transaction; larger batches are loaded.
+    max_batch_size: int = 10_000
     #: Where replies go when a command names no queue: "domain" (<domain>.replies), "none", or the
     #: logical name of a queue that all domains share.
     replies: str = "domain"
@@ -52,6 +54,7 @@ class Settings:
         _check_range(self, "max_payload_bytes", 1, 64 * 1024 * 1024)
         _check_range(self, "send_chunk_size", 1, 10_000)
         _check_range(self, "max_send_many", 1, 10_000_000)
+        _check_range(self, "max_batch_size", 1, 100_000)
         _check_range(self, "poll_max_seconds", 0.01, 60)
         _check_range(self, "max_prefetch", 0, 10_000)
         _check_range(self, "shutdown_grace_seconds", 0, 86_400)

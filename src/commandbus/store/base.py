@@ -19,6 +19,7 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     Lease,
+    NewBatch,
     NewCommand,
     Outcome,
     QueuedReply,
@@ -169,6 +170,38 @@ class Store(Protocol):
 
     async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         """One batch, or None."""
+
+    async def create_batch(
+        self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
+    ) -> None:
+        """Create a batch with its commands, or raise DuplicateCommandError and create nothing."""
+
+    async def list_batches(
+        self, domain: str, *, status: str | None, limit: int, offset: int
+    ) -> list[BatchMetadata]:
+        """Batches, newest first."""
+
+    async def list_batch_commands(
+        self,
+        domain: str,
+        batch_id: UUID,
+        *,
+        status: CommandStatus | None,
+        limit: int,
+        offset: int,
+    ) -> list[CommandMetadata]:
+        """Commands of a batch, in their order."""
+
+    async def cancel_batch(
+        self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+    ) -> int:
+        """Cancel some of what nobody works on; returns how many, 0 when there are none left."""
+
+    async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
+        """Send again what failed, all in one transaction; returns how many."""
+
+    async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
+        """Of these, the batches that have ended."""
 
     async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
         """How many commands stand where; reads every row."""

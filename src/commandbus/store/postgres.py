@@ -17,6 +17,7 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     Lease,
+    NewBatch,
     NewCommand,
     Outcome,
     OutcomeKind,
@@ -227,6 +228,54 @@ class PostgresStore:
         rows = await self._call("get_batch", (domain, batch_id))
         return BatchMetadata(*rows[0]) if rows else None
 
+    async def create_batch(
+        self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
+    ) -> None:
+        await self.ensure_domain(batch.domain)
+        params = (
+            batch.domain, batch.batch_id, documents.sends(commands), batch.name,
+            _text(batch.custom_data), batch.created_by, _text(batch.on_complete), batch.notifies,
+        )  # fmt: skip
+        with translated(batch.domain):
+            if conn is not None:
+                rows = await run_on_foreign(conn, self._sql["create_batch"], params)
+            else:
+                rows = await self._call("create_batch", params, domain=batch.domain)
+        _raise_if_known(batch.domain, rows)
+
+    async def list_batches(
+        self, domain: str, *, status: str | None, limit: int, offset: int
+    ) -> list[BatchMetadata]:
+        rows = await self._call("list_batches", (domain, status, status, limit, offset))
+        return [BatchMetadata(*row) for row in rows]
+
+    async def list_batch_commands(
+        self,
+        domain: str,
+        batch_id: UUID,
+        *,
+        status: CommandStatus | None,
+        limit: int,
+        offset: int,
+    ) -> list[CommandMetadata]:
+        wanted = None if status is None else status.value
+        params = (batch_id, domain, wanted, wanted, limit, offset)
+        return [_metadata(row) for row in await self._call("list_batch_commands", params)]
+
+    async def cancel_batch(
+        self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+    ) -> int:
+        rows = await self._call("cancel_batch", (domain, batch_id, reason, actor), domain=domain)
+        return int(rows[0][0])
+
+    async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
+        rows = await self._call("retry_batch", (domain, batch_id, actor), domain=domain)
+        return int(rows[0][0])
+
+    async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
+        rows = await self._call("closed_batches", (list(batch_ids),))
+        return [BatchMetadata(*row) for row in rows]
+
     async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
         rows = await self._call("count_by_status", (domain, domain))
         return {(row[0], CommandStatus(row[1])): row[2] for row in rows}
@@ -325,6 +374,10 @@ def _raise_if_known(domain: str, rows: list[Row]) -> None:
     known = rows[0][0]
     if known:
         raise DuplicateCommandError(domain, [UUID(str(command_id)) for command_id in known])
+
+
+def _text(encoded: bytes | None) -> str | None:
+    return None if encoded is None else encoded.decode()
 
 
 def _metadata(row: Row) -> CommandMetadata:

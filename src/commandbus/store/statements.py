@@ -11,6 +11,12 @@ COMMAND_COLUMNS: LiteralString = (
     "c.leased_by"
 )
 
+BATCH_COLUMNS: LiteralString = (
+    "b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count, b.completed_count, "
+    "b.failed_count, b.canceled_count, b.in_troubleshooting_count, b.created_at, b.started_at, "
+    "b.completed_at"
+)
+
 #: Every statement that this store sends, by the name of its verb.
 STATEMENTS: dict[str, LiteralString] = {
     "ensure_domain": "select {schema}.ensure_domain(%s)",
@@ -52,10 +58,37 @@ STATEMENTS: dict[str, LiteralString] = {
         " a.actor from {schema}.command_bus_audit a where a.command_id = %s"
         " and (cast(%s as text) is null or a.domain = %s) order by a.ts, a.audit_id limit %s"
     ),
+    "create_batch": (
+        "select {schema}.create_batch(cast(%s as text), cast(%s as uuid), cast(%s as jsonb),"
+        " cast(%s as text), cast(%s as jsonb), cast(%s as text), cast(%s as jsonb),"
+        " cast(%s as boolean))"
+    ),
+    "list_batches": (
+        "select "  # noqa: S608  (literals only)
+        + BATCH_COLUMNS
+        + " from {schema}.command_bus_batch b where b.domain = %s"
+        " and (cast(%s as text) is null or b.status = %s)"
+        " order by b.created_at desc, b.batch_id limit %s offset %s"
+    ),
+    "list_batch_commands": (
+        "select "  # noqa: S608  (literals only)
+        + COMMAND_COLUMNS
+        + " from {schema}.command_bus_command c where c.batch_id = %s and c.domain = %s"
+        " and (cast(%s as text) is null or c.status = %s)"
+        " order by c.sequence_no, c.created_at, c.command_id limit %s offset %s"
+    ),
+    "cancel_batch": "select {schema}.cancel_batch(%s, %s, %s, %s)",
+    "retry_batch": "select {schema}.retry_batch(%s, %s, %s, 10000000)",
+    "closed_batches": (
+        "select "  # noqa: S608  (literals only)
+        + BATCH_COLUMNS
+        + " from {schema}.command_bus_batch b"
+        " where b.batch_id = any(%s) and b.completed_at is not null"
+    ),
     "get_batch": (
-        "select b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count,"
-        " b.completed_count, b.failed_count, b.canceled_count, b.in_troubleshooting_count,"
-        " b.created_at, b.started_at, b.completed_at from {schema}.command_bus_batch b"
+        "select "  # noqa: S608  (literals only)
+        + BATCH_COLUMNS
+        + " from {schema}.command_bus_batch b"
         " where b.domain = %s and b.batch_id = %s"
     ),
     "count_by_status": (

@@ -5,15 +5,18 @@
 -- order of their ids, after messages and commands, so two groups cannot deadlock on them.
 
 -- Moves one command of each listed batch from one class to another (a batch may be listed many
--- times, nulls are commands without a batch) and closes the batches that are thereby done.
+-- times, nulls are commands without a batch), closes the batches that are thereby done, and reopens
+-- those that were.
 create or replace function commandbus.move_batch_counters(
-    p_batch_ids uuid[], p_from text, p_to text
+    p_batch_ids uuid[], p_from text, p_to text, p_actor text default null
 ) returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-    v_now timestamptz := clock_timestamp();
+    v_now      timestamptz := clock_timestamp();
+    v_done     uuid[];
+    v_reopened uuid[];
 begin
     if array_remove(p_batch_ids, null) = '{}' then
         return;
@@ -27,39 +30,149 @@ begin
         update commandbus.command_bus_batch b
            set completed_count = b.completed_count + case p_to when 'completed' then l.n else 0 end,
                canceled_count = b.canceled_count + case p_to when 'canceled' then l.n else 0 end,
-               failed_count = b.failed_count + case p_to when 'failed' then l.n else 0 end,
+               failed_count = b.failed_count
+                   + case when p_to = 'failed' then l.n when p_from = 'failed' then -l.n else 0 end,
                in_troubleshooting_count = b.in_troubleshooting_count
                    + case when p_to = 'tsq' then l.n when p_from = 'tsq' then -l.n else 0 end
           from locked l
          where b.batch_id = l.batch_id
-        returning b.batch_id, b.completed_count + b.failed_count + b.canceled_count = b.total_count
-                  and b.total_sealed and b.completed_at is null as is_done
+        returning b.batch_id, b.completed_at,
+                  b.completed_count + b.failed_count + b.canceled_count = b.total_count as is_done,
+                  b.total_sealed
     )
-    select array_agg(batch_id order by batch_id) from changed where is_done into p_batch_ids;
-    if p_batch_ids is not null then
-        perform commandbus.close_batches(p_batch_ids, v_now);
+    select array_agg(c.batch_id) filter (where c.is_done and c.total_sealed and c.completed_at is null),
+           array_agg(c.batch_id) filter (where not c.is_done and c.completed_at is not null)
+      into v_done, v_reopened from changed c;
+    if v_done is not null then
+        perform commandbus.close_batches(v_done, v_now);
+    end if;
+    if v_reopened is not null then
+        with opened as (
+            update commandbus.command_bus_batch b set status = 'IN_PROGRESS', completed_at = null
+             where b.batch_id = any(v_reopened)
+            returning b.domain, b.batch_id
+        )
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, batch_id, actor)
+        select o.domain, o.batch_id, 'BATCH_REOPENED', v_now, o.batch_id, p_actor from opened o;
     end if;
 end $$;
 
--- Closes batches whose commands have all ended. The rows are locked by the caller.
+-- Closes batches whose commands have all ended; the rows are locked by the caller. The command that
+-- a batch asked for at its end is sent in this very commit, under an id that only this closing has.
 create or replace function commandbus.close_batches(p_batch_ids uuid[], p_now timestamptz) returns void
 language plpgsql as $$
+declare
+    v_batch commandbus.command_bus_batch;
 begin
-    with closed as (
+    for v_batch in
         update commandbus.command_bus_batch b
            set status = case when b.failed_count + b.canceled_count > 0
                              then 'COMPLETED_WITH_FAILURES' else 'COMPLETED' end,
                started_at = coalesce(b.started_at, p_now),
-               completed_at = p_now
+               completed_at = p_now,
+               close_count = b.close_count + 1
          where b.batch_id = any(p_batch_ids) and b.completed_at is null
         returning b.*
-    )
-    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, batch_id)
-    select c.domain, c.batch_id, 'BATCH_COMPLETED', p_now,
-           jsonb_build_object('status', c.status, 'total', c.total_count,
-                              'completed', c.completed_count, 'failed', c.failed_count,
-                              'canceled', c.canceled_count), c.batch_id
-      from closed c;
+    loop
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        values (v_batch.domain, v_batch.batch_id, 'BATCH_COMPLETED', p_now,
+                jsonb_build_object(
+                    'status', v_batch.status, 'total', v_batch.total_count,
+                    'completed', v_batch.completed_count, 'failed', v_batch.failed_count,
+                    'canceled', v_batch.canceled_count),
+                v_batch.batch_id);
+        if v_batch.on_complete is not null then
+            perform commandbus.send_commands(
+                v_batch.on_complete ->> 'domain',
+                jsonb_build_array(v_batch.on_complete || jsonb_build_object(
+                    'command_id', commandbus.closing_command_id(v_batch.batch_id, v_batch.close_count),
+                    'correlation_id', v_batch.batch_id)));
+        end if;
+        if v_batch.notifies then
+            perform pg_notify('commandbus' || '.' || v_batch.domain || '.batches',
+                              v_batch.batch_id::text);
+        end if;
+    end loop;
+end $$;
+
+-- Where the command of the n-th closing of a batch is found.
+create or replace function commandbus.closing_command_id(p_batch_id uuid, p_closing int) returns uuid
+language sql immutable as $$ select md5(p_batch_id::text || '/' || p_closing)::uuid $$;
+
+-- Creates a batch with its commands, all or nothing; returns the ids that were sent before, as
+-- offer_commands does, and then nothing was created.
+--   p_on_complete: {"domain", "type", "data", "reply_to"?, "max_attempts"?}
+create or replace function commandbus.create_batch(
+    p_domain text, p_batch_id uuid, p_commands jsonb, p_name text default null,
+    p_custom_data jsonb default null, p_created_by text default null,
+    p_on_complete jsonb default null, p_notifies boolean default false
+) returns uuid[]
+language plpgsql as $$
+declare
+    v_known uuid[];
+begin
+    perform commandbus.check_domain(p_domain);
+    insert into commandbus.command_bus_batch (
+        batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)
+    values (p_batch_id, p_domain, p_name, p_custom_data, jsonb_array_length(p_commands),
+            p_created_by, p_on_complete, p_notifies);
+    v_known := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_created_by, 0);
+    if v_known <> '{}' then
+        delete from commandbus.command_bus_batch b where b.batch_id = p_batch_id;
+    end if;
+    return v_known;
+end $$;
+
+-- Cancels what nobody works on; what a worker holds goes on. Returns how many were canceled: call it
+-- again until it is 0.
+create or replace function commandbus.cancel_batch(
+    p_domain text, p_batch_id uuid, p_reason text, p_actor text default null, p_limit int default 5000
+) returns int
+language plpgsql as $$
+declare
+    v_canceled int;
+begin
+    perform commandbus.find_batch(p_domain, p_batch_id);
+    select count(*) into v_canceled from commandbus.cancel_commands(
+        p_domain,
+        array(select c.command_id from commandbus.command_bus_command c
+               where c.batch_id = p_batch_id and c.domain = p_domain
+                 and c.status = 'PENDING' and c.leased_by is null
+               order by c.sequence_no limit p_limit),
+        p_reason, p_actor, false);
+    return v_canceled;
+end $$;
+
+-- Sends again what failed: the parked and the FAILED ones. A batch that was finished is open again,
+-- and closes, and calls back, once more. A second click finds nothing to do and returns 0.
+create or replace function commandbus.retry_batch(
+    p_domain text, p_batch_id uuid, p_actor text default null, p_limit int default 5000
+) returns int
+language plpgsql as $$
+declare
+    v_retried int;
+begin
+    perform commandbus.find_batch(p_domain, p_batch_id);
+    select count(*) into v_retried from commandbus.requeue_commands(
+        p_domain,
+        array(select c.command_id from commandbus.command_bus_command c
+               where c.batch_id = p_batch_id and c.domain = p_domain
+                 and c.status in ('IN_TROUBLESHOOTING_QUEUE', 'FAILED')
+               order by c.sequence_no limit p_limit),
+        array['IN_TROUBLESHOOTING_QUEUE', 'FAILED'], p_actor, true) r;
+    return v_retried;
+end $$;
+
+create or replace function commandbus.find_batch(p_domain text, p_batch_id uuid) returns void
+language plpgsql as $$
+begin
+    if not exists (select from commandbus.command_bus_batch b
+                    where b.batch_id = p_batch_id and b.domain = p_domain) then
+        raise exception 'no batch % in domain %', p_batch_id, quote_literal(p_domain)
+            using errcode = 'CB004', detail = p_batch_id::text;
+    end if;
 end $$;
 
 -- New commands join a batch: it must exist in this domain and must not be finished.

@@ -14,8 +14,11 @@
 -- have an error use send_commands.
 --   p_commands: [{"command_id", "type", "data", "reply_to"?, "correlation_id"?, "max_attempts"?}]
 --   reply_to null: the replies queue of the domain; '': no reply.
+--   p_sequence_start: the commands are part of what the batch was created for, and are numbered
+--   from here; null: they join a batch that exists, which then counts more.
 create or replace function commandbus.offer_commands(
-    p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null
+    p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null,
+    p_sequence_start int default null
 ) returns uuid[]
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -82,7 +85,8 @@ begin
             created_at, updated_at, reply_queue, correlation_id, batch_id, is_globally_unique,
             sequence_no, queued_at)
         select p_domain, v_queue, i.msg_id, i.command_id, i.type, 'PENDING', i.max_attempts,
-               v_now, v_now, i.reply_to, i.correlation_id, p_batch_id, v_global, i.n, v_now
+               v_now, v_now, i.reply_to, i.correlation_id, p_batch_id, v_global,
+               p_sequence_start + i.n, v_now
           from unnest(v_ids, v_types, v_replies, v_relations, v_limits, v_msg_ids)
                with ordinality as i(command_id, type, reply_to, correlation_id, max_attempts, msg_id, n)
          where not (v_global and commandbus.is_sent_anywhere(i.command_id))
@@ -106,7 +110,7 @@ begin
                 select x.id from unnest(v_ids) x(id) group by x.id having count(*) > 1) d));
     end if;
 
-    if p_batch_id is not null then
+    if p_batch_id is not null and p_sequence_start is null then
         perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
     end if;
     insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)

@@ -35,37 +35,51 @@ create or replace function commandbus.operator_retry(
 ) returns setof uuid
 language plpgsql as $$
 declare
+    v_moved uuid[] := array(select * from commandbus.requeue_commands(
+        p_domain, p_command_ids, array['IN_TROUBLESHOOTING_QUEUE'], p_actor, p_reset_attempts));
+begin
+    if p_is_strict then
+        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'retry',
+                                          'a command in troubleshooting');
+    end if;
+    return query select unnest(v_moved);
+end $$;
+
+-- Sends archived payloads again, for the commands that are in one of these states.
+create or replace function commandbus.requeue_commands(
+    p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean
+) returns setof uuid
+language plpgsql as $$
+declare
     v_queue    text := commandbus.physical_queue(p_domain || '.commands');
     v_now      timestamptz;
     v_ids      uuid[];
+    v_states   text[];
     v_batches  uuid[];
     v_messages jsonb[];
     v_lost     uuid[];
     v_msg_ids  bigint[];
 begin
     perform commandbus.check_domain(p_domain);
+    if not commandbus.queue_exists(p_domain || '.commands') then
+        return;
+    end if;
     perform 1 from commandbus.command_bus_command c
       where c.domain = p_domain and c.command_id = any(p_command_ids)
       order by c.command_id for update;
     v_now := clock_timestamp();
-    if commandbus.queue_exists(p_domain || '.commands') then
-        execute format(
-            'select array_agg(c.command_id order by c.command_id),'
-            '       array_agg(c.batch_id order by c.command_id),'
-            '       array_agg(coalesce(a.message, p.payload_json) order by c.command_id),'
-            '       array_agg(c.command_id) filter (where a.message is null and p.payload_json is null)'
-            '  from commandbus.command_bus_command c'
-            '  left join pgmq.%I a on a.msg_id = c.msg_id'
-            '  left join commandbus.command_bus_payload_archive p'
-            '    on p.domain = c.domain and p.command_id = c.command_id'
-            ' where c.domain = $1 and c.command_id = any($2)'
-            '   and c.status = ''IN_TROUBLESHOOTING_QUEUE''', 'a_' || v_queue)
-           into v_ids, v_batches, v_messages, v_lost using p_domain, p_command_ids;
-    end if;
-    if p_is_strict then
-        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_ids, 'retry',
-                                          'a command in troubleshooting');
-    end if;
+    execute format(
+        'select array_agg(c.command_id order by c.sequence_no, c.command_id),'
+        '       array_agg(c.status order by c.sequence_no, c.command_id),'
+        '       array_agg(c.batch_id order by c.sequence_no, c.command_id),'
+        '       array_agg(coalesce(a.message, p.payload_json) order by c.sequence_no, c.command_id),'
+        '       array_agg(c.command_id) filter (where a.message is null and p.payload_json is null)'
+        '  from commandbus.command_bus_command c'
+        '  left join pgmq.%I a on a.msg_id = c.msg_id'
+        '  left join commandbus.command_bus_payload_archive p'
+        '    on p.domain = c.domain and p.command_id = c.command_id'
+        ' where c.domain = $1 and c.command_id = any($2) and c.status = any($3)', 'a_' || v_queue)
+       into v_ids, v_states, v_batches, v_messages, v_lost using p_domain, p_command_ids, p_from;
     if v_ids is null then
         return;
     end if;
@@ -82,11 +96,15 @@ begin
                            else least(c.attempts, c.max_attempts - 1) end,
            attempt_count = c.attempt_count + 1
       from unnest(v_ids, v_msg_ids) n(command_id, msg_id)
-     where c.domain = p_domain and c.command_id = n.command_id
-       and c.status = 'IN_TROUBLESHOOTING_QUEUE';
+     where c.domain = p_domain and c.command_id = n.command_id and c.status = any(p_from);
     delete from commandbus.command_bus_troubleshooting t
      where t.domain = p_domain and t.command_id = any(v_ids);
-    perform commandbus.move_batch_counters(v_batches, 'tsq', 'open');
+    perform commandbus.move_batch_counters(
+        array(select b from unnest(v_batches, v_states) u(b, s) where s = 'IN_TROUBLESHOOTING_QUEUE'),
+        'tsq', 'open', p_actor);
+    perform commandbus.move_batch_counters(
+        array(select b from unnest(v_batches, v_states) u(b, s) where s = 'FAILED'),
+        'failed', 'open', p_actor);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, n.id, 'OPERATOR_RETRY', v_now,

@@ -25,7 +25,9 @@ create table commandbus.command_bus_batch (
     request_id               uuid,
     request_digest           bytea,
     total_sealed             boolean not null default true,
-    on_complete              jsonb,
+    on_complete              jsonb,                  -- the command to send at each closing
+    close_count              integer not null default 0,
+    notifies                 boolean not null default false, -- somebody waits for the closing
     constraint valid_status check (
         status in ('PENDING', 'IN_PROGRESS', 'COMPLETED', 'COMPLETED_WITH_FAILURES')),
     constraint valid_counts check (

@@ -1,0 +1,1 @@
+"""Batches: many commands created together, counted exactly, ending once."""
