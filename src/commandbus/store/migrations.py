@@ -31,7 +31,7 @@ MIGRATION_LOCK = 0x636D64627573
 
 #: Loaded in this order: plain SQL functions are checked against what they call.
 FUNCTION_FILES = (
-    "support", "settings", "batches", "outcomes", "commands", "operator", "reads",
+    "support", "settings", "batches", "outcomes", "commands", "dispatch", "operator", "reads",
 )  # fmt: skip
 
 _BOOTSTRAP = """

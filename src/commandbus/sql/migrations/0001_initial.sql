@@ -95,6 +95,14 @@ create index ix_command_bus_command_created
 create index idx_command_batch_id
     on commandbus.command_bus_command (batch_id, sequence_no) where batch_id is not null;
 
+-- What is stored but not in its queue yet (002): small, because `queued` is not in it.
+create index idx_command_dispatch
+    on commandbus.command_bus_command (batch_id, dispatch_status, sequence_no)
+    where dispatch_status <> 'queued';
+create index idx_command_pending_retry
+    on commandbus.command_bus_command (updated_at)
+    where dispatch_status in ('pending_retry', 'pending_queue');
+
 -- What waits for an operator, and only while it waits: so that a listing by state never
 -- needs an index on command_bus_command.status.
 create table commandbus.command_bus_troubleshooting (
