@@ -5,6 +5,7 @@ What is listed in __all__ is public; everything else may change.
 
 from commandbus._version import __version__
 from commandbus.batches.batch import BatchProgress, progress_of
+from commandbus.batches.coordination import DispatchMode, DispatchResult, DispatchStatus
 from commandbus.blocking import BlockingBus
 from commandbus.bus import CommandBus
 from commandbus.errors import (
@@ -33,9 +34,11 @@ from commandbus.errors import (
     SchemaTooNewError,
     SchemaTooOldError,
     SchemaVersionError,
+    SourceError,
     TransientCommandError,
 )
 from commandbus.handler import HandlerContext
+from commandbus.loads import LoadMetadata, LoadProgress, LoadResult, LoadStart, LoadStatus
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -53,8 +56,10 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.naming import NO_REPLY
+from commandbus.pgmq.remote import RemoteQueue
 from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
+from commandbus.store.dispatching import RecoveryReport
 
 __all__ = [
     "NO_REPLY",
@@ -79,6 +84,10 @@ __all__ = [
     "CommandStatus",
     "DatabaseError",
     "DatabaseUnavailableError",
+    # Dispatch
+    "DispatchMode",
+    "DispatchResult",
+    "DispatchStatus",
     "DuplicateCommandError",
     "EmbeddedServerError",
     "HandlerAlreadyRegisteredError",
@@ -92,10 +101,17 @@ __all__ = [
     "InvalidPayloadError",
     "InvalidSettingError",
     "LeaseLostError",
+    "LoadMetadata",
+    "LoadProgress",
+    "LoadResult",
+    "LoadStart",
+    "LoadStatus",
     "ParkReason",
     "PayloadLostError",
     "PermanentCommandError",
     "PgmqError",
+    "RecoveryReport",
+    "RemoteQueue",
     "Reply",
     "ReplyError",
     "ReplyOutcome",
@@ -106,6 +122,7 @@ __all__ = [
     "SchemaTooOldError",
     "SchemaVersionError",
     "Settings",
+    "SourceError",
     "TransientCommandError",
     "TroubleshootingItem",
     "__version__",

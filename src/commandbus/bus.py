@@ -11,9 +11,12 @@ from uuid import UUID, uuid4
 
 from commandbus.batches.batch import Batches
 from commandbus.batches.completion import Completions
+from commandbus.batches.coordination import Coordination
+from commandbus.batches.dispatch_verbs import DispatchVerbs
 from commandbus.batches.verbs import BatchVerbs
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
+from commandbus.maintenance import maintenance_of
 from commandbus.models import (
     BatchCommand,
     Reply,
@@ -40,7 +43,7 @@ from commandbus.worker.worker import Worker, WorkerOptions
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(BatchVerbs, OperatorVerbs):
+class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -72,6 +75,7 @@ class CommandBus(BatchVerbs, OperatorVerbs):
         self._reading = Reading(store)
         self._completions = Completions(store, self._replies.listener)
         self._batches = Batches(store, self._preparer, self._settings, self._completions)
+        self._coordination = Coordination(store, self._batches, self._settings)
 
     @classmethod
     @asynccontextmanager
@@ -258,6 +262,7 @@ class CommandBus(BatchVerbs, OperatorVerbs):
             settings=self._settings,
             default_policy=self._policy,
             prepare=self._preparer.outgoing,
+            companions=maintenance_of(domain, self._settings),
         )
         self._workers.add(worker)
         try:

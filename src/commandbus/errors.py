@@ -8,7 +8,8 @@
     │   ├── InvalidNameError            domain, command type, queue
     │   ├── InvalidCommandIdError       not a UUID
     │   ├── InvalidPayloadError         not JSON-safe, too deep, too large
-    │   └── InvalidSettingError         negative, absurd or contradictory settings
+    │   ├── InvalidSettingError         negative, absurd or contradictory settings
+    │   └── SourceError                 rows to load that cannot be read, and which line
     ├── CommandNotFoundError            no such command
     ├── BatchNotFoundError              no such batch
     ├── DuplicateCommandError           the id was sent before
@@ -78,6 +79,14 @@ class InvalidPayloadError(InvalidInputError):
 
 class InvalidSettingError(InvalidInputError):
     """A setting that is negative, absurd, or contradicts another."""
+
+
+class SourceError(InvalidInputError):
+    """A source of rows cannot be read, or one of its rows cannot be a command."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
 
 
 class CommandNotFoundError(CommandBusError):

@@ -119,6 +119,11 @@ def replies_queue(domain: str) -> str:
     return f"{domain}.replies"
 
 
+def dispatch_queue(domain: str) -> str:
+    """Logical name of the queue that commands pass through in another database."""
+    return f"{domain}.dispatch"
+
+
 def physical_queue(queue: str) -> str:
     """Name of the PGMQ queue that stands for a logical, dotted name."""
     return queue.replace(".", "__")

@@ -28,6 +28,18 @@ class Settings:
     max_send_many: int = 100_000
     #: Commands in one create_batch, which is one transaction; larger batches are loaded.
     max_batch_size: int = 10_000
+    #: A batch of more commands than this is dispatched in groups, a smaller one singly (002).
+    bulk_threshold: int = 100
+    #: Commands in one group of a dispatch, which is one commit.
+    queue_batch_size: int = 100
+    #: Tries to queue a command, before it is FAILED.
+    max_queue_attempts: int = 3
+    #: A dispatching process that gives no sign of life for so long is taken to be gone.
+    dispatch_grace_seconds: float = 120.0
+    #: Whether workers share the chores: recovery of what was not queued, reports, tidying up.
+    maintenance: bool = True
+    #: Time between two rounds of a chore, whichever worker does it.
+    maintenance_interval_seconds: float = 300.0
     #: Where replies go when a command names no queue: "domain" (<domain>.replies), "none", or the
     #: logical name of a queue that all domains share.
     replies: str = "domain"
@@ -55,6 +67,11 @@ class Settings:
         _check_range(self, "send_chunk_size", 1, 10_000)
         _check_range(self, "max_send_many", 1, 10_000_000)
         _check_range(self, "max_batch_size", 1, 100_000)
+        _check_range(self, "bulk_threshold", 0, 1_000_000)
+        _check_range(self, "queue_batch_size", 1, 10_000)
+        _check_range(self, "max_queue_attempts", 1, 1_000)
+        _check_range(self, "dispatch_grace_seconds", 0, 86_400)
+        _check_range(self, "maintenance_interval_seconds", 0.05, 86_400)
         _check_range(self, "poll_max_seconds", 0.01, 60)
         _check_range(self, "max_prefetch", 0, 10_000)
         _check_range(self, "shutdown_grace_seconds", 0, 86_400)

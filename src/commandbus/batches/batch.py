@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 from commandbus.batches.completion import Completions
+from commandbus.batches.loader import Loader
 from commandbus.errors import BatchNotFoundError, InvalidInputError, InvalidSettingError
 from commandbus.models import (
     BatchCommand,
@@ -18,6 +20,7 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     NewBatch,
+    NewCommand,
 )
 from commandbus.naming import check_domain, check_text, check_uuid
 from commandbus.ops.paging import check_page
@@ -60,6 +63,18 @@ def progress_of(batch: BatchMetadata, now: datetime | None = None) -> BatchProgr
     )
 
 
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What may be said of a batch at its creation."""
+
+    name: str | None = None
+    custom_data: dict[str, Any] | None = None
+    on_complete: BatchCompletionCallback | None = None
+    on_complete_command: BatchCommand | None = None
+    created_by: str | None = None
+    max_attempts: int | None = None
+
+
 class Batches:
     """The verbs of a batch."""
 
@@ -70,52 +85,59 @@ class Batches:
         self._preparer = preparer
         self._settings = settings
         self._completions = completions
+        self.loader = Loader(store, preparer)
 
     async def create(
-        self,
-        domain: str,
-        commands: Sequence[BatchCommand],
-        *,
-        name: str | None,
-        custom_data: dict[str, Any] | None,
-        on_complete: BatchCompletionCallback | None,
-        on_complete_command: BatchCommand | None,
-        created_by: str | None,
-        max_attempts: int | None,
-        conn: Any,
+        self, domain: str, commands: Sequence[BatchCommand], options: BatchOptions, *, conn: Any
     ) -> UUID:
         """Create a batch with all its commands, or nothing."""
+        batch, prepared = self.prepare(domain, commands, options)
+        with self.announced(batch, options.on_complete):
+            await self._store.create_batch(batch, prepared, conn=conn)
+        return batch.batch_id
+
+    def prepare(
+        self, domain: str, commands: Sequence[BatchCommand], options: BatchOptions
+    ) -> tuple[NewBatch, list[NewCommand]]:
+        """Check and encode a batch and its commands."""
         check_domain(domain)
         self._check_size(len(commands))
         prepared = [
             self._preparer.command(
                 domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
-                max_attempts,
+                options.max_attempts,
             )
             for c in commands
         ]  # fmt: skip
+        name, created_by, closing = options.name, options.created_by, options.on_complete_command
         batch = NewBatch(
             batch_id=uuid4(),
             domain=domain,
             name=None if name is None else check_text(name, "name", max_length=255),
             custom_data=None
-            if custom_data is None
-            else encode_json(custom_data, what="custom_data"),
+            if options.custom_data is None
+            else encode_json(options.custom_data, what="custom_data"),
             created_by=None if created_by is None else check_text(created_by, "created_by"),
             on_complete=None
-            if on_complete_command is None
-            else self._preparer.closing_command(domain, on_complete_command),
-            notifies=on_complete is not None,
+            if closing is None
+            else self._preparer.closing_command(domain, closing),
+            notifies=options.on_complete is not None,
         )
+        return batch, prepared
+
+    @contextmanager
+    def announced(
+        self, batch: NewBatch, on_complete: BatchCompletionCallback | None
+    ) -> Iterator[None]:
+        """Around the commit that creates a batch: its callback is there if and only if it is."""
         # Registered before the commit, or the batch could end before anybody waits for it.
         if on_complete is not None:
-            self._completions.register(domain, batch.batch_id, on_complete)
+            self._completions.register(batch.domain, batch.batch_id, on_complete)
         try:
-            await self._store.create_batch(batch, prepared, conn=conn)
+            yield
         except BaseException:
-            self._completions.forget(domain, batch.batch_id)
+            self._completions.forget(batch.domain, batch.batch_id)
             raise
-        return batch.batch_id
 
     async def get(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         """One batch, or None."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from commandbus.batches.batch import Batches
+from commandbus.batches.batch import Batches, BatchOptions
+from commandbus.loads import LoadMetadata, LoadResult, OnProgress, RowFormat
 from commandbus.models import (
     BatchCommand,
     BatchCompletionCallback,
@@ -43,12 +44,9 @@ class BatchVerbs:
         return await self._batches.create(
             domain,
             commands,
-            name=name,
-            custom_data=custom_data,
-            on_complete=on_complete,
-            on_complete_command=on_complete_command,
-            created_by=created_by,
-            max_attempts=max_attempts,
+            BatchOptions(
+                name, custom_data, on_complete, on_complete_command, created_by, max_attempts
+            ),
             conn=conn,
         )
 
@@ -100,3 +98,73 @@ class BatchVerbs:
     ) -> BatchMetadata:
         """Wait until a batch has ended, in whichever process it is worked on."""
         return await self._batches.wait(domain, batch_id, timeout_seconds=timeout)
+
+    # -- very large batches
+
+    async def load_batch(  # noqa: PLR0913  (what a batch is, what a row is, how to load)
+        self,
+        domain: str,
+        source: object,
+        *,
+        command_type: str | None = None,
+        id_column: str | None = None,
+        type_column: str | None = None,
+        start: str = "sealed",
+        checkpoint_size: int | None = None,
+        batch_id: UUID | None = None,
+        name: str | None = None,
+        custom_data: dict[str, Any] | None = None,
+        created_by: str | None = None,
+        on_complete_command: BatchCommand | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> LoadResult:
+        """Create a batch of any size from a source, in checkpoints, without holding it in memory.
+
+        `source`: a path (.jsonl, .ndjson, .csv; .parquet and .arrow with pyarrow), a pyarrow
+        table, an iterable or an async iterable of BatchCommand or dicts. A row is an object with
+        `command_type`, `data` and perhaps `command_id`; or, given `command_type` or `type_column`,
+        it is the data itself. A row without an id gets one from the batch_id and its position.
+
+        `start="sealed"`: workers see nothing until the whole source is in, so that a bad row
+        half-way has started nothing; "as_it_loads": they begin with the first checkpoint. Either
+        way the batch does not end before everything is in. `checkpoint_size`: rows per commit;
+        None begins with 1,000 and aims at half a second.
+
+        A bad row, a duplicate id, a source that fails: the result is partial_success with the line
+        and the reason, nothing of its checkpoint was created, earlier ones stay. Mend it and call
+        `resume_load`. Give a `batch_id` of your own, and after a crash the very same call goes on
+        after the last checkpoint.
+        """
+        loader = self._batches.loader
+        new = loader.prepare(
+            domain,
+            source,
+            RowFormat(command_type, id_column, type_column),
+            start=start,
+            checkpoint_size=checkpoint_size,
+            batch_id=batch_id,
+            name=name,
+            custom_data=custom_data,
+            created_by=created_by,
+            on_complete_command=on_complete_command,
+        )
+        return await loader.load(new, source, on_progress)
+
+    async def resume_load(
+        self,
+        domain: str,
+        batch_id: UUID,
+        source: object,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> LoadResult:
+        """Go on with a load after its last checkpoint; `source` is the same, from its beginning.
+
+        Rows that are committed are passed over, the last checkpoint's are compared. A load that is
+        complete is left as it is.
+        """
+        return await self._batches.loader.resume(domain, batch_id, source, on_progress)
+
+    async def get_load(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
+        """How far a load is, from any process; None if there is no such load."""
+        return await self._batches.loader.get(domain, batch_id)

@@ -31,7 +31,8 @@ MIGRATION_LOCK = 0x636D64627573
 
 #: Loaded in this order: plain SQL functions are checked against what they call.
 FUNCTION_FILES = (
-    "support", "settings", "batches", "outcomes", "commands", "dispatch", "operator", "reads",
+    "support", "settings", "batches", "outcomes", "commands", "dispatch", "recovery",
+    "loading", "operator", "reads",
 )  # fmt: skip
 
 _BOOTSTRAP = """
@@ -90,11 +91,11 @@ def migrations() -> list[Migration]:
 
 
 def function_text() -> str:
-    """All function files, in order."""
-    folder = files("commandbus").joinpath("sql", "functions")
-    return "\n".join(
-        folder.joinpath(f"{name}.sql").read_text(encoding="utf-8") for name in FUNCTION_FILES
-    )
+    """All function files, in order, and the views."""
+    folder = files("commandbus").joinpath("sql")
+    paths = [folder.joinpath("functions", f"{name}.sql") for name in FUNCTION_FILES]
+    paths.append(folder.joinpath("views.sql"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
 def full_sql(schema: str = "commandbus") -> str:

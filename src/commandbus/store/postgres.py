@@ -40,10 +40,12 @@ from commandbus.store.connection import (
 )
 from commandbus.store.faults import translated
 from commandbus.store.migrations import check_schema
+from commandbus.store.postgres_dispatch import PostgresDispatch
+from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.statements import STATEMENTS
 
 
-class PostgresStore:
+class PostgresStore(PostgresLoading, PostgresDispatch):
     """Implements commandbus.store.base.Store."""
 
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:

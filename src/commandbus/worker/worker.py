@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +60,7 @@ class Worker:
         settings: Settings,
         default_policy: RetryPolicy,
         prepare: SendPreparer,
+        companions: Callable[[Store], Sequence[Loop]] = lambda _: (),
     ) -> None:
         self._store = store
         self.registry = registry
@@ -67,6 +68,7 @@ class Worker:
         self.settings = settings
         self.default_policy = default_policy
         self.prepare = prepare
+        self.companions = companions
         self.worker_id = new_worker_id()
         self._stop = asyncio.Event()
         #: Set once the worker takes commands, and once it has ended.
@@ -83,8 +85,8 @@ class Worker:
         try:
             async with AsyncExitStack() as stack:
                 control = await stack.enter_async_context(
-                    # one receive, the commits, one each for heartbeat, confirm and extend
-                    self._store.dedicated("control", FLUSHERS + 3)
+                    # one receive, the commits, one each for heartbeat, confirm, extend and chores
+                    self._store.dedicated("control", FLUSHERS + 4)
                 )
                 handlers = control
                 if any(entry.is_transactional for entry in self.registry.of_domain(domain)):
@@ -190,6 +192,7 @@ class _Parts:
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the receiver."""
         agents = [self.completer.run(), _Heartbeat(self).run()]
+        agents.extend(companion.run() for companion in self._worker.companions(self._store))
         if self._worker.options.use_notify:
             listener = self._store.listener()
             channel = wakeup_channel(self._worker.options.domain)

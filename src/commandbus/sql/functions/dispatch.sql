@@ -60,7 +60,7 @@ begin
                    'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
                    'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
                    'created_at', v_created, 'data', i.data)
-          from item i join fresh f on f.command_id = i.command_id
+          from item i   -- all of them: if one is not fresh, the whole call is undone
         on conflict (domain, command_id) do nothing
     ), audited as (
         insert into commandbus.command_bus_audit (
@@ -88,40 +88,202 @@ create or replace function commandbus.dispatch_commands(
     p_domain text, p_batch_id uuid, p_from text[], p_limit int
 ) returns int
 language plpgsql as $$
-declare
-    v_now      timestamptz := clock_timestamp();
-    v_queue    text := commandbus.physical_queue(p_domain || '.commands');
-    v_ids      uuid[];
-    v_messages jsonb[];
-    v_msg_ids  bigint[];
 begin
-    with held as (
-        select c.command_id, c.sequence_no from commandbus.command_bus_command c
+    return cardinality(commandbus.queue_held(p_domain, array(
+        select c.command_id from commandbus.command_bus_command c
          where c.batch_id = p_batch_id and c.domain = p_domain
            and c.dispatch_status = any(p_from) and c.dispatch_status <> 'queued'
            and c.status = 'PENDING'
          order by c.sequence_no, c.command_id limit p_limit
-         for update skip locked
+         for update skip locked), p_from));
+end $$;
+
+-- Gives these held commands their messages; returns those that it was. What has a message, has
+-- ended, is in another state or is being queued by somebody else at this moment is left alone.
+-- 'queued' without a message is what optimistic creation stores, or what another database's queue
+-- holds; only a first success counts as an attempt.
+create or replace function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[])
+returns uuid[]
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+-- With the states known, the planner would walk the index of all held commands instead.
+set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_now      timestamptz := clock_timestamp();
+    v_ids      uuid[];
+    v_messages jsonb[];
+    v_msg_ids  bigint[];
+begin
+    with item as materialized (
+        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
+    ), held as (
+        select c.domain, c.command_id, c.sequence_no
+          from item i
+          join commandbus.command_bus_command c
+            on c.domain = i.domain and c.command_id = i.command_id
+         where c.status = 'PENDING' and c.msg_id is null and c.dispatch_status = any(p_from)
+           for update of c skip locked
     )
     select array_agg(h.command_id order by h.sequence_no, h.command_id),
            array_agg(p.payload_json order by h.sequence_no, h.command_id)
       into v_ids, v_messages
       from held h
       join commandbus.command_bus_payload_archive p
-        on p.domain = p_domain and p.command_id = h.command_id;
+        on p.domain = h.domain and p.command_id = h.command_id;
     if v_ids is null then
-        return 0;
+        return '{}';
     end if;
-    select array_agg(m order by m) into v_msg_ids from pgmq.send_batch(v_queue, v_messages) m;
+    select array_agg(m order by m) into v_msg_ids
+      from pgmq.send_batch(commandbus.physical_queue(p_domain || '.commands'), v_messages) m;
+    with item as materialized (
+        select p_domain as domain, u.* from unnest(v_ids, v_msg_ids) u(command_id, msg_id)
+    )
     update commandbus.command_bus_command c
-       set msg_id = n.msg_id, dispatch_status = 'queued', queued_at = v_now, updated_at = v_now,
-           queue_attempt_count = c.queue_attempt_count + 1
-      from unnest(v_ids, v_msg_ids) n(command_id, msg_id)
-     where c.domain = p_domain and c.command_id = n.command_id and c.dispatch_status = any(p_from);
+       set msg_id = i.msg_id, dispatch_status = 'queued', updated_at = v_now,
+           queue_attempt_count = c.queue_attempt_count + (c.queued_at is null)::int,
+           queued_at = coalesce(c.queued_at, v_now)
+      from item i
+     where c.domain = i.domain and c.command_id = i.command_id and c.dispatch_status = any(p_from);
     if commandbus.setting('payload_archive') <> 'on' then
         delete from commandbus.command_bus_payload_archive p
          where p.domain = p_domain and p.command_id = any(v_ids);
     end if;
     perform commandbus.wake_workers(p_domain);
-    return cardinality(v_ids);
+    return v_ids;
 end $$;
+
+-- Creates a batch whose commands are stored but not queued (002, phase 1), and the record of the
+-- process that is about to queue them.
+create or replace function commandbus.create_held_batch(
+    p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb,
+    p_created_by text, p_on_complete jsonb, p_notifies boolean,
+    p_pattern text, p_dispatch_rate double precision default null, p_queue text default null
+) returns void
+language plpgsql as $$
+begin
+    perform commandbus.check_domain(p_domain);
+    insert into commandbus.command_bus_batch (
+        batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)
+    values (p_batch_id, p_domain, p_name, p_custom_data, jsonb_array_length(p_commands),
+            p_created_by, p_on_complete, p_notifies);
+    perform commandbus.hold_commands(
+        p_domain, p_commands, p_batch_id,
+        case p_pattern when 'optimistic' then 'queued' else 'pending_queue' end, 0, p_created_by);
+    insert into commandbus.command_bus_dispatch (
+        batch_id, domain, pattern, dispatch_rate, queue, heartbeat_at)
+    values (p_batch_id, p_domain, p_pattern, p_dispatch_rate, p_queue, clock_timestamp());
+end $$;
+
+-- The envelopes of commands that wait to be sent to a queue in another database, in their order.
+create or replace function commandbus.held_envelopes(p_domain text, p_command_ids uuid[])
+returns table (command_id uuid, envelope text)
+language sql stable as $$
+    select c.command_id, p.payload_json::text
+      from unnest(p_command_ids) with ordinality as i(command_id, n)
+      join commandbus.command_bus_command c
+        on c.domain = p_domain and c.command_id = i.command_id
+      join commandbus.command_bus_payload_archive p
+        on p.domain = p_domain and p.command_id = i.command_id
+     where c.status = 'PENDING' and c.msg_id is null
+       and c.dispatch_status in ('pending_queue', 'pending_retry', 'queued')
+     order by i.n
+$$;
+
+-- They are in a queue in another database now (002, phase 3); returns how many were marked. A mark
+-- that comes late finds another state and changes nothing.
+create or replace function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[])
+returns int
+language plpgsql as $$
+declare
+    v_now    timestamptz;
+    v_marked int;
+begin
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(p_command_ids)
+      order by c.command_id for update;
+    v_now := clock_timestamp();
+    update commandbus.command_bus_command c
+       set dispatch_status = 'queued', queued_at = v_now, updated_at = v_now,
+           queue_attempt_count = c.queue_attempt_count + 1
+     where c.domain = p_domain and c.command_id = any(p_command_ids)
+       and c.status = 'PENDING' and c.msg_id is null
+       and c.dispatch_status in ('pending_queue', 'pending_retry');
+    get diagnostics v_marked = row_count;
+    return v_marked;
+end $$;
+
+-- Messages that came back from a queue in another database: each command is queued here, exactly
+-- once however often its message comes, because one that has a message is left alone. What is
+-- queued is the envelope that was stored with the command: the message says when, not what.
+--   verdict: adopted; known (queued, worked on or ended before); refused (no such command, or one
+--   that must not be queued yet)
+create or replace function commandbus.adopt_messages(p_domain text, p_envelopes jsonb)
+returns table (n int, verdict text)
+language plpgsql as $$
+declare
+    v_ids     uuid[];
+    v_adopted uuid[];
+begin
+    v_ids := array(
+        select case when e ->> 'command_id'
+                         ~ '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$'
+                    then (e ->> 'command_id')::uuid end
+          from jsonb_array_elements(p_envelopes) with ordinality x(e, k) order by k);
+    -- Wait for whoever queues one of them just now: then it is known.
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(v_ids)
+      order by c.command_id for update;
+    v_adopted := commandbus.queue_held(
+        p_domain, array(select distinct i from unnest(v_ids) i where i is not null),
+        array['pending_queue', 'pending_retry', 'queued']);
+    return query
+    select i.k::int, case when i.id = any(v_adopted)
+                               and row_number() over (partition by i.id order by i.k) = 1 then 'adopted'
+                          when c.msg_id is not null or c.status <> 'PENDING' then 'known'
+                          else 'refused' end
+      from unnest(v_ids) with ordinality as i(id, k)
+      left join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.id
+     order by i.k;
+end $$;
+
+-- The process that queues a batch is alive.
+create or replace function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
+language sql as $$
+    update commandbus.command_bus_dispatch d set heartbeat_at = clock_timestamp()
+     where d.batch_id = p_batch_id
+$$;
+
+-- The process is done with a batch: with all of it, or it left some to recovery. Records how long
+-- the creation took.
+create or replace function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
+language plpgsql as $$
+begin
+    perform commandbus.forget_dispatched(array[p_batch_id]);
+    update commandbus.command_bus_dispatch d
+       set ended_at = clock_timestamp(), heartbeat_at = clock_timestamp()
+     where d.batch_id = p_batch_id;
+    insert into commandbus.command_bus_creation_metric (
+        batch_id, pattern, batch_size, db_insert_ms, queue_send_ms, status_update_ms, total_ms,
+        retry_needed)
+    select p_batch_id, m.pattern, m.batch_size, m.db_insert_ms, m.queue_send_ms,
+           m.status_update_ms, m.total_ms, m.retry_needed
+      from jsonb_to_record(p_metric) as m(
+               pattern text, batch_size int, db_insert_ms float8, queue_send_ms float8,
+               status_update_ms float8, total_ms float8, retry_needed boolean)
+    on conflict (batch_id) do nothing;
+end $$;
+
+-- Nothing of these batches is left to queue. Optimistic creation marks first and sends afterwards:
+-- there a command without a message is still to be sent, unless another database's queue has it.
+create or replace function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
+language sql as $$
+    delete from commandbus.command_bus_dispatch d
+     where d.batch_id = any(p_batch_ids)
+       and not exists (
+           select from commandbus.command_bus_command c
+            where c.batch_id = d.batch_id and c.status = 'PENDING'
+              and (c.dispatch_status in ('pending_queue', 'pending_retry')
+                   or (c.dispatch_status = 'queued' and c.msg_id is null
+                       and d.pattern = 'optimistic' and d.queue is null)))
+$$;

@@ -91,6 +91,7 @@ begin
     select array_agg(m order by m) into v_msg_ids from pgmq.send_batch(v_queue, v_messages) m;
     update commandbus.command_bus_command c
        set status = 'PENDING', msg_id = n.msg_id, updated_at = v_now, lapses = 0,
+           dispatch_status = 'queued', queued_at = v_now,
            -- without a reset there is still one attempt to use
            attempts = case when p_reset_attempts then 0
                            else least(c.attempts, c.max_attempts - 1) end,

@@ -99,9 +99,78 @@ create index idx_command_batch_id
 create index idx_command_dispatch
     on commandbus.command_bus_command (batch_id, dispatch_status, sequence_no)
     where dispatch_status <> 'queued';
+-- Keyed by created_at: an index on a column that changes, even a partial one that does not hold the
+-- row, makes every update of every command write all indexes anew.
 create index idx_command_pending_retry
-    on commandbus.command_bus_command (updated_at)
+    on commandbus.command_bus_command (domain, created_at)
     where dispatch_status in ('pending_retry', 'pending_queue');
+
+-- Batches whose commands some process is queueing in several commits: whoever finds the heartbeat
+-- old knows that the process is gone, and how fast its commands may go out. The row is there until
+-- all of them are queued.
+create table commandbus.command_bus_dispatch (
+    batch_id      uuid primary key references commandbus.command_bus_batch (batch_id),
+    domain        text not null,
+    pattern       text not null,
+    dispatch_rate double precision null,               -- commands per second; null: no limit
+    queue         text null,                           -- a queue in another database, by its name
+    heartbeat_at  timestamptz not null default now(),
+    ended_at      timestamptz null,                    -- its process is done and left some behind
+    constraint valid_pattern check (pattern in ('two_phase', 'optimistic'))
+);
+create index ix_dispatch_domain on commandbus.command_bus_dispatch (domain);
+
+-- How long the creation of a batch took (002, "Key Metrics to Track").
+create table commandbus.command_bus_creation_metric (
+    batch_id         uuid primary key,
+    pattern          text not null,
+    batch_size       int not null,
+    db_insert_ms     double precision not null,
+    queue_send_ms    double precision not null,
+    status_update_ms double precision not null,
+    total_ms         double precision not null,
+    retry_needed     boolean not null,
+    created_at       timestamptz not null default now()
+);
+create index ix_creation_metric_created on commandbus.command_bus_creation_metric (created_at desc);
+
+-- When each chore was last begun, by whichever worker.
+create table commandbus.command_bus_chore (
+    name       text primary key,
+    started_at timestamptz not null
+);
+
+-- Loads: batches too large for one transaction, committed in checkpoints (002, pattern 2).
+create table commandbus.command_bus_load (
+    batch_id         uuid primary key
+        references commandbus.command_bus_batch (batch_id) on delete cascade,
+    domain           text not null,
+    source           text not null,                  -- what it was called, for people
+    row_format       jsonb not null,                 -- how its rows become commands
+    start_mode       text not null,
+    status           text not null default 'loading',
+    checkpoint_size  int null,                       -- null: adaptive
+    rows_committed   int not null default 0,
+    checkpoints_done int not null default 0,
+    rows_dispatched  int not null default 0,         -- the first so many are not held any more
+    last_error       text null,
+    created_at       timestamptz not null default now(),
+    updated_at       timestamptz not null default now(),
+    constraint valid_start_mode check (start_mode in ('sealed', 'as_it_loads')),
+    constraint valid_load_status check (status in ('loading', 'sealed', 'failed'))
+) with (fillfactor = 50);
+
+create table commandbus.command_bus_load_checkpoint (
+    batch_id      uuid not null
+        references commandbus.command_bus_load (batch_id) on delete cascade,
+    checkpoint_no int not null,
+    first_row     int not null,
+    row_count     int not null,
+    digest        bytea not null,                    -- of its rows: a repeat must bring the same
+    committed_at  timestamptz not null default now(),
+    constraint valid_row_count check (row_count > 0),
+    constraint pk_load_checkpoint primary key (batch_id, checkpoint_no)
+);
 
 -- What waits for an operator, and only while it waits: so that a listing by state never
 -- needs an index on command_bus_command.status.

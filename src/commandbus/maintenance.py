@@ -1,0 +1,116 @@
+"""Maintenance: chores that some worker must do, and one is enough.
+
+Every worker asks for each chore from time to time; the database gives it to one of them, and not
+again before its time. A chore that fails is logged and comes round again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from commandbus.loops import Loop
+from commandbus.redaction import redact_text
+from commandbus.settings import Settings
+from commandbus.store.base import Store
+from commandbus.store.dispatching import DispatchStore, RecoveryReport
+
+#: Commands that one transaction of recovery looks after (R113).
+RECOVERY_LIMIT = 1_000
+#: A load that was not continued for so long is reported.
+LOAD_IDLE_SECONDS = 300.0
+
+
+async def recover_dispatch(
+    store: DispatchStore, domain: str, grace_seconds: float
+) -> RecoveryReport:
+    """Queue everything of a domain that was stored and not queued, or give it up.
+
+    It stops at the first page with a failure: what failed is tried again in the next round, not at
+    once, or three attempts would be gone in a moment.
+    """
+    total = RecoveryReport()
+    while True:
+        page = await store.recover_dispatch(
+            domain, grace_seconds=grace_seconds, limit=RECOVERY_LIMIT
+        )
+        total += page
+        if page.failed or page.queued < RECOVERY_LIMIT:
+            return total
+
+
+def maintenance_of(domain: str, settings: Settings) -> Callable[[Store], Sequence[Loop]]:
+    """What a worker of this domain runs beside its work."""
+
+    def companions(store: Store) -> Sequence[Loop]:
+        if settings.maintenance and isinstance(store, DispatchStore):
+            return [Maintenance(store, domain, settings)]
+        return []
+
+    return companions
+
+
+class Maintenance(Loop):
+    """Does the chores that this process is given."""
+
+    name = "maintenance"
+
+    def __init__(self, store: DispatchStore, domain: str, settings: Settings) -> None:
+        super().__init__()
+        self._store = store
+        self._domain = domain
+        self._settings = settings
+        self._chores: dict[str, Callable[[], Awaitable[None]]] = {
+            f"recover dispatch of {domain}": self._recover,
+            "report interrupted loads": self._report_loads,
+            "prune workers": self._prune_workers,
+        }
+
+    async def step(self) -> float | None:
+        """Ask for each chore, and do what is given."""
+        every = self._settings.maintenance_interval_seconds
+        for name, chore in self._chores.items():
+            if await self._store.claim_chore(name, every):
+                await self._do(name, chore)
+        # Asked for more often than due, so that a chore whose process ended is soon taken over.
+        return every / 5
+
+    async def _do(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await chore()
+        except Exception as error:  # noqa: BLE001  (one chore must not keep the others from their turn)
+            self._log.warning(
+                "%s failed, and comes round again: %s: %s",
+                name, type(error).__name__, redact_text(str(error)),
+            )  # fmt: skip
+
+    async def _recover(self) -> None:
+        report = await recover_dispatch(
+            self._store, self._domain, self._settings.dispatch_grace_seconds
+        )
+        if report.queued or report.failed:
+            self._log.info(
+                "recovery of %s: %d queued, %d failed, %d given up",
+                self._domain, report.queued, report.failed, report.given_up,
+            )  # fmt: skip
+        if report.overdue:
+            self._log.warning(
+                "%d commands of %s waited more than 30 minutes to be queued; look at "
+                "commandbus.v_pending_retry", report.overdue, self._domain,
+            )  # fmt: skip
+        if report.given_up:
+            self._log.error(
+                "%d commands of %s could not be queued and are FAILED: Max queue retries exceeded",
+                report.given_up, self._domain,
+            )  # fmt: skip
+
+    async def _report_loads(self) -> None:
+        for load in await self._store.interrupted_loads(LOAD_IDLE_SECONDS):
+            self._log.warning(
+                "load %s of %s (%s) stopped after %d rows; load the same source again to resume it",
+                load.batch_id, load.domain, load.source, load.rows_committed,
+            )  # fmt: skip
+
+    async def _prune_workers(self) -> None:
+        pruned = await self._store.prune_workers()
+        if pruned:
+            self._log.info("%d workers that vanished were taken off the list", pruned)

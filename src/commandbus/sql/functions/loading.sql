@@ -1,0 +1,186 @@
+-- Loading: batches that are too large for one transaction, committed in checkpoints (002).
+--
+-- A load is a batch whose total is not sealed, so it cannot end while it grows. Each checkpoint is
+-- one transaction: its commands, the total, and its own record with a digest of its rows. So a
+-- loader that was cut off sends the checkpoint again, and it is there once. start_mode says what
+-- becomes of the commands: 'as_it_loads' queues them with their checkpoint; 'sealed' holds them
+-- (dispatch.sql) until the whole source is in, so a bad row half-way has started nothing.
+--
+-- The row of the load is the first lock, taken by loaders only; then the order of support.sql.
+-- A failed load may go on: its next checkpoint, or its seal, makes it whole again.
+
+create or replace function commandbus.lock_load(p_domain text, p_batch_id uuid)
+returns commandbus.command_bus_load
+language plpgsql as $$
+declare
+    v_load commandbus.command_bus_load;
+begin
+    select * into v_load from commandbus.command_bus_load l
+     where l.batch_id = p_batch_id and l.domain = p_domain for update;
+    if not found then
+        perform commandbus.find_batch(p_domain, p_batch_id);
+        raise exception 'batch % was not made by load_batch', p_batch_id
+            using errcode = 'CB003', hint = 'load into a new batch';
+    end if;
+    return v_load;
+end $$;
+
+-- Creates the batch of a load, or finds that it is there already, begun in the same way.
+create or replace function commandbus.begin_load(
+    p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text,
+    p_checkpoint_size int default null, p_name text default null, p_custom_data jsonb default null,
+    p_created_by text default null, p_on_complete jsonb default null
+) returns void
+language plpgsql as $$
+declare
+    v_load commandbus.command_bus_load;
+begin
+    perform commandbus.check_domain(p_domain);
+    insert into commandbus.command_bus_batch (
+        batch_id, domain, name, custom_data, created_by, on_complete, total_sealed)
+    values (p_batch_id, p_domain, p_name, p_custom_data, p_created_by, p_on_complete, false)
+    on conflict (batch_id) do nothing;
+    if found then
+        insert into commandbus.command_bus_load (
+            batch_id, domain, source, row_format, start_mode, checkpoint_size)
+        values (p_batch_id, p_domain, p_source, p_row_format, p_start_mode, p_checkpoint_size);
+        return;
+    end if;
+    v_load := commandbus.lock_load(p_domain, p_batch_id);
+    if v_load.start_mode <> p_start_mode or v_load.row_format <> p_row_format then
+        raise exception 'batch % was begun with other options (start %, rows %)', p_batch_id,
+            v_load.start_mode, v_load.row_format
+            using errcode = 'CB003', hint = 'repeat them, or use resume_load, which knows them';
+    end if;
+end $$;
+
+-- Commits one checkpoint, or says that it was there: 'committed', 'repeated'.
+--   p_commands: as offer_commands takes them; p_first_row counts from 1 through the whole source.
+create or replace function commandbus.load_chunk(
+    p_domain text, p_batch_id uuid, p_checkpoint_no int, p_first_row int, p_commands jsonb,
+    p_digest bytea
+) returns text
+language plpgsql as $$
+declare
+    v_load  commandbus.command_bus_load := commandbus.lock_load(p_domain, p_batch_id);
+    v_count int := jsonb_array_length(p_commands);
+    v_there commandbus.command_bus_load_checkpoint;
+    v_actor text;
+    v_known uuid[];
+begin
+    select * into v_there from commandbus.command_bus_load_checkpoint c
+     where c.batch_id = p_batch_id and c.checkpoint_no = p_checkpoint_no;
+    if found then
+        if v_there.first_row = p_first_row and v_there.digest = p_digest then
+            return 'repeated';
+        end if;
+        raise exception 'checkpoint % of batch % is there with other rows', p_checkpoint_no, p_batch_id
+            using errcode = 'CB003', hint = 'another loader is at work; look at it with get_load';
+    end if;
+    if v_load.status = 'sealed' then
+        raise exception 'the load of batch % is complete', p_batch_id
+            using errcode = 'CB003', hint = 'load further rows into a new batch';
+    end if;
+    if p_checkpoint_no <> v_load.checkpoints_done + 1 or p_first_row <> v_load.rows_committed + 1 then
+        raise exception 'checkpoint % with row % does not follow checkpoint % with row % of batch %',
+            p_checkpoint_no, p_first_row, v_load.checkpoints_done, v_load.rows_committed, p_batch_id
+            using errcode = 'CB003', hint = 'resume from the last checkpoint';
+    end if;
+    select b.created_by into v_actor from commandbus.command_bus_batch b
+     where b.batch_id = p_batch_id;
+    if v_load.start_mode = 'sealed' then
+        v_known := commandbus.hold_commands(
+            p_domain, p_commands, p_batch_id, 'scheduled', v_load.rows_committed, v_actor);
+    else
+        v_known := commandbus.offer_commands(
+            p_domain, p_commands, p_batch_id, v_actor, v_load.rows_committed);
+    end if;
+    if v_known <> '{}' then
+        raise exception 'already sent in domain %: %', quote_literal(p_domain),
+            array_to_string(v_known[1:5], ', ')
+            using errcode = 'CB001', detail = array_to_json(v_known)::text,
+                  hint = 'nothing of this checkpoint was created';
+    end if;
+    perform commandbus.join_batch(p_domain, p_batch_id, v_count);
+    insert into commandbus.command_bus_load_checkpoint (
+        batch_id, checkpoint_no, first_row, row_count, digest)
+    values (p_batch_id, p_checkpoint_no, p_first_row, v_count, p_digest);
+    update commandbus.command_bus_load l
+       set rows_committed = l.rows_committed + v_count, checkpoints_done = p_checkpoint_no,
+           status = 'loading', last_error = null, updated_at = clock_timestamp()
+     where l.batch_id = p_batch_id;
+    return 'committed';
+end $$;
+
+-- The source ended after p_rows rows: the batch may end from now on, and does so here if all its
+-- commands have ended already. A second seal changes nothing.
+create or replace function commandbus.seal_load(
+    p_domain text, p_batch_id uuid, p_rows int
+) returns void
+language plpgsql as $$
+declare
+    v_now   timestamptz := clock_timestamp();
+    v_load  commandbus.command_bus_load := commandbus.lock_load(p_domain, p_batch_id);
+    v_batch commandbus.command_bus_batch;
+begin
+    if v_load.rows_committed <> p_rows then
+        raise exception 'batch % has % rows and the source %', p_batch_id, v_load.rows_committed, p_rows
+            using errcode = 'CB003', hint = 'another loader is at work, or the source has changed';
+    end if;
+    if v_load.status = 'sealed' then
+        return;
+    end if;
+    update commandbus.command_bus_load l
+       set status = 'sealed', last_error = null, updated_at = v_now,
+           rows_dispatched = case l.start_mode when 'sealed' then 0 else l.rows_committed end
+     where l.batch_id = p_batch_id;
+    update commandbus.command_bus_batch b set total_sealed = true where b.batch_id = p_batch_id
+    returning b.* into v_batch;
+    if v_batch.completed_at is null and v_batch.total_count
+           = v_batch.completed_count + v_batch.failed_count + v_batch.canceled_count then
+        perform commandbus.close_batches(array[p_batch_id], v_now);
+    end if;
+end $$;
+
+-- Queues the held commands of the next p_limit rows of a sealed load; returns how many rows are
+-- behind it now. Whoever goes on after a crash, the loader or a chore, finds the rest.
+create or replace function commandbus.dispatch_load(
+    p_domain text, p_batch_id uuid, p_limit int
+) returns int
+language plpgsql
+set enable_seqscan = off
+as $$
+declare
+    v_load commandbus.command_bus_load := commandbus.lock_load(p_domain, p_batch_id);
+    v_last int := least(v_load.rows_dispatched + p_limit, v_load.rows_committed);
+    v_ids  uuid[];
+begin
+    if v_load.status <> 'sealed' then
+        raise exception 'the load of batch % is not complete', p_batch_id
+            using errcode = 'CB003', hint = 'resume it first';
+    end if;
+    if v_last = v_load.rows_dispatched then
+        return v_last;
+    end if;
+    -- By their numbers, which an index has: a search by state would step over all that is done.
+    v_ids := array(select c.command_id from commandbus.command_bus_command c
+                    where c.batch_id = p_batch_id and c.sequence_no > v_load.rows_dispatched
+                      and c.sequence_no <= v_last);
+    -- Waits for whoever cancels some of them just now; queue_held would leave those out.
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(v_ids) order by c.command_id for update;
+    perform commandbus.queue_held(p_domain, v_ids, array['scheduled']);
+    update commandbus.command_bus_load l
+       set rows_dispatched = v_last, updated_at = clock_timestamp() where l.batch_id = p_batch_id;
+    return v_last;
+end $$;
+
+-- Notes why a load stopped; what it committed stays, and it can be resumed.
+create or replace function commandbus.fail_load(
+    p_domain text, p_batch_id uuid, p_error text
+) returns void
+language sql as $$
+    update commandbus.command_bus_load l
+       set status = 'failed', last_error = p_error, updated_at = clock_timestamp()
+     where l.batch_id = p_batch_id and l.domain = p_domain and l.status <> 'sealed'
+$$;

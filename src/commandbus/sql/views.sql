@@ -1,0 +1,45 @@
+-- Views: the dashboard queries of document 002, for whatever draws charts. Read-only.
+--
+-- Loaded after the functions. Columns may be added at the end; to change or remove one, a migration
+-- drops the view first. The columns keep 002's words; batch_id is its parent_job_id.
+
+-- What waits to be sent again, by batch (null: commands without one).
+create or replace view commandbus.v_pending_retry as
+select c.batch_id, count(*) as pending_tasks, min(c.created_at) as oldest_task,
+       max(c.queue_attempt_count) as max_attempts, c.domain
+  from commandbus.command_bus_command c
+ where c.dispatch_status = 'pending_retry' and c.status = 'PENDING'
+ group by c.domain, c.batch_id;
+
+-- By day (UTC): how many batches were created, and how many of them are in their queue to the last
+-- command. avg_attempts is 0 for commands that were stored and queued in one transaction.
+create or replace view commandbus.v_batch_success_rate as
+select (b.created_at at time zone 'UTC')::date as date,
+       count(*) as total_batches,
+       count(*) filter (where s.unqueued = 0) as successful_batches,
+       sum(s.attempts) / nullif(sum(s.commands), 0) as avg_attempts,
+       count(*) filter (where s.unqueued = 0)::numeric / count(*) as success_rate,
+       b.domain
+  from commandbus.command_bus_batch b
+ cross join lateral (
+       select count(*) as commands, sum(c.queue_attempt_count)::numeric as attempts,
+              count(*) filter (where c.dispatch_status <> 'queued') as unqueued
+         from commandbus.command_bus_command c
+        where c.batch_id = b.batch_id) s
+ group by b.domain, (b.created_at at time zone 'UTC')::date;
+
+-- Of the last hour, by batch: where its commands are. `processing` is what a worker holds, marked
+-- or not.
+create or replace view commandbus.v_queue_lag as
+select c.batch_id,
+       count(*) filter (where c.dispatch_status = 'pending_queue' and c.status = 'PENDING') as pending,
+       count(*) filter (where c.dispatch_status = 'queued' and c.status = 'PENDING'
+                              and c.leased_by is null) as queued,
+       count(*) filter (where c.leased_by is not null) as processing,
+       count(*) filter (where c.status = 'COMPLETED') as completed,
+       count(*) filter (where c.dispatch_status = 'pending_retry' and c.status = 'PENDING')
+           as pending_retry,
+       c.domain
+  from commandbus.command_bus_command c
+ where c.created_at > now() - interval '1 hour'
+ group by c.domain, c.batch_id;

@@ -1,0 +1,55 @@
+"""A process that dispatches a batch and kills itself at a named moment.
+
+python -m tests.acceptance.dispatching MODE COUNT STEP [REMOTE_DSN]
+
+STEP is `verb:before` or `verb:after`, with a number for the n-th call (`queue_held:after:2`), or
+`never`. The verbs are those of the store, and `send` of the remote queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import uuid4
+
+from commandbus import BatchCommand, CommandBus, RemoteQueue
+
+
+def kill_at(owner: Any, verb: str, moment: str, call: int) -> None:
+    """SIGKILL this very process before or after the n-th call of a verb."""
+    real, calls = getattr(owner, verb), 0
+
+    async def deadly(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = await real(*args, **kwargs)
+        if calls == call and moment == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, verb, deadly)
+
+
+async def main() -> None:
+    mode, count, step, *remote_dsn = sys.argv[1:]
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(CommandBus.connect())
+        queue = None
+        if remote_dsn:
+            queue = await stack.enter_async_context(RemoteQueue.connect(remote_dsn[0]))
+        if step != "never":
+            verb, moment, *call = step.split(":")
+            owner: Any = queue if verb == "send" else bus._store
+            kill_at(owner, verb, moment, int(call[0]) if call else 1)
+        work = [BatchCommand("Work", uuid4(), {"n": n}) for n in range(int(count))]
+        await bus.dispatch_batch("shop", work, mode=mode, queue=queue)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

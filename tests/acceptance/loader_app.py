@@ -1,0 +1,29 @@
+"""A loader process: loads a file, or goes on with it, and says how it ended and what it took.
+
+python -m tests.acceptance.loader_app PATH BATCH_ID START CHECKPOINT_SIZE
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+from uuid import UUID
+
+from commandbus import CommandBus
+
+
+async def main() -> None:
+    path, batch_id, start, size = sys.argv[1:]
+    async with CommandBus.connect() as bus:
+        result = await bus.load_batch(
+            "shop", path, command_type="Work", start=start, batch_id=UUID(batch_id),
+            checkpoint_size=int(size),
+        )  # fmt: skip
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"status": result.status, "error": result.error, "peak_kb": peak_kb}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
