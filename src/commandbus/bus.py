@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.errors import InvalidInputError, InvalidNameError, InvalidSettingError
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
 from commandbus.models import (
     AuditEvent,
@@ -23,6 +23,7 @@ from commandbus.models import (
 from commandbus.naming import (
     INBOX,
     check_domain,
+    check_operator,
     check_reply_to,
     check_text,
     check_uuid,
@@ -69,7 +70,9 @@ class CommandBus:
         self._registry = HandlerRegistry()
         self._workers: set[Worker] = set()
         self._replies = Replies(store)
-        self._troubleshooting = Troubleshooting(store)
+        self._troubleshooting = Troubleshooting(
+            store, max_result_bytes=self._settings.max_payload_bytes
+        )
         self._reading = Reading(store)
 
     @classmethod
@@ -116,6 +119,8 @@ class CommandBus:
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
         exists if and only if that commits.
         """
+        if reply_to == INBOX:
+            raise InvalidNameError("replies to the inbox are for `call`; use <domain>.replies")
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
@@ -168,10 +173,11 @@ class CommandBus:
         """
         if not 0 < timeout <= 86_400:
             raise InvalidSettingError(f"timeout is {timeout!r}; use seconds from 0 to 86,400")
-        sent = await self.send(
+        command = self._preparer.command(
             domain, command_type, command_id or uuid4(), data, INBOX, correlation_id
         )
-        return await self._replies.wait(domain, sent, timeout)
+        await self._store.send(domain, [command])
+        return await self._replies.wait(domain, command.command_id, timeout)
 
     async def cancel(
         self,
@@ -187,7 +193,7 @@ class CommandBus:
             check_domain(domain),
             [check_uuid(command_id)],
             reason=redact_text(check_text(reason, "reason")),
-            actor=operator,
+            actor=check_operator(operator),
             conn=conn,
         )
 
@@ -286,7 +292,7 @@ class CommandBus:
         vt_seconds: int = 30,
         batch_size: int = 100,
         wait: bool = True,
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply]:
         """Consume replies: `async for reply in bus.replies("payments")`.
 
         A reply is acknowledged once the next one is asked for; after a crash it comes again. With
