@@ -54,6 +54,15 @@ async def running(listener: PostgresListener) -> AsyncIterator[None]:
         assert task.cancelled()
 
 
+async def until_listening_on(
+    listener: PostgresListener, made: list[psycopg.AsyncConnection[Any]], number: int
+) -> None:
+    """Wait until the listener listens on its n-th connection."""
+    await until(
+        lambda: len(made) == number and listener.listening.is_set(), f"session {number} listens"
+    )
+
+
 async def ring(conn: Conn, channel: str) -> None:
     await conn.execute("select pg_notify(%s, '')", (channel,))
 
@@ -80,9 +89,7 @@ async def test_a_notification_wakes_those_who_subscribed_to_its_channel(
     assert not listener.listening.is_set()
 
 
-async def test_a_channel_may_be_added_while_listening_and_left_again(
-    dsn: str, conn: Conn
-) -> None:
+async def test_a_channel_may_be_added_while_listening_and_left_again(dsn: str, conn: Conn) -> None:
     first, second = Bell(), Bell()
     listener = PostgresListener(connector(dsn), probe_seconds=60.0)
     listener.subscribe("one", first.ring)
@@ -112,8 +119,8 @@ async def test_a_killed_session_is_replaced_and_everyone_is_woken(
     listener = PostgresListener(connector(dsn, made))
     listener.subscribe("shop", bell.ring)
     async with running(listener):
-        for round_number in (1, 2, 3):
-            await until(lambda n=round_number: len(made) == n and listener.listening.is_set())
+        for number in (1, 2, 3):
+            await until_listening_on(listener, made, number)
             seen = bell.rings
             pid = made[-1].info.backend_pid
             await conn.execute("select pg_terminate_backend(%s, 5000)", (pid,))
@@ -208,7 +215,7 @@ async def test_a_session_that_does_not_listen_is_found_by_the_probe(
     listener = PostgresListener(connect_deaf, probe_seconds=0.01)
     listener.subscribe("shop", bell.ring)
     async with running(listener):
-        await until(lambda: len(made) == 2 and listener.listening.is_set(), "a second session")
+        await until_listening_on(listener, made, 2)
         await bell.until_rung(1)
         await ring(conn, "shop")
         await bell.until_rung(2)
@@ -240,7 +247,7 @@ async def test_a_session_that_answers_no_probe_is_given_up(
     listener = PostgresListener(connect_mute, probe_seconds=0.01)
     listener.subscribe("shop", Bell().ring)
     async with running(listener):
-        await until(lambda: len(made) == 2 and listener.listening.is_set(), "a second session")
+        await until_listening_on(listener, made, 2)
 
 
 async def test_a_cancelled_listener_ends_even_when_a_channel_was_just_added(dsn: str) -> None:

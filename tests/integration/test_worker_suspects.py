@@ -48,6 +48,9 @@ class Floor:
         self.beside: dict[UUID, set[UUID]] = {}
         self.gate = asyncio.Event()
 
+    async def until_started(self, number: int) -> None:
+        await until(lambda: len(self.started) == number, f"start {number}")
+
     async def handle(self, command: Command, ctx: HandlerContext) -> None:
         mine = command.command_id
         self.started.append(mine)
@@ -105,7 +108,7 @@ async def test_a_suspect_that_lapses_again_is_blamed(bus: CommandBus, conn: Conn
 
     for attempt in (1, 2, 3):
         worker = asyncio.create_task(bus.run_worker("shop"))
-        await until(lambda n=attempt: len(floor.started) == n, "the suspect")
+        await floor.until_started(attempt)
         assert await has_started_alone(conn, suspect)
         assert (await look(bus, suspect)).attempts == attempt
         # As if the process had died: the handler never ends, the lease lapses, ...
@@ -118,9 +121,7 @@ async def test_a_suspect_that_lapses_again_is_blamed(bus: CommandBus, conn: Conn
         # ... and nobody gave it back.
         await lapse(conn)
     async with working(bus, "shop"):
-        row = await until_status(
-            bus, "shop", suspect, CommandStatus.IN_TROUBLESHOOTING_QUEUE
-        )
+        row = await until_status(bus, "shop", suspect, CommandStatus.IN_TROUBLESHOOTING_QUEUE)
     assert (row.last_error_code, row.attempts) == ("LEASE_EXPIRED", 3)
     assert len(floor.started) == 3
 

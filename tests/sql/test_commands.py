@@ -280,8 +280,11 @@ async def test_a_message_of_an_ended_command_is_archived_and_nothing_runs(
         "select pgmq.send('payments__commands', %s)",
         Jsonb({"command_id": str(held.command_id), "data": {}}),
     )
+    # The row names this very message, so that nothing but its state stands in the way.
+    await db.rows("update commandbus.command_bus_command set msg_id = %s", stray)
+    before = await db.command(held.command_id)
     assert await db.receive() == []
-    assert await db.status(held.command_id) == status
+    assert await db.command(held.command_id) == before
     assert await db.queued() == []
     assert stray in await db.archived()
 
@@ -310,6 +313,18 @@ async def test_a_second_message_of_a_live_command_is_archived_and_runs_nothing(d
     assert held.msg_id != stray
     assert await db.archived() == [stray]
     assert await db.status(command_id) == "IN_PROGRESS"
+
+
+async def test_a_second_message_cannot_take_the_lease_of_a_command_that_runs(db: Session) -> None:
+    held = await db.put("IN_PROGRESS")
+    stray = await db.value(
+        "select pgmq.send('payments__commands', %s)",
+        Jsonb({"command_id": str(held.command_id), "data": {}}),
+    )
+    before = await db.command(held.command_id)
+    assert await db.receive(worker="w2") == []
+    assert await db.command(held.command_id) == before
+    assert await db.archived() == [stray]
 
 
 async def test_an_extension_moves_the_lease_and_the_message(db: Session) -> None:

@@ -29,6 +29,9 @@ class Bench:
     def _note(self, leases: Sequence[Lease]) -> None:
         self.ended.extend(leases)
 
+    async def until_settling(self, number: int) -> None:
+        await soon(lambda: len(self.store.settled) == number)
+
     def put(self, number: int = 1, **changes: object) -> list[Outcome]:
         made = [Outcome(a_lease(), OutcomeKind.COMPLETE, **changes) for _ in range(number)]  # type: ignore[arg-type]
         for outcome in made:
@@ -72,7 +75,7 @@ async def test_outcomes_gather_while_commits_are_in_flight(bench: Bench) -> None
     bench.store.settle_gate = asyncio.Event()
     for number in range(1, FLUSHERS + 1):
         bench.put()
-        await soon(lambda n=number: len(bench.store.settled) == n)
+        await bench.until_settling(number)
     late = bench.put(5)
     await turns()
     assert len(bench.store.settled) == FLUSHERS
@@ -82,9 +85,7 @@ async def test_outcomes_gather_while_commits_are_in_flight(bench: Bench) -> None
     assert bench.store.settled[FLUSHERS:] == [late]
 
 
-async def test_a_group_has_an_upper_limit(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_has_an_upper_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completer_module, "MAX_GROUP", 3)
     bench.put(8)
     await bench.completer.drained()

@@ -160,7 +160,7 @@ class Dispatcher:
         if task is not None:
             _log.warning("handler of %s is cancelled: %s", lease.command_id, why)
             self._lost.add(key)
-            task.cancel()
+            _cancel(task)
         for waiting in (self._buffer, self._suspects):
             for held in [held for held in waiting if _key_of(held) == key]:
                 waiting.remove(held)
@@ -181,7 +181,7 @@ class Dispatcher:
     def cancel_running(self) -> None:
         """Cancel the handlers that are still running; their commands go back to the queue."""
         for task in self._running.values():
-            task.cancel()
+            _cancel(task)
 
     def shutdown_threads(self) -> None:
         """Let go of the threads of sync handlers; one that still runs ends with the process."""
@@ -375,6 +375,12 @@ class _RollBackError(Exception):
 
 def _key_of(lease: Lease) -> _Key:
     return lease.command_id, lease.lease_epoch
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    # After the task's first step, which is ahead in the line: one that is cancelled before it
+    # would end without a word, and its command would count as running for ever.
+    asyncio.get_running_loop().call_soon(task.cancel)
 
 
 def _is_being_cancelled() -> bool:
