@@ -59,7 +59,7 @@ def server() -> Iterator[Server]:
     embedded = EmbeddedPostgres(
         folder,
         # A crash of the machine may cost these databases; kills of the server may not.
-        settings={"fsync": "off", "max_connections": "300", "log_min_duration_statement": "-1"},
+        settings={"fsync": "off", "max_connections": "300", "autovacuum": "off"},
     )
     embedded.start()
     yield Server(embedded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -360,7 +361,7 @@ async def test_two_first_sends_into_a_new_domain_create_its_queues_once(
     assert len(await db.queued()) == 2
 
 
-HELD: dict[str, dict[str, object]] = {
+HELD: dict[str, dict[str, Any]] = {
     "complete_commands(%s, %s)": {"data": None},
     "retry_commands(%s, %s)": {"delay_seconds": 1, **FAILURE},
     "park_commands(%s, %s)": {"reason": "PERMANENT", **FAILURE},
