@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from commandbus.bus import CommandBus
+from commandbus.models import Reply
 
 Answer = TypeVar("Answer")
 
@@ -50,13 +51,28 @@ class BlockingBus:
             thread.join()
             loop.close()
 
+    def replies(self, *args: Any, **kwargs: Any) -> Iterator[Reply]:
+        """Consume replies with a plain `for`; otherwise as CommandBus.replies."""
+        stream = self._bus.replies(*args, **kwargs)
+        try:
+            while True:
+                try:
+                    yield self._wait(anext(stream))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._wait(stream.aclose())
+
+    def _wait(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._bus, name)
         if not inspect.iscoroutinefunction(method):
             return method
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop).result()
+            return self._wait(method(*args, **kwargs))
 
         return call
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from commandbus.batches.completion import Completions
 from commandbus.batches.coordination import Coordination
 from commandbus.batches.dispatch_verbs import DispatchVerbs
 from commandbus.batches.verbs import BatchVerbs
-from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.errors import InvalidInputError, InvalidNameError, InvalidSettingError
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
 from commandbus.maintenance import maintenance_of
 from commandbus.models import (
@@ -24,6 +24,7 @@ from commandbus.models import (
 from commandbus.naming import (
     INBOX,
     check_domain,
+    check_operator,
     check_reply_to,
     check_text,
     check_uuid,
@@ -71,7 +72,9 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         self._registry = HandlerRegistry()
         self._workers: set[Worker] = set()
         self._replies = Replies(store)
-        self._troubleshooting = Troubleshooting(store)
+        self._troubleshooting = Troubleshooting(
+            store, max_result_bytes=self._settings.max_payload_bytes
+        )
         self._reading = Reading(store)
         self._completions = Completions(store, self._replies.listener)
         self._batches = Batches(store, self._preparer, self._settings, self._completions)
@@ -121,6 +124,8 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
         exists if and only if that commits.
         """
+        if reply_to == INBOX:
+            raise InvalidNameError("replies to the inbox are for `call`; use <domain>.replies")
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
@@ -173,10 +178,11 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         """
         if not 0 < timeout <= 86_400:
             raise InvalidSettingError(f"timeout is {timeout!r}; use seconds from 0 to 86,400")
-        sent = await self.send(
+        command = self._preparer.command(
             domain, command_type, command_id or uuid4(), data, INBOX, correlation_id
         )
-        return await self._replies.wait(domain, sent, timeout)
+        await self._store.send(domain, [command])
+        return await self._replies.wait(domain, command.command_id, timeout)
 
     async def cancel(
         self,
@@ -192,7 +198,7 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
             check_domain(domain),
             [check_uuid(command_id)],
             reason=redact_text(check_text(reason, "reason")),
-            actor=operator,
+            actor=check_operator(operator),
             conn=conn,
         )
 
@@ -293,7 +299,7 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         vt_seconds: int = 30,
         batch_size: int = 100,
         wait: bool = True,
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply]:
         """Consume replies: `async for reply in bus.replies("payments")`.
 
         A reply is acknowledged once the next one is asked for; after a crash it comes again. With

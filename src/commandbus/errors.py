@@ -42,6 +42,19 @@ from uuid import UUID
 class CommandBusError(Exception):
     """The root of all errors of this package."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make every error survive the way to another process, whatever its __init__ takes."""
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(
+    kind: type[CommandBusError], args: tuple[Any, ...], state: dict[str, Any]
+) -> CommandBusError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class HandlerError(CommandBusError):
     """A failure that a handler reports on purpose, with a code that operators can group by."""
@@ -151,7 +164,7 @@ class HandlerNotFoundError(CommandBusError):
 
 
 class ReplyTimeoutError(CommandBusError, TimeoutError):
-    """No reply in time. The command itself goes on; its reply will still be published."""
+    """No reply in time. The command itself goes on; `commandbus show` tells what became of it."""
 
 
 class DatabaseError(CommandBusError):

@@ -178,7 +178,7 @@ class HandlerContext:
         Leases are extended by themselves while the handler runs; call this before something that
         stops the whole process from running.
         """
-        if not 0 < seconds <= 43_200:
+        if not 1 <= seconds <= 43_200:
             raise InvalidSettingError(f"seconds is {seconds!r}; use 1 to 43,200 (12 hours)")
         await self._extend(self.lease, seconds)
 

@@ -58,8 +58,8 @@ def check_command_type(command_type: Any) -> str:
 
 def check_reply_to(reply_to: Any) -> str:
     """Return the logical reply queue (or NO_REPLY), or raise InvalidNameError."""
-    if reply_to in {NO_REPLY, INBOX}:
-        return str(reply_to)
+    if isinstance(reply_to, str) and reply_to in {NO_REPLY, INBOX}:
+        return reply_to
     segments = reply_to.split(".") if isinstance(reply_to, str) else []
     if (
         not segments
@@ -99,6 +99,11 @@ def check_text(value: Any, what: str, *, max_length: int = 2_000) -> str:
     if "\x00" in value or len(value) > max_length or not _is_encodable(value):
         raise InvalidInputError(f"{what} must be plain text of at most {max_length} characters")
     return value
+
+
+def check_operator(operator: Any) -> str | None:
+    """Return the name of who acts, for the audit; None if nobody said."""
+    return None if operator is None else check_text(operator, "operator", max_length=200)
 
 
 def _is_encodable(value: str) -> bool:

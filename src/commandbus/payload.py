@@ -91,10 +91,10 @@ def _check(value: Any, path: str, depth: int) -> None:
         for key, item in value.items():
             if type(key) is not str:
                 raise InvalidPayloadError(
-                    f"{path} has a key {key!r} that is not text; JSON keys are text"
+                    f"{path} has a key that is a {type(key).__name__}, not text; use str(key)"
                 )
             _check_text(key, f"a key of {path}")
-            _check(item, f"{path}.{key}", depth + 1)
+            _check(item, f"{path}.{key if len(key) <= 40 else key[:39] + '…'}", depth + 1)
     elif isinstance(value, list | tuple):
         _check_depth(path, depth)
         for index, item in enumerate(value):

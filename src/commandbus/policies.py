@@ -8,7 +8,7 @@ from typing import Literal
 
 from commandbus.errors import InvalidSettingError, PermanentCommandError
 from commandbus.models import Failure, ParkReason
-from commandbus.redaction import redact_details, redact_text
+from commandbus.redaction import redact_details, redact_text, text_of
 
 DEFAULT_MAX_ATTEMPTS = 3
 #: Seconds after the first, second, third failure; the last one repeats.
@@ -37,13 +37,16 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         check_max_attempts(self.max_attempts)
+        if not _is_schedule(self.backoff_schedule):
+            raise InvalidSettingError(
+                f"backoff_schedule is {self.backoff_schedule!r}; use a list of seconds, each from "
+                f"0 to {MAX_BACKOFF_SECONDS:,.0f}"
+            )
         object.__setattr__(self, "backoff_schedule", tuple(self.backoff_schedule))
-        for seconds in self.backoff_schedule:
-            if not 0 <= seconds <= MAX_BACKOFF_SECONDS:
-                raise InvalidSettingError(
-                    f"backoff_schedule has {seconds!r}; use seconds from 0 to "
-                    f"{MAX_BACKOFF_SECONDS:,.0f}"
-                )
+        if not _are_exceptions(self.permanent_errors):
+            raise InvalidSettingError(
+                f"permanent_errors is {self.permanent_errors!r}; use a tuple of exception classes"
+            )
         if self.when_exhausted not in {"troubleshoot", "fail"}:
             raise InvalidSettingError(
                 f"when_exhausted is {self.when_exhausted!r}; use 'troubleshoot' or 'fail'"
@@ -109,8 +112,20 @@ def describe_failure(error: BaseException, policy: RetryPolicy) -> Failure:
     return Failure(
         error_type=PERMANENT if is_permanent(error, policy) else TRANSIENT,
         code=redact_text(str(code if isinstance(code, str) else type(error).__name__), 200),
-        message=redact_text(message if isinstance(message, str) else str(error)),
+        message=redact_text(message if isinstance(message, str) else text_of(error)),
         details=redact_details(details) if isinstance(details, dict) else None,
+    )
+
+
+def _is_schedule(value: object) -> bool:
+    return isinstance(value, Sequence) and all(
+        type(seconds) in {int, float} and 0 <= seconds <= MAX_BACKOFF_SECONDS for seconds in value
+    )
+
+
+def _are_exceptions(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
     )
 
 

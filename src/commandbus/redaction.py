@@ -21,18 +21,24 @@ SENSITIVE_KEYS = (
     "api_key", "apikey", "authorization", "cookie", "session_id", "connection_string",
 )  # fmt: skip
 
-_KEY = r"[\w.-]*(?:" + "|".join(re.escape(key) for key in SENSITIVE_KEYS) + r"|dsn)[\w.-]*"
-_VALUE = r"(?:\"[^\"]*\"|'[^']*'|(?!bearer\b|basic\b)[^\s,;&}\]]+)"
+#: Characters of a text that are looked at; what is shown is shorter still.
+MAX_SCANNED_TEXT = 65_536
+
+# No pattern may begin with an open repetition, and each repetition has an end: an error text of
+# some hundred kilobytes must not keep a worker busy for minutes.
+_KEY = "(?:" + "|".join(re.escape(key) for key in SENSITIVE_KEYS) + r"|dsn)[\w.-]{0,64}"
+_QUOTED = r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)"
+_VALUE = rf"(?:{_QUOTED}|(?!bearer\b|basic\b)[^\s,;&}}\]]+)"
 _PRIVATE_KEY = r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 _HEAD = rf"\g<head>{MASK}"
 _PATTERNS = (
-    # user:password@host in any address
-    (re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@]+(?=@)", re.I), _HEAD),
+    # user:password@host in any address; a password may contain an @ that nobody escaped
+    (re.compile(r"(?P<head>://[^\s:/@]{0,200}:)\S{1,4000}(?=@)"), _HEAD),
     (re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]+", re.I), _HEAD),
     (re.compile(r"\bcb_[A-Za-z0-9]+_[A-Za-z0-9_-]+"), MASK),
     (re.compile(_PRIVATE_KEY, re.S), MASK),
     # key=value, key: value, "key": "value"
-    (re.compile(rf"(?P<head>\b{_KEY}[\"']?\s*[=:]\s*){_VALUE}", re.I), _HEAD),
+    (re.compile(rf"(?P<head>{_KEY}[\"']?\s{{0,20}}[=:]\s{{0,20}}){_VALUE}", re.I), _HEAD),
 )
 
 
@@ -44,7 +50,7 @@ def is_sensitive_key(key: str) -> bool:
 
 def redact_text(text: str, max_length: int = MAX_ERROR_TEXT) -> str:
     """Mask secrets in a text, make it storable, and cut it."""
-    text = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    text = text[:MAX_SCANNED_TEXT].replace("\x00", "\N{REPLACEMENT CHARACTER}")
     text = text.encode("utf-8", "replace").decode()
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
@@ -66,11 +72,19 @@ def redact_value(value: Any, depth: int = 0) -> Any:
         return [redact_value(item, depth + 1) for item in value]
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else str(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return redact_text(str(value))
+    if isinstance(value, int) and abs(value) < 2**53:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return redact_text(text_of(value))
+
+
+def text_of(value: Any) -> str:
+    """The text of anything, also of a value whose __str__ fails: errors of handlers may be so."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  (whatever a __str__ of somebody else's raises)
+        return f"<{type(value).__name__} that has no text>"
 
 
 def redact_details(details: Mapping[str, Any]) -> dict[str, Any]:

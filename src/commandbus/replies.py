@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -79,7 +79,7 @@ class Replies:
 
     async def stream(
         self, queue: str, *, vt_seconds: int, batch_size: int, wait: bool
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply]:
         """Yield replies; each counts as consumed when the next one is asked for.
 
         Acknowledged in groups. If the consumer fails, what it was given last (after a crash: the

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from commandbus.errors import InvalidSettingError
+from commandbus.errors import InvalidNameError, InvalidSettingError
+from commandbus.naming import INBOX, NO_REPLY, check_reply_to
 
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
+_SCHEMA = re.compile(r"(?!pgmq\Z|pg_)[a-z_][a-z0-9_]{0,62}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,16 @@ class Settings:
         _check_range(self, "statement_timeout_seconds", 0.1, 3_600)
         if not _SCHEMA.match(str(self.schema)):
             raise InvalidSettingError(
-                f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first"
+                f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, not pgmq or pg_*"
+            )
+        if type(self.mark_in_progress) is not bool:
+            raise InvalidSettingError(
+                f"mark_in_progress is {self.mark_in_progress!r}; use True or False"
+            )
+        if not _is_reply_setting(self.replies):
+            raise InvalidSettingError(
+                f"replies is {self.replies!r}; use 'domain', 'none' or the name of a queue, for "
+                "example 'shared.replies'"
             )
         if self.command_id_scope not in {"domain", "global"}:
             raise InvalidSettingError(
@@ -100,6 +110,9 @@ class Settings:
         return replace(cls(**values), **overrides)
 
 
+_WHOLE_NUMBERS = {spec.name for spec in fields(Settings) if type(spec.default) is int}
+
+
 def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
     """Refuse a concurrency or a visibility timeout that cannot be meant."""
     if type(concurrency) is not int or not 1 <= concurrency <= 10_000:
@@ -114,8 +127,19 @@ def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
 
 def _check_range(settings: Settings, name: str, low: float, high: float) -> None:
     value = getattr(settings, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InvalidSettingError(f"{name} is {value!r}; use a number from {low:,} to {high:,}")
+    is_whole = name in _WHOLE_NUMBERS
+    if type(value) not in ({int} if is_whole else {int, float}) or not low <= value <= high:
+        kind = "whole number" if is_whole else "number"
+        raise InvalidSettingError(f"{name} is {value!r}; use a {kind} from {low:,} to {high:,}")
+
+
+def _is_reply_setting(replies: Any) -> bool:
+    if replies in ("domain", "none"):
+        return True
+    try:
+        return check_reply_to(replies) not in {NO_REPLY, INBOX}
+    except InvalidNameError:
+        return False
 
 
 def _parse(name: str, text: str, default: Any) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commandbus.embedded import EmbeddedPostgres
-from commandbus.errors import SchemaMissingError
+from commandbus.errors import InvalidSettingError, SchemaMissingError
 from commandbus.settings import Settings
 from commandbus.store.base import Store
 from commandbus.store.connection import AsyncPool, ConnectionSource
@@ -31,13 +31,30 @@ def find_dsn(dsn: str | None) -> str | None:
     return dsn or os.environ.get(DSN_VARIABLE) or None
 
 
+def refuse_both(dsn: str | None, data_dir: Path | None) -> None:
+    """An address always wins over the embedded server; a folder beside it would be ignored."""
+    if dsn is not None and data_dir is not None:
+        raise InvalidSettingError(
+            "a database address (--dsn or COMMANDBUS_DSN) and a folder for the embedded server "
+            "(--data-dir) name two databases; use one of them"
+        )
+
+
 @asynccontextmanager
 async def database(dsn: str | None, data_dir: Path | None = None) -> AsyncIterator[str]:
     """The address of the database: what was asked for, or an embedded server while in use."""
     found = find_dsn(dsn)
     if found is not None:
+        refuse_both(found, data_dir)
         yield found
         return
+    async with embedded_database(data_dir) as address:
+        yield address
+
+
+@asynccontextmanager
+async def embedded_database(data_dir: Path | None = None) -> AsyncIterator[str]:
+    """The address of the embedded server, whatever COMMANDBUS_DSN says, while in use."""
     server = EmbeddedPostgres(data_dir)
     address = await asyncio.to_thread(server.start)
     try:

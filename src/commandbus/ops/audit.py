@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 from commandbus.errors import InvalidSettingError
@@ -38,6 +39,12 @@ class Reading:
             check_domain(criteria.domain)
         if criteria.command_type is not None:
             check_command_type(criteria.command_type)
+        for name in ("batch_id", "correlation_id"):
+            if getattr(criteria, name) is not None:
+                check_uuid(getattr(criteria, name), name)
+        for name in ("created_after", "created_before"):
+            if not isinstance(getattr(criteria, name), datetime | None):
+                raise InvalidSettingError(f"{name} must be a datetime, with a time zone")
         check_page(limit, offset)
         return await self._store.query_commands(criteria, limit=limit, offset=offset)
 

@@ -6,7 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.models import TroubleshootingItem
-from commandbus.naming import check_command_type, check_domain, check_text, check_uuid
+from commandbus.naming import (
+    check_command_type,
+    check_domain,
+    check_operator,
+    check_text,
+    check_uuid,
+)
 from commandbus.ops.paging import check_page
 from commandbus.payload import encode_json
 from commandbus.redaction import redact_text
@@ -16,8 +22,9 @@ from commandbus.store.base import Store
 class Troubleshooting:
     """The operator's verbs. Of two at once one wins, the other gets InvalidOperationError."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, max_result_bytes: int) -> None:
         self._store = store
+        self._max_result_bytes = max_result_bytes
 
     async def list(
         self, domain: str, *, command_type: str | None, limit: int, offset: int
@@ -38,7 +45,7 @@ class Troubleshooting:
         await self._store.operator_retry(
             check_domain(domain),
             [check_uuid(command_id)],
-            actor=_actor(operator),
+            actor=check_operator(operator),
             reset_attempts=reset_attempts,
         )
 
@@ -50,7 +57,7 @@ class Troubleshooting:
             check_domain(domain),
             [check_uuid(command_id)],
             reason=redact_text(check_text(reason, "reason")),
-            actor=_actor(operator),
+            actor=check_operator(operator),
         )
 
     async def complete(
@@ -60,10 +67,6 @@ class Troubleshooting:
         await self._store.operator_complete(
             check_domain(domain),
             [check_uuid(command_id)],
-            result=encode_json(result_data, what="result_data"),
-            actor=_actor(operator),
+            result=encode_json(result_data, what="result_data", max_bytes=self._max_result_bytes),
+            actor=check_operator(operator),
         )
-
-
-def _actor(operator: str | None) -> str | None:
-    return None if operator is None else check_text(operator, "operator", max_length=200)

@@ -90,14 +90,12 @@ class PostgresListener:
             await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
-            if not task.done():
-                task.cancel()
-            # The cancelled read leaves the connection usable; anything else is a lost connection.
-            try:
-                await task
-            except asyncio.CancelledError:
-                if not self._changed.is_set():
-                    raise
+            task.cancel()
+            # Not `await task`: it could not tell our own cancellation from that of the read.
+            await asyncio.wait({task})
+        # The cancelled read leaves the connection usable; anything else is a lost connection.
+        if not task.cancelled():
+            task.result()
 
     async def _drain(self, stream: Any) -> None:
         async for notify in stream:

@@ -133,16 +133,17 @@ async def run(conn: psycopg.AsyncConnection[Any], statement: Statement, params: 
 
 async def run_on_foreign(conn: Any, statement: Statement, params: Row) -> list[Row]:
     """Run a statement in the transaction of the caller's own connection."""
-    origin = _origin(conn)
-    if origin == "psycopg":
-        if isinstance(conn, psycopg.AsyncConnection):
-            cursor = conn.cursor(row_factory=tuple_row)
-            await cursor.execute(statement.psycopg, params)
-            return await cursor.fetchall() if cursor.description else []
+    if isinstance(conn, psycopg.AsyncConnection):
+        cursor = conn.cursor(row_factory=tuple_row)
+        await cursor.execute(statement.psycopg, params)
+        return await cursor.fetchall() if cursor.description else []
+    if isinstance(conn, psycopg.Connection):
         return await asyncio.to_thread(_run_blocking, conn, statement, params)
-    if origin == "sqlalchemy":
+    origin = _origin(conn)
+    # Engines, pools and session factories come from the same packages, and have no transaction.
+    if origin == "sqlalchemy" and hasattr(conn, "execute"):
         return await _run_sqlalchemy(conn, statement, params)
-    if origin == "asyncpg":
+    if origin == "asyncpg" and hasattr(conn, "is_in_transaction"):
         return [tuple(row) for row in await conn.fetch(statement.asyncpg, *params)]
     raise InvalidInputError(
         f"conn is a {type(conn).__module__}.{type(conn).__name__}; use a psycopg, SQLAlchemy or "
@@ -154,7 +155,7 @@ def _origin(conn: Any) -> str | None:
     # An asyncpg connection from a pool is a proxy of the same package.
     for base in type(conn).__mro__:
         package = base.__module__.partition(".")[0]
-        if package in {"psycopg", "sqlalchemy", "asyncpg"}:
+        if package in {"sqlalchemy", "asyncpg"}:
             return package
     return None
 
@@ -185,7 +186,7 @@ async def _resolve(value: Any) -> Any:
 
 
 _PASSWORD = re.compile(
-    r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)|(://[^:/@\s]*:)([^@\s]+)(@)", re.I
+    r"(password\s*=\s*)('(?:[^'\\]|\\.)*(?:'|\Z)|(?:\\.|\S)+)|(://[^:/@\s]*:)(\S+)(@)", re.I
 )
 
 

@@ -134,8 +134,10 @@ async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> lis
             await conn.execute(record.encode())
             applied.append(f"{migration.version:04}_{migration.name}")
         _refuse_newer(known, _package_version())
-        await _execute_script(conn, _in_schema(function_text(), settings.schema))
-        await _execute_script(conn, _in_schema(_functions_record(), settings.schema))
+        if max(known, default=0) <= _package_version():
+            # Otherwise the functions are those of a newer package, which must not be replaced.
+            await _execute_script(conn, _in_schema(function_text(), settings.schema))
+            await _execute_script(conn, _in_schema(_functions_record(), settings.schema))
     return applied
 
 
@@ -163,17 +165,17 @@ async def schema_status(conn: psycopg.AsyncConnection[Any], settings: Settings) 
 async def check_schema(conn: psycopg.AsyncConnection[Any], settings: Settings) -> None:
     """Raise if this version cannot work with what the database has."""
     known = await _applied(conn, settings)
-    package = _package_version()
     if not known:
         raise SchemaMissingError(
             f"the database has no schema {settings.schema!r}; run `commandbus db init`"
         )
-    if max(known) < package:
+    _refuse_newer(known, _package_version())
+    missing = [m.version for m in migrations() if m.version not in known]
+    if missing:
         raise SchemaTooOldError(
-            f"the schema is at version {max(known)}, this package needs {package}; "
+            f"the schema is at version {max(known)}, this package needs {max(missing)}; "
             "run `commandbus db migrate`"
         )
-    _refuse_newer(known, package)
     scope = (await _settings(conn, settings)).get("command_id_scope")
     if scope != settings.command_id_scope:
         raise InvalidSettingError(

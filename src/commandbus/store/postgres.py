@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import ceil
 from typing import Any, cast
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from commandbus.errors import DuplicateCommandError
+from commandbus.errors import DuplicateCommandError, InvalidPayloadError
 from commandbus.models import (
     AuditEvent,
     BatchMetadata,
@@ -83,10 +84,10 @@ class PostgresStore(PostgresLoading, PostgresDispatch):
         chunks = [commands[start : start + size] for start in range(0, len(commands), size)]
         with translated(domain):
             if conn is not None:
-                for chunk in chunks:
-                    params = (domain, documents.sends(chunk), batch_id)
-                    rows = await run_on_foreign(conn, self._sql["offer"], params)
-                    _raise_if_known(domain, rows)
+                # One call whatever the size: were it cut, a caller who catches the duplicate of a
+                # later chunk would commit the earlier ones.
+                params = (domain, documents.sends(commands), batch_id)
+                _raise_if_known(domain, await run_on_foreign(conn, self._sql["offer"], params))
                 return
             async with self._pool.connection() as own:
                 if len(chunks) == 1:
@@ -141,7 +142,7 @@ class PostgresStore(PostgresLoading, PostgresDispatch):
         return bool(rows[0][0])
 
     async def extend(self, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
-        rows = await self._call("extend", (domain, documents.leases(leases), round(seconds)))
+        rows = await self._call("extend", (domain, documents.leases(leases), ceil(seconds)))
         return {row[0] for row in rows}
 
     @asynccontextmanager
@@ -388,7 +389,10 @@ def _metadata(row: Row) -> CommandMetadata:
 
 
 def _troubleshooting_item(row: Row) -> TroubleshootingItem:
-    data = None if row[14] is None else decode_payload(row[14])
+    try:
+        data = None if row[14] is None else decode_payload(row[14])
+    except InvalidPayloadError:
+        data = None  # it may be the very reason why the command is here
     values = cast("Any", (*row[:3], ParkReason(row[3]), *row[4:14], data))
     return TroubleshootingItem(*values)
 

@@ -7,12 +7,10 @@ run alone, one by one, so that the culprit is known and its neighbours are not b
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -35,15 +33,20 @@ from commandbus.policies import (
     describe_failure,
 )
 from commandbus.store.base import Store
+from commandbus.worker.threads import HandlerThreads
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
 PREFETCH_SECONDS = 0.05
 #: A suspect waits so long for running handlers to end; then it runs beside them, unconfirmed.
+#: One that runs alone keeps the others waiting for so long.
 SUSPECT_PATIENCE_SECONDS = 5.0
 #: Unstarted commands go back to the queue after this, when the handlers have become slow.
 MAX_BUFFERED_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.worker")
+
+# A command may be leased again while the handler of its lost lease still runs.
+_Key = tuple[UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,11 @@ class Dispatcher:
         max_result_bytes: int,
         default_policy: RetryPolicy,
         prepare: SendPreparer,
+        transactions: Store,
         links: Links,
     ) -> None:
         self._store = store
+        self._transactions = transactions
         self._registry = registry
         self._concurrency = concurrency
         self._max_prefetch = max_prefetch
@@ -84,15 +89,16 @@ class Dispatcher:
         self._buffered_since = time.monotonic()
         self._suspects: deque[Lease] = deque()
         self._suspects_since = 0.0
-        self._running: dict[UUID, asyncio.Task[None]] = {}
-        self._lost: set[UUID] = set()
+        self._alone: _Key | None = None  # the suspect that nothing may run beside
+        self._running: dict[_Key, asyncio.Task[None]] = {}
+        self._lost: set[_Key] = set()
         self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._finished = 0
         self._rate = 0.0  # handlers per second, smoothed
         self._rate_at = time.monotonic()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: HandlerThreads | None = None
 
     # -- room
 
@@ -103,7 +109,7 @@ class Dispatcher:
 
     def wanted(self) -> int:
         """How many commands to lease now."""
-        if self._is_closing or self._suspects:
+        if self._is_closing or self._suspects or self._alone in self._running:
             return 0
         ahead = self._prefetch()
         if self._links.backlog() > 2 * (self._concurrency + self._max_prefetch):
@@ -147,16 +153,17 @@ class Dispatcher:
             self.release(self._buffer)
             self._buffer.clear()
 
-    def lose(self, command_id: UUID, why: str) -> None:
+    def lose(self, lease: Lease, why: str) -> None:
         """Stop working on a command that is not ours any more."""
-        task = self._running.get(command_id)
+        key = _key_of(lease)
+        task = self._running.get(key)
         if task is not None:
-            _log.warning("handler of %s is cancelled: %s", command_id, why)
-            self._lost.add(command_id)
-            task.cancel()
+            _log.warning("handler of %s is cancelled: %s", lease.command_id, why)
+            self._lost.add(key)
+            _cancel(task)
         for waiting in (self._buffer, self._suspects):
-            for lease in [lease for lease in waiting if lease.command_id == command_id]:
-                waiting.remove(lease)
+            for held in [held for held in waiting if _key_of(held) == key]:
+                waiting.remove(held)
 
     # -- stopping
 
@@ -174,12 +181,12 @@ class Dispatcher:
     def cancel_running(self) -> None:
         """Cancel the handlers that are still running; their commands go back to the queue."""
         for task in self._running.values():
-            task.cancel()
+            _cancel(task)
 
     def shutdown_threads(self) -> None:
         """Let go of the threads of sync handlers; one that still runs ends with the process."""
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
 
     # -- running
 
@@ -187,41 +194,58 @@ class Dispatcher:
         if self._suspects:
             self._pump_suspect()
             return
+        if self._alone in self._running:
+            return
         while self._buffer and len(self._running) < self._concurrency:
             self._start(self._buffer.popleft(), self._run)
             self._buffered_since = time.monotonic()
 
     def _pump_suspect(self) -> None:
         waited = time.monotonic() - self._suspects_since
+        loop = asyncio.get_running_loop()
         if not self._running:
-            self._start(self._suspects.popleft(), self._run_alone)
+            suspect = self._suspects.popleft()
+            self._alone = _key_of(suspect)
+            self._start(suspect, self._run_alone)
+            loop.call_later(SUSPECT_PATIENCE_SECONDS, self._end_solitude, self._alone)
         elif waited >= SUSPECT_PATIENCE_SECONDS and len(self._running) < self._concurrency:
             self._start(self._suspects.popleft(), self._run)
         else:
             delay = max(SUSPECT_PATIENCE_SECONDS - waited, 0.1)
-            asyncio.get_running_loop().call_later(delay, self._pump)
+            loop.call_later(delay, self._pump_again)
             return
         self._suspects_since = time.monotonic()
+        self._pump()
+
+    def _end_solitude(self, suspect: _Key) -> None:
+        if self._alone == suspect:
+            self._alone = None
+            self._pump_again()
+
+    def _pump_again(self) -> None:
+        self._pump()
+        self._links.on_room()
 
     def _start(self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
-        self._running[lease.command_id] = asyncio.get_running_loop().create_task(
+        self._running[_key_of(lease)] = asyncio.get_running_loop().create_task(
             self._run_and_report(lease, run)
         )
 
     async def _run_and_report(
         self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]
     ) -> None:
+        key = _key_of(lease)
         outcome: Outcome | None = None
         try:
             outcome = await run(lease)
         except asyncio.CancelledError:
             # The lease is lost, or the worker stops: then the command goes back untried.
-            if lease.command_id not in self._lost:
+            if key not in self._lost:
                 outcome = Outcome(lease, OutcomeKind.RELEASE)
         finally:
-            self._running.pop(lease.command_id, None)
-            self._lost.discard(lease.command_id)
+            self._running.pop(key, None)
+            self._lost.discard(key)
             self._finished += 1
         if outcome is not None:
             self._links.put(outcome)
@@ -251,41 +275,51 @@ class Dispatcher:
         except InvalidPayloadError as error:
             _log.warning("%s is parked: %s", lease.command_id, error)
             return _parked(lease, "PAYLOAD_UNDECODABLE", str(error))
+        if entry.is_transactional:
+            return await self._run_in_transaction(lease, entry, command)
+        return await self._outcome_of(lease, entry, self._context(lease, command))
+
+    async def _outcome_of(
+        self, lease: Lease, entry: HandlerEntry, context: HandlerContext
+    ) -> Outcome:
         try:
-            if entry.is_transactional:
-                return await self._run_in_transaction(lease, entry, command)
-            context = self._context(lease, command)
-            return self._completed(lease, context, await self._call(entry, command, context))
-        except LeaseLostError:
-            # Rolled back. The same outcome, on its own, leaves the audit event of the refusal.
-            return Outcome(lease, OutcomeKind.COMPLETE)
+            return self._completed(lease, context, await self._call(entry, context))
+        except asyncio.CancelledError as error:
+            if _is_being_cancelled():
+                raise
+            # From something that the handler waited for: given back untried, it would come again
+            # and again.
+            return self._failed(lease, entry, error)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a handler raises)
             return self._failed(lease, entry, error)
 
-    async def _call(self, entry: HandlerEntry, command: Command, context: HandlerContext) -> object:
+    async def _call(self, entry: HandlerEntry, context: HandlerContext) -> object:
         if entry.is_async:
-            return await entry.handler(command, context)
+            return await entry.handler(context.command, context)
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(
-                self._concurrency, thread_name_prefix="commandbus-handler"
-            )
-        copied = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, copied.run, entry.handler, command, context
-        )
+            self._threads = HandlerThreads(self._concurrency)
+        return await self._threads.run(entry.handler, context.command, context)
 
     async def _run_in_transaction(
         self, lease: Lease, entry: HandlerEntry, command: Command
     ) -> Outcome | None:
-        async with self._store.transaction() as transaction:
-            context = self._context(lease, command, conn=transaction.conn)
-            result = await self._call(entry, command, context)
-            outcome = self._completed(lease, context, result)
-            if outcome.kind is not OutcomeKind.COMPLETE:
-                raise InvalidPayloadError(outcome.failure.message if outcome.failure else "")
-            if await transaction.settle(lease.domain, [outcome]):
-                raise LeaseLostError(f"the lease of {lease.command_id} was lost")
+        try:
+            await self._commit_together(lease, entry, command)
+        except _RollBackError as rolled_back:
+            return rolled_back.outcome
+        except Exception as error:  # noqa: BLE001  (no connection, no commit, a refused send)
+            return self._failed(lease, entry, error)
         return None
+
+    async def _commit_together(self, lease: Lease, entry: HandlerEntry, command: Command) -> None:
+        async with self._transactions.transaction() as transaction:
+            context = self._context(lease, command, conn=transaction.conn)
+            outcome = await self._outcome_of(lease, entry, context)
+            if outcome.kind is not OutcomeKind.COMPLETE:
+                raise _RollBackError(outcome)
+            if await transaction.settle(lease.domain, [outcome]):
+                # The same outcome, on its own, leaves the audit event of the refusal.
+                raise _RollBackError(Outcome(lease, OutcomeKind.COMPLETE))
 
     def _context(self, lease: Lease, command: Command, conn: object = None) -> HandlerContext:
         return HandlerContext(command, lease, extend=self._extend, prepare=self._prepare, conn=conn)
@@ -329,6 +363,29 @@ class Dispatcher:
             case GiveUp():
                 _log.warning("%s has failed for good: %s", lease.command_id, failure.code)
                 return Outcome(lease, OutcomeKind.FAIL, failure=failure)
+
+
+class _RollBackError(Exception):
+    """Leaves a transaction without a commit; carries how the lease ends instead."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+def _key_of(lease: Lease) -> _Key:
+    return lease.command_id, lease.lease_epoch
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    # After the task's first step, which is ahead in the line: one that is cancelled before it
+    # would end without a word, and its command would count as running for ever.
+    asyncio.get_running_loop().call_soon(task.cancel)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _command_of(lease: Lease) -> Command:

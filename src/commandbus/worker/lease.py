@@ -21,6 +21,8 @@ from commandbus.store.base import LeaseExtender
 
 #: Seconds without a turn of the event loop after which its stack is logged.
 STALL_SECONDS = 1.0
+#: Seconds that `stop` waits for an extension that is on its way to a server that hangs.
+STOP_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.lease")
 
@@ -42,7 +44,7 @@ class LeaseKeeper:
         *,
         vt_seconds: int,
         deadline_seconds: float,
-        on_lost: Callable[[UUID, str], None],
+        on_lost: Callable[[Lease, str], None],
     ) -> None:
         self._extender = extender
         self._domain = domain
@@ -66,12 +68,16 @@ class LeaseKeeper:
     async def stop(self) -> None:
         """End the thread and close its connection."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Hold these from now on (dict operations are atomic, so the thread needs no lock)."""
         now = time.monotonic()
         for lease in leases:
+            older = self._held.get(lease.command_id)
+            if older is not None:
+                # Leased again before we noticed that the first lease had lapsed.
+                self._lose(older, "its lease was lost")
             self._held[lease.command_id] = _Held(
                 lease, now + self._vt_seconds, now + self._deadline_seconds
             )
@@ -125,7 +131,7 @@ class LeaseKeeper:
 
     def _lose(self, entry: _Held, why: str) -> None:
         self._held.pop(entry.lease.command_id, None)
-        self._loop.call_soon_threadsafe(self._on_lost, entry.lease.command_id, why)
+        self._loop.call_soon_threadsafe(self._on_lost, entry.lease, why)
 
     def _watch_loop(self) -> None:
         silence = time.monotonic() - self._loop_seen

@@ -124,10 +124,14 @@ class Worker:
     async def _stop_gracefully(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
         parts.receiver.stop()
         parts.dispatcher.close()
-        await receiving
+        # Waited for, not awaited: a cancel of ours must not cancel the receive on its way.
+        await asyncio.wait([receiving])
         grace = self.settings.shutdown_grace_seconds
         try:
-            await asyncio.wait_for(parts.dispatcher.drained(), grace)
+            async with asyncio.timeout(grace):
+                await parts.dispatcher.drained()
+                # A database that is away for a moment must not cost the results that are there.
+                await parts.completer.drained()
         except TimeoutError:
             _log.warning("handlers still running after %g s are cancelled", grace)
 
@@ -137,7 +141,7 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_GRACE_SECONDS):
                 # A receive that is on its way still brings leases, which must go back.
-                await receiving
+                await asyncio.wait([receiving])
                 parts.dispatcher.cancel_running()
                 await parts.dispatcher.drained()
                 await parts.completer.drained()
@@ -155,13 +159,14 @@ class _Parts:
         self._store = control
         self.completer = Completer(control, options.domain, on_settled=self._ended)
         self.dispatcher = Dispatcher(
-            handlers,
+            control,
             worker.registry,
             concurrency=options.concurrency,
             max_prefetch=settings.max_prefetch,
             max_result_bytes=settings.max_payload_bytes,
             default_policy=worker.default_policy,
             prepare=worker.prepare,
+            transactions=handlers,
             links=Links(
                 put=self.completer.put,
                 backlog=lambda: self.completer.backlog,
@@ -226,7 +231,8 @@ class _Parts:
         await self._store.heartbeat(
             self._worker.worker_id,
             options.domain,
-            is_idle=is_idle,
+            # Who does not listen must not be sent hints: each one holds up all commits.
+            is_idle=is_idle and options.use_notify,
             concurrency=options.concurrency,
             in_flight=self.dispatcher.in_flight,
         )

@@ -119,17 +119,17 @@ begin
     return '{}';
 end $$;
 
--- Global uniqueness also counts ids that were sent while the database was in 'domain' scope.
+-- Global uniqueness also counts ids that were sent while the database was in 'domain' scope. Two
+-- senders at once need no lock here: both rows are marked, and the partial unique index lets one
+-- wait for the other, in the order of ids.
 create or replace function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
-language plpgsql as $$
-begin
-    perform pg_advisory_xact_lock(hashtextextended('commandbus.command_id' || p_command_id, 0));
-    return exists (
+language sql stable as $$
+    select exists (
         select from pgmq.meta m
           join commandbus.command_bus_command c
             on c.domain = left(m.queue_name, -length('__commands')) and c.command_id = p_command_id
-         where m.queue_name like '%\_\_commands');
-end $$;
+         where m.queue_name like '%\_\_commands')
+$$;
 
 -- As offer_commands, but a duplicate is an error that names the ids.
 create or replace function commandbus.send_commands(
@@ -210,7 +210,7 @@ begin
                attempts = c.attempts
                    + case when c.leased_by is null or c.started_alone then 1 else 0 end,
                max_attempts = coalesce((p_limits ->> c.command_type)::int, c.max_attempts),
-               lapses = case when c.leased_by is null then 0 else c.lapses + 1 end,
+               lapses = case when c.leased_by is null then c.lapses else abs(c.lapses) + 1 end,
                lease_epoch = c.lease_epoch + 1,
                leased_by = p_worker,
                started_alone = false,
@@ -225,10 +225,10 @@ begin
            and (c.msg_id = m.msg_id or c.msg_id is null)
            and c.attempts + case when c.leased_by is null or c.started_alone then 1 else 0 end
                <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
-           and c.lapses < 10
+           and abs(c.lapses) < 10
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
-                  c.max_attempts, c.lapses > 0 as is_suspect, c.correlation_id, c.reply_queue,
-                  c.batch_id, c.created_at, m.data
+                  c.max_attempts, c.lapses <> 0 as is_suspect, c.correlation_id, c.reply_queue,
+                  c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed
     ), waiting as (
         select b.batch_id from commandbus.command_bus_batch b
          where b.batch_id in (select h.batch_id from held h) and b.status = 'PENDING'
@@ -246,16 +246,18 @@ begin
                   from begun g
                 union all
                 select h.command_id, 'LEASE_EXPIRED', null, h.batch_id, null
-                  from held h where h.is_suspect
+                  from held h where h.has_lapsed
                 union all
                 select h.command_id, 'RECEIVED', jsonb_build_object('attempt', h.attempt),
                        h.batch_id, p_worker
                   from held h) e
     )
-    select h.* from held h;
+    select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
+           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data
+      from held h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then
-        perform commandbus.turn_away(p_domain, v_msg_ids, v_ids, p_worker, v_now);
+        perform commandbus.turn_away(p_domain, v_msg_ids, v_ids, p_worker, p_limits, v_now);
     end if;
 end $$;
 
@@ -263,7 +265,8 @@ end $$;
 -- message, or without a command at all are archived; used-up attempts are parked. The messages
 -- are locked by the read. Commands leased by the same call carry p_now.
 create or replace function commandbus.turn_away(
-    p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_now timestamptz
+    p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb,
+    p_now timestamptz
 ) returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -286,7 +289,8 @@ begin
          order by c.command_id for update of c
     ), taken as (
         update commandbus.command_bus_command c
-           set leased_by = p_worker, lease_epoch = c.lease_epoch + 1, msg_id = s.msg_id
+           set leased_by = p_worker, lease_epoch = c.lease_epoch + 1, msg_id = s.msg_id,
+               max_attempts = coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
           from spent s
          where c.domain = s.domain and c.command_id = s.command_id
         returning c.command_id, c.msg_id, c.lease_epoch, c.attempts, c.max_attempts,

@@ -54,6 +54,8 @@ begin
                set reply = excluded.reply, published_at = now();
             perform pg_notify('commandbus' || '.' || p_domain || '.inbox', '');
         else
+            -- Somebody dropped it: better an empty queue than a handler that runs again and again.
+            perform commandbus.ensure_queue(v_queue);
             perform pgmq.send_batch(commandbus.physical_queue(v_queue), array(
                 select r.reply from unnest(p_queues, p_replies) r(queue, reply)
                  where r.queue = v_queue));
@@ -180,8 +182,10 @@ create or replace function commandbus.failure_details(
 ) returns jsonb
 language sql immutable as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'attempt', p_attempt, 'class', p_class, 'code', p_code, 'message', p_message,
-        'details', p_details, 'retry_in_seconds', p_delay))
+               'attempt', p_attempt, 'class', p_class, 'code', p_code, 'message', p_message,
+               'retry_in_seconds', p_delay))
+        -- what the handler said stays as it said it, nulls and all
+        || case when p_details is null then '{}' else jsonb_build_object('details', p_details) end
 $$;
 
 -- IN_PROGRESS -> IN_TROUBLESHOOTING_QUEUE: the payload waits in the archive, no reply yet.
@@ -339,8 +343,9 @@ begin
           from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint)
     ), moved as (
         update commandbus.command_bus_command c
-           set status = 'PENDING', leased_by = null, lease_expires_at = null, lapses = 0,
-               attempts = greatest(c.attempts - 1, 0), updated_at = v_now
+           set status = 'PENDING', leased_by = null, lease_expires_at = null,
+               -- a suspect that was given back is still one
+               lapses = -abs(c.lapses), attempts = greatest(c.attempts - 1, 0), updated_at = v_now
           from item i
          where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null

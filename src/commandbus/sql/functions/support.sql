@@ -91,14 +91,15 @@ begin
 end $$;
 
 -- The audit is append-only for everyone, the owner included; only the pruning function may
--- delete, and it is known by its name in the call stack, which a setting could not prove.
+-- delete, and it is known by its name in the call stack, which a setting could not prove. The
+-- stack shows the schema only if it is not on the search path: prune_audit needs a path of its own.
 create or replace function commandbus.refuse_audit_change() returns trigger
 language plpgsql as $$
 declare
     v_stack text;
 begin
     get diagnostics v_stack = pg_context;
-    if tg_op = 'DELETE' and v_stack ~ 'function commandbus\.prune_audit\(' then
+    if tg_op = 'DELETE' and v_stack ~ '(?n)^PL/pgSQL function commandbus\.prune_audit\(' then
         return null;
     end if;
     raise exception '% on % is refused: the audit is append-only', tg_op, tg_table_name

@@ -61,7 +61,8 @@ create table commandbus.command_bus_command (
     batch_id            uuid null,
     lease_epoch         bigint not null default 0,      -- the fence: +1 at each receive, never reset
     leased_by           text null,                      -- the worker; null when nobody holds a lease
-    lapses              int not null default 0,         -- leases in a row that ended without a word
+    -- leases in a row that ended without a word; negative: and given back since, without a run
+    lapses              int not null default 0,
     started_alone       boolean not null default false, -- a suspect, known to run by itself
     is_globally_unique  boolean not null default false,
     sequence_no         int null,

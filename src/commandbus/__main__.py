@@ -1,0 +1,7 @@
+"""`python -m commandbus`: the same as the program `commandbus`."""
+
+from __future__ import annotations
+
+from commandbus.cli.main import main
+
+main()

@@ -1,0 +1,129 @@
+"""The program `commandbus`: its commands, and what becomes of an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from commandbus import __version__
+from commandbus.cli import commands, database, demo, operator, run
+from commandbus.cli.output import (
+    ExitCode,
+    describe_error,
+    exit_code_of,
+    print_error,
+    root_cause,
+    start_logging,
+)
+
+EPILOG = "\n\n".join(
+    [
+        "\b\nExit codes:\n" + "\n".join(f"  {code:<4} {code.meaning}" for code in ExitCode),
+        "\b\nEnvironment:\n"
+        "  COMMANDBUS_DSN    the PostgreSQL to use when there is no --dsn\n"
+        "  COMMANDBUS_HOME   where the embedded server keeps its data\n"
+        "  COMMANDBUS_DEBUG  show tracebacks, as --debug does\n"
+        "  NO_COLOR          no colours",
+    ]
+)
+
+
+class Program(TyperGroup):
+    """Turns an exception into one line on stderr and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the program; an argument that is not acceptable gets one line too."""
+        try:
+            # Not standalone: errors come here instead of being printed by Typer.
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.TyperException as error:
+            code = error.exit_code
+            _print_usage_error(error)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (Exception, KeyboardInterrupt) as raised:
+            error = root_cause(raised)
+            if ctx.params.get("debug") or _is_for_typer(error):
+                raise
+            print_error(describe_error(error))
+            raise typer.Exit(exit_code_of(error)) from None
+
+
+def _print_usage_error(error: Any) -> None:
+    where = error.ctx.command_path if getattr(error, "ctx", None) else "commandbus"
+    lines = error.format_message().splitlines()
+    if len(lines) > 1:  # no arguments at all: the help is the message
+        print("\n".join(lines), file=sys.stderr)
+    elif lines:
+        print_error(f"{lines[0]} (`{where} --help` lists what there is)")
+
+
+def _is_for_typer(error: BaseException) -> bool:
+    # Exit and usage errors are Typer's own business; a closed pipe (`| head`) ends it quietly.
+    return isinstance(error, typer.Exit | typer.Abort | typer.TyperException | BrokenPipeError)
+
+
+app = typer.Typer(
+    name="commandbus",
+    cls=Program,
+    help=(
+        "A command bus on PostgreSQL and PGMQ.\n\n"
+        "Try `commandbus demo` first: it needs nothing but this program."
+    ),
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain text where nobody sees the boxes.
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"commandbus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[  # noqa: ARG001  (its callback does the work)
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+    debug: Annotated[  # noqa: ARG001  (read from the context)
+        bool, typer.Option("--debug", envvar="COMMANDBUS_DEBUG", help="Show tracebacks.")
+    ] = False,
+) -> None:
+    """Prepare what all commands need."""
+    start_logging("warning")
+
+
+for module in (demo, run, commands, operator, database):
+    module.add_to(app)
+
+
+def main() -> None:
+    """Run the program."""
+    app()

@@ -1,0 +1,233 @@
+"""What every command prints: exit codes, tables, JSON, one-line errors, log lines.
+
+Rich tables and colours only on a terminal; everywhere else plain aligned text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import UUID
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseUnavailableError,
+    EmbeddedServerError,
+    InvalidInputError,
+    SchemaMissingError,
+    SchemaTooOldError,
+)
+from commandbus.redaction import redact_text
+
+
+class ExitCode(enum.IntEnum):
+    """How the program ends. `commandbus --help` prints this list."""
+
+    def __new__(cls, value: int, meaning: str) -> ExitCode:
+        """Keep the meaning beside the number."""
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    meaning: str
+
+    OK = 0, "it worked"
+    FAILED = 1, "refused or failed; nothing half done is left behind"
+    USAGE = 2, "an argument or option is not acceptable"
+    PENDING_MIGRATIONS = 3, "the database needs `commandbus db init` or `db migrate`"
+    UNAVAILABLE = 4, "no database: unreachable, wrong login, or it cannot start"
+    INTERRUPTED = 130, "interrupted (Ctrl-C, or a second signal)"
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The exit code that tells a script what kind of error it was."""
+    match error:
+        case KeyboardInterrupt():
+            return ExitCode.INTERRUPTED
+        case DatabaseUnavailableError() | EmbeddedServerError():
+            return ExitCode.UNAVAILABLE
+        case SchemaMissingError() | SchemaTooOldError():
+            return ExitCode.PENDING_MIGRATIONS
+        case InvalidInputError():
+            return ExitCode.USAGE
+        case _:
+            return ExitCode.FAILED
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error to show of a group: one of ours if there is one, else the first."""
+    while isinstance(error, BaseExceptionGroup):
+        ours = error.subgroup(CommandBusError)
+        error = (ours or error).exceptions[0]
+    return error
+
+
+def describe_error(error: BaseException) -> str:
+    """One line without secrets."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, CommandBusError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error} (`commandbus --debug …` shows where)"
+    return " ".join(redact_text(text, 2_000).split())
+
+
+def print_error(message: str) -> None:
+    """One line on stderr."""
+    print(f"error: {message}", file=sys.stderr)
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what sys.stderr is at the time, as the rest of the program does."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
+def start_logging(level: str) -> None:
+    """Log lines go to stderr: time, level, logger, message."""
+    root = logging.getLogger()
+    if not any(isinstance(handler, _StderrHandler) for handler in root.handlers):
+        root.addHandler(_StderrHandler())
+    root.setLevel(level.upper())
+
+
+# -- text
+
+
+def console(file: TextIO | None = None) -> Console:
+    """Where text goes. Made anew each time: sys.stdout may have been replaced."""
+    return Console(file=file or sys.stdout, highlight=False, soft_wrap=True)
+
+
+def is_fancy(target: Console) -> bool:
+    """Whether tables and live displays make sense there."""
+    return target.is_terminal and not target.is_dumb_terminal
+
+
+def say(text: str = "") -> None:
+    """Print a line; `[bold]…[/]` markup shows on terminals only."""
+    console().print(text)
+
+
+def styled_status(status: str) -> str:
+    """A status in the colour that it has everywhere."""
+    colours = {
+        "COMPLETED": "green",
+        "IN_TROUBLESHOOTING_QUEUE": "red",
+        "FAILED": "red",
+        "CANCELED": "yellow",
+        "IN_PROGRESS": "cyan",
+    }
+    return f"[{colours[status]}]{status}[/]" if status in colours else status
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    title: str
+    is_number: bool = False
+    #: On a narrow terminal this column may be folded; the others keep their width.
+    may_fold: bool = False
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of markup: a rich table on a terminal, aligned columns elsewhere."""
+    target = console()
+    if is_fancy(target):
+        table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in columns:
+            table.add_column(
+                column.title,
+                justify="right" if column.is_number else "left",
+                no_wrap=not column.may_fold,
+                overflow="fold",
+            )
+        for row in rows:
+            table.add_row(*row)
+        target.print(table, soft_wrap=False)
+        return
+    cells = [[column.title for column in columns]]
+    cells += [[target.render_str(cell).plain for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+    for row in cells:
+        line = "  ".join(
+            cell.rjust(width) if column.is_number else cell.ljust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        )
+        print(line.rstrip())
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, aligned."""
+    shown = list(fields)
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        say(f"  [dim]{name.ljust(width)}[/]  {value}")
+
+
+# -- values
+
+
+def text_of(value: object) -> str:
+    """A value as a cell; nothing shows as a dash."""
+    return "-" if value is None or value == "" else escape(str(value))
+
+
+def moment(when: datetime) -> str:
+    """A time for people, in their own zone; without the date if it is today."""
+    local = when.astimezone()
+    is_today = local.date() == datetime.now().astimezone().date()
+    return local.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.2f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h"
+
+
+def jsonable(value: Any) -> Any:
+    """A value as it stands in `--json`: keys as in the data classes, times in ISO 8601 (UTC)."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            spec.name: jsonable(getattr(value, spec.name)) for spec in dataclasses.fields(value)
+        }
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, UUID | Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return value
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document."""
+    print(json.dumps(jsonable(document), indent=2, ensure_ascii=False))

@@ -1,0 +1,268 @@
+"""`worker` and `up`: processes that work until they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from commandbus.bus import CommandBus
+from commandbus.cli.apps import AppError, open_app
+from commandbus.cli.options import DataDir, Dsn, Place
+from commandbus.cli.output import (
+    ExitCode,
+    print_error,
+    print_fields,
+    say,
+    start_logging,
+    text_of,
+)
+from commandbus.settings import Settings
+
+_log = logging.getLogger("commandbus.cli")
+
+
+class LogLevel(enum.StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+AppName = Annotated[
+    str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup.")
+]
+Domains = Annotated[
+    list[str] | None,
+    typer.Option("--domain", "-d", help="Serve this domain; may be repeated. Default: all."),
+]
+Concurrency = Annotated[
+    int, typer.Option("--concurrency", "-c", help="Handlers at once, for each domain.")
+]
+VtSeconds = Annotated[
+    int, typer.Option("--vt-seconds", help="Seconds of a lease; it is extended while work goes on.")
+]
+NoNotify = Annotated[
+    bool, typer.Option("--no-notify", help="Only poll: for poolers that know no LISTEN.")
+]
+Level = Annotated[LogLevel, typer.Option("--log-level", help="How much to log, to stderr.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How the workers of one process run."""
+
+    app: str
+    domains: tuple[str, ...]
+    concurrency: int
+    vt_seconds: int
+    use_notify: bool
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command("up", rich_help_panel="Run")(up)
+    app.command("worker", rich_help_panel="Run")(worker)
+
+
+def worker(
+    app: AppName,
+    *,
+    domain: Domains = None,
+    concurrency: Concurrency = 10,
+    vt_seconds: VtSeconds = 30,
+    no_notify: NoNotify = False,
+    log_level: Level = LogLevel.INFO,
+    dsn: Dsn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Process commands with the handlers of an app, until Ctrl-C or SIGTERM.
+
+    The app is a function `setup(bus)` that registers handlers, a CommandBus, or a function that
+    opens one. The first signal lets running handlers finish; the second stops at once. Either
+    way, leases go back.
+    """
+    start_logging(log_level)
+    place = Place(dsn, data_dir)
+    service = Service(app, tuple(domain or ()), concurrency, vt_seconds, not no_notify)
+
+    async def work() -> bool:
+        async with open_app(app, place) as bus:
+            return await serve(bus, service)
+
+    _run_until_stopped(work)
+
+
+def up(
+    app: AppName,
+    *,
+    domain: Domains = None,
+    concurrency: Concurrency = 10,
+    vt_seconds: VtSeconds = 30,
+    no_notify: NoNotify = False,
+    log_level: Level = LogLevel.INFO,
+    dsn: Dsn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Start the embedded server and a worker for an app, until Ctrl-C.
+
+    Prints the address that other processes can use. The app finds it in COMMANDBUS_DSN too.
+    """
+    from commandbus.wiring import DSN_VARIABLE, database, migrate_database
+
+    start_logging(log_level)
+    place = Place(dsn, data_dir)
+    service = Service(app, tuple(domain or ()), concurrency, vt_seconds, not no_notify)
+
+    async def work() -> bool:
+        async with database(place.dsn, place.data_dir) as address:
+            greet = _greeting(place, service, address)
+            if place.is_embedded:
+                await migrate_database(address, Settings.from_env())
+            # An app that brings its own bus has no other way to learn of the embedded server.
+            os.environ[DSN_VARIABLE] = address
+            async with open_app(app, Place()) as bus:
+                return await serve(bus, service, on_started=greet)
+
+    _run_until_stopped(work)
+
+
+def _greeting(place: Place, service: Service, address: str) -> Callable[[list[str]], None]:
+    """Says what runs, and how others can use it."""
+    is_embedded = place.is_embedded
+
+    def greet(domains: list[str]) -> None:
+        where = f"embedded server, data in {place.folder}" if is_embedded else "as given"
+        say("[bold green]commandbus is up.[/]")
+        print_fields(
+            [
+                ("database", text_of(where)),
+                ("app", text_of(service.app)),
+                ("domains", ", ".join(domains)),
+            ]
+        )
+        if is_embedded:
+            say("For other terminals:")
+            say(f"  export COMMANDBUS_DSN={text_of(_shell_quoted(address))}")
+        say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
+        sys.stdout.flush()
+
+    return greet
+
+
+def _shell_quoted(address: str) -> str:
+    # The address has single quotes in it; double ones around it are easier to read.
+    return shlex.quote(address) if set(address) & set('"$`\\!') else f'"{address}"'
+
+
+# -- serving
+
+
+async def serve(
+    bus: CommandBus,
+    service: Service,
+    on_started: Callable[[list[str]], None] = lambda _: None,
+) -> bool:
+    """Run a worker for each domain until a signal comes; returns whether it ended gracefully."""
+    domains = _served(bus, service)
+    stop, abort = asyncio.Event(), asyncio.Event()
+    with _signals(stop, abort):
+        tasks = [
+            asyncio.create_task(
+                bus.run_worker(
+                    domain,
+                    concurrency=service.concurrency,
+                    vt_seconds=service.vt_seconds,
+                    use_notify=service.use_notify,
+                )
+            )
+            for domain in domains
+        ]
+        on_started(domains)
+        try:
+            # A worker that ends by itself has failed: the others end too.
+            if await _is_first(stop, tasks):
+                _log.info("stopping; running handlers may finish, a second signal stops at once")
+                tasks.append(asyncio.create_task(bus.stop()))
+                await _is_first(abort, tasks[-1:])
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return not abort.is_set()
+
+
+async def _is_first(event: asyncio.Event, tasks: list[asyncio.Task[None]]) -> bool:
+    """Wait until the event is set or a task has ended; True if it was the event."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        return waiting.done()
+    finally:
+        waiting.cancel()
+
+
+def _served(bus: CommandBus, service: Service) -> list[str]:
+    known = bus.domains
+    if not known:
+        raise AppError(f"{service.app} registers no handlers")
+    for domain in service.domains:
+        if domain not in known:
+            raise AppError(
+                f"{service.app} has no handlers for domain {domain!r}; it has {', '.join(known)}"
+            )
+    return list(dict.fromkeys(service.domains)) or known
+
+
+@contextmanager
+def _signals(stop: asyncio.Event, abort: asyncio.Event) -> Iterator[None]:
+    """First signal: stop. Second: abort. Third: the system's own way."""
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def handle() -> None:
+        if stop.is_set():
+            abort.set()
+            for number in numbers:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, handle)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _run_until_stopped(work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    code = ExitCode.OK
+    if not asyncio.run(work()):
+        code = ExitCode.INTERRUPTED
+        print_error("stopped at once; what was running goes back to the queue")
+    if any(thread.name.startswith("commandbus-handler") for thread in threading.enumerate()):
+        # A handler in a thread cannot be cancelled, and Python would wait for it at exit.
+        _log.warning("a handler is still running in a thread; the process ends without it")
+        sys.stdout.flush()
+        logging.shutdown()
+        os._exit(code)
+    if code is not ExitCode.OK:
+        raise typer.Exit(code)

@@ -1,0 +1,85 @@
+"""What a run of the demo tells while it goes on, and what it gives in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from commandbus.demo.tables import Progress, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReady:
+    """The database is there and migrated."""
+
+    server_version: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersReady:
+    """The worker processes have begun to work."""
+
+    pids: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One payment and its command were committed together, and the command was completed."""
+
+    command_id: UUID
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """Another was rolled back; so many traces are left (none)."""
+
+    traces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """All commands were sent in one transaction."""
+
+    commands: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A worker was killed while it held leases, and another was started."""
+
+    pid: int
+    leases: int
+    replacement: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRetried:
+    """The cause was mended, and one of the parked commands sent again: it was completed."""
+
+    command_id: UUID
+    left: int
+
+
+Step = ServerReady | WorkersReady | Committed | RolledBack | Sent | Killed | OperatorRetried
+Told = Step | Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the tables said in the end."""
+
+    verdict: Verdict
+    killed_workers: int
+    leases_of_killed: int
+    rolled_back_traces: int
+    example: UUID
+    operator_retried: UUID | None
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing lost, nothing twice, and nothing of what was rolled back."""
+        return not (self.verdict.lost or self.verdict.double_effects or self.rolled_back_traces)

@@ -1,0 +1,267 @@
+"""The business of the demo, in a schema of its own, and the questions that prove the result.
+
+A payment is written in the transaction that sends its command; an effect in the transaction that
+completes it. Nothing keeps a command from having two effects but the bus: there is no unique key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+from uuid import UUID
+
+from commandbus.store.connection import Statement, run
+
+ACCOUNTS = 500
+#: Payments from this account fail until an operator opens it.
+CLOSED_ACCOUNT = 13
+OPENING_BALANCE_CENTS = 1_000_000_00
+
+_TABLES: LiteralString = """
+select pg_advisory_xact_lock(hashtext('commandbus_demo'));
+create schema if not exists commandbus_demo;
+create table if not exists commandbus_demo.account (
+    account_id    int primary key,
+    is_open       boolean not null default true,
+    balance_cents bigint not null
+) with (fillfactor = 50);
+create table if not exists commandbus_demo.payment (
+    payment_id   uuid primary key,  -- also the id of its command
+    run_id       uuid not null,
+    account_id   int not null references commandbus_demo.account,
+    amount_cents int not null,
+    created_at   timestamptz not null default clock_timestamp()
+);
+create index if not exists payment_run on commandbus_demo.payment (run_id);
+create table if not exists commandbus_demo.effect (
+    effect_id    bigint generated always as identity primary key,
+    command_id   uuid not null,
+    run_id       uuid not null,
+    account_id   int not null,
+    amount_cents int not null,
+    worker_pid   int not null,
+    created_at   timestamptz not null default clock_timestamp()
+);
+create index if not exists effect_run on commandbus_demo.effect (run_id);
+"""
+
+_ACCOUNTS: LiteralString = """
+insert into commandbus_demo.account (account_id, balance_cents)
+select account_id, %s from generate_series(1, %s) account_id on conflict do nothing
+"""
+
+_DEBIT: LiteralString = """
+with debited as (
+    update commandbus_demo.account set balance_cents = balance_cents - %s
+     where account_id = %s and is_open
+    returning account_id, balance_cents
+), effect as (
+    insert into commandbus_demo.effect (command_id, run_id, account_id, amount_cents, worker_pid)
+    select %s, %s, account_id, %s, %s from debited
+)
+select balance_cents from debited
+"""
+
+_PAY: LiteralString = """
+insert into commandbus_demo.payment (payment_id, run_id, account_id, amount_cents)
+select payment_id, %s, account_id, amount_cents
+  from unnest(%s::uuid[], %s::int[], %s::int[]) p(payment_id, account_id, amount_cents)
+"""
+
+_FOUND: LiteralString = """
+select (select count(*) from commandbus_demo.payment where payment_id = %s)
+     + (select count(*) from {schema}.command_bus_command where domain = %s and command_id = %s)
+"""
+
+_PROGRESS: LiteralString = """
+select count(*) filter (where c.status = 'COMPLETED'),
+       count(*) filter (where c.attempts > 1),
+       count(*) filter (where c.status = 'IN_TROUBLESHOOTING_QUEUE')
+  from commandbus_demo.payment p
+  join {schema}.command_bus_command c on c.domain = %s and c.command_id = p.payment_id
+ where p.run_id = %s
+"""
+
+#: Lost: a payment whose command is gone or has not ended, or was completed without its effect.
+_VERDICT: LiteralString = """
+with effects as (
+    select command_id, count(*) as times from commandbus_demo.effect where run_id = %s group by 1
+), fates as (
+    select c.status, coalesce(c.attempts, 0) as attempts, coalesce(e.times, 0) as times,
+           exists (select from {schema}.command_bus_audit a
+                    where a.command_id = p.payment_id and a.domain = c.domain
+                      and a.event_type = 'LEASE_EXPIRED') as is_redelivered
+      from commandbus_demo.payment p
+      left join {schema}.command_bus_command c on c.domain = %s and c.command_id = p.payment_id
+      left join effects e on e.command_id = p.payment_id
+     where p.run_id = %s
+)
+select count(*),
+       count(*) filter (where status = 'COMPLETED'),
+       count(*) filter (where attempts > 1),
+       count(*) filter (where status = 'IN_TROUBLESHOOTING_QUEUE'),
+       count(*) filter (where is_redelivered),
+       count(*) filter (where (status = 'COMPLETED' and times = 0)
+                           or status is distinct from 'COMPLETED'
+                          and status is distinct from 'IN_TROUBLESHOOTING_QUEUE'),
+       coalesce(sum(times - 1) filter (where times > 1), 0)::bigint
+         + count(*) filter (where status is distinct from 'COMPLETED' and times > 0),
+       extract(epoch from
+           (select max(created_at) from commandbus_demo.effect where run_id = %s)
+         - (select min(created_at) from commandbus_demo.payment where run_id = %s))::float8
+  from fates
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """One payment to be made."""
+
+    payment_id: UUID
+    account_id: int
+    amount_cents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    sent: int
+    completed: int
+    retried: int
+    in_troubleshooting: int
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every command has been completed or parked."""
+        return self.completed + self.in_troubleshooting >= self.sent
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the tables say of a run, when it is over."""
+
+    sent: int
+    completed: int
+    retried: int
+    in_troubleshooting: int
+    redelivered: int
+    lost: int
+    double_effects: int
+    seconds: float | None
+
+
+async def debit(
+    conn: Any,
+    account_id: int,
+    amount_cents: int,
+    *,
+    command_id: UUID,
+    run_id: UUID,
+    worker_pid: int,
+) -> int | None:
+    """Take from an account and record it; the new balance, or None if the account is closed."""
+    params = (amount_cents, account_id, command_id, run_id, amount_cents, worker_pid)
+    cursor = await conn.execute(_DEBIT, params)
+    row = await cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+async def pay(conn: Any, run_id: UUID, payments: Sequence[Payment]) -> None:
+    """Record payments, in the caller's transaction."""
+    await conn.execute(
+        _PAY,
+        (
+            run_id,
+            [payment.payment_id for payment in payments],
+            [payment.account_id for payment in payments],
+            [payment.amount_cents for payment in payments],
+        ),
+    )
+
+
+class Books:
+    """The tables of the demo, and what they say beside those of the bus."""
+
+    def __init__(self, pool: Any, schema: str, domain: str) -> None:
+        self._pool = pool
+        self._domain = domain
+        self._found = Statement(_FOUND, schema)
+        self._progress = Statement(_PROGRESS, schema)
+        self._verdict = Statement(_VERDICT, schema)
+        self._held = Statement(
+            "select count(*) from {schema}.command_bus_command where domain = %s"
+            " and leased_by like %s and status = 'IN_PROGRESS'",
+            schema,
+        )
+        self._ready = Statement(
+            "select count(*) from {schema}.command_bus_worker where domain = %s"
+            " and split_part(worker_id, ':', 2) = any(%s)",
+            schema,
+        )
+        self._example = Statement(
+            "select p.payment_id from commandbus_demo.payment p"
+            " join {schema}.command_bus_audit a on a.command_id = p.payment_id"
+            " where p.run_id = %s order by a.event_type = 'LEASE_EXPIRED' desc,"
+            " a.event_type = 'FAILED' desc limit 1",
+            schema,
+        )
+        self._pending = Statement(
+            "select c.command_id from commandbus_demo.payment p"
+            " join {schema}.command_bus_command c on c.domain = %s and c.command_id = p.payment_id"
+            " where p.run_id = %s and c.status = 'PENDING'",
+            schema,
+        )
+
+    async def prepare(self) -> None:
+        """Create what is missing; close the account whose payments shall fail."""
+        async with self._pool.connection() as conn, conn.transaction():
+            await conn.execute(_TABLES)
+            await conn.execute(_ACCOUNTS, (OPENING_BALANCE_CENTS, ACCOUNTS))
+            await self.open_account(CLOSED_ACCOUNT, is_open=False, conn=conn)
+
+    async def open_account(self, account_id: int, *, is_open: bool, conn: Any = None) -> None:
+        """Open or close an account."""
+        text: LiteralString = (
+            "update commandbus_demo.account set is_open = %s where account_id = %s"
+        )
+        if conn is not None:
+            await conn.execute(text, (is_open, account_id))
+            return
+        async with self._pool.connection() as own:
+            await own.execute(text, (is_open, account_id))
+
+    async def count_traces(self, payment_id: UUID) -> int:
+        """2 if both the payment and its command are there, 0 if neither is."""
+        return int((await self._ask(self._found, payment_id, self._domain, payment_id))[0][0])
+
+    async def progress(self, run_id: UUID, sent: int) -> Progress:
+        """How far the run is."""
+        return Progress(sent, *(await self._ask(self._progress, self._domain, run_id))[0])
+
+    async def verdict(self, run_id: UUID) -> Verdict:
+        """What became of every command of the run, from the tables alone."""
+        rows = await self._ask(self._verdict, run_id, self._domain, run_id, run_id, run_id)
+        return Verdict(*rows[0])
+
+    async def held_by(self, pid: int) -> int:
+        """How many leases a worker process holds."""
+        return int((await self._ask(self._held, self._domain, f"%:{pid}:%"))[0][0])
+
+    async def are_ready(self, pids: Sequence[int]) -> bool:
+        """Whether all these worker processes have begun to work."""
+        rows = await self._ask(self._ready, self._domain, [str(pid) for pid in pids])
+        return int(rows[0][0]) >= len(pids)
+
+    async def example(self, run_id: UUID) -> UUID:
+        """A command of the run with a story: redelivered if there is one, else retried."""
+        return UUID(str((await self._ask(self._example, run_id))[0][0]))
+
+    async def pending(self, run_id: UUID) -> list[UUID]:
+        """The commands of the run that nobody works on."""
+        return [row[0] for row in await self._ask(self._pending, self._domain, run_id)]
+
+    async def _ask(self, statement: Statement, *params: object) -> list[Any]:
+        async with self._pool.connection() as conn:
+            return await run(conn, statement, params)

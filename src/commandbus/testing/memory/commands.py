@@ -1,0 +1,279 @@
+"""Commands: what sql/functions/commands.sql does. Send, receive, and the leases in between."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from commandbus.errors import DuplicateCommandError, InvalidNameError
+from commandbus.models import (
+    AuditEventType,
+    CommandStatus,
+    Failure,
+    Lease,
+    NewCommand,
+    ParkReason,
+)
+from commandbus.naming import (
+    INBOX,
+    NO_REPLY,
+    check_domain,
+    commands_queue,
+    physical_queue,
+    replies_queue,
+)
+from commandbus.policies import TRANSIENT
+from commandbus.testing.memory.batches import find_batch, join_batch, start_batch
+from commandbus.testing.memory.outcomes import park
+from commandbus.testing.memory.replies import iso8601
+from commandbus.testing.memory.tables import CommandRow, State
+
+#: Leases in a row that may end without a word before a command is parked unheard.
+MAX_LAPSES = 10
+
+_QUEUE = re.compile(r"[a-z][a-z0-9_]{0,46}\Z")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
+
+
+def ensure_domain(state: State, domain: str) -> None:
+    """Create the queues of a domain."""
+    check_domain(domain)
+    _ensure_queue(state, commands_queue(domain))
+    _ensure_queue(state, replies_queue(domain))
+
+
+def _ensure_queue(state: State, queue: str) -> None:
+    if not _QUEUE.match(physical_queue(queue)):
+        raise InvalidNameError(
+            f"queue name {queue!r} is not well formed; use <domain>.<suffix>, at most 47 characters"
+        )
+    state.queues.create(queue)
+
+
+# -- sending
+
+
+def send_commands(
+    state: State, domain: str, commands: Sequence[NewCommand], batch_id: UUID | None
+) -> None:
+    """Store and queue all of them, or raise."""
+    if not commands:
+        return
+    ensure_domain(state, domain)
+    if batch_id is not None:
+        find_batch(state, domain, batch_id)
+    for queue in {command.reply_to for command in commands} - {NO_REPLY, INBOX}:
+        _ensure_queue(state, queue)
+    known = _known_ids(state, domain, [command.command_id for command in commands])
+    if known:
+        raise DuplicateCommandError(domain, known)
+    now = state.clock.now()
+    msg_ids = state.queues.send_batch(
+        commands_queue(domain), [_envelope(domain, command, now) for command in commands]
+    )
+    for command, msg_id in zip(commands, msg_ids, strict=True):
+        row = CommandRow(
+            domain=domain,
+            command_id=command.command_id,
+            command_type=command.command_type,
+            msg_id=msg_id,
+            max_attempts=command.max_attempts,
+            created_at=now,
+            updated_at=now,
+            reply_queue=command.reply_to,
+            correlation_id=command.correlation_id,
+            batch_id=batch_id,
+            data=command.data,
+        )
+        state.commands[row.key] = row
+        state.record(row, AuditEventType.SENT, now)
+    if batch_id is not None:
+        join_batch(state, domain, batch_id, len(commands))
+    state.wake_workers(domain)
+
+
+def _known_ids(state: State, domain: str, ids: Sequence[UUID]) -> list[UUID]:
+    # What was there before; only if all are new, what stands twice in the call.
+    sent = (
+        {key[1] for key in state.commands}
+        if state.id_scope == "global"
+        else {command_id for command_id in ids if (domain, command_id) in state.commands}
+    )
+    counts = Counter(ids)
+    return sorted(sent & set(ids)) or sorted(i for i, count in counts.items() if count > 1)
+
+
+def _envelope(domain: str, command: NewCommand, now: datetime) -> dict[str, Any]:
+    return {
+        "command_id": str(command.command_id),
+        "type": command.command_type,
+        "domain": domain,
+        "correlation_id": str(command.correlation_id),
+        "reply_to": command.reply_to or None,
+        "created_at": iso8601(now),
+        "data": orjson.loads(command.data),
+    }
+
+
+# -- receiving
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """A message that was read, and what it says."""
+
+    msg_id: int
+    command_id: UUID | None
+    payload: str | None
+
+
+def receive_commands(
+    state: State,
+    domain: str,
+    *,
+    vt_seconds: int,
+    quantity: int,
+    worker: str,
+    limits: Mapping[str, int],
+    mark_in_progress: bool,
+) -> list[Lease]:
+    """Lease up to so many commands, oldest first; what must not run is turned away."""
+    deliveries = [
+        _delivery(message.msg_id, message.message)
+        for message in state.queues.read(commands_queue(domain), vt_seconds, quantity)
+    ]
+    now = state.clock.now()
+    leases: list[Lease] = []
+    refused: list[_Delivery] = []
+    for delivery in deliveries:
+        row = _row_of(state, domain, delivery)
+        if row is None or not _may_run(row, limits):
+            refused.append(delivery)
+            continue
+        held = state.change(
+            row,
+            status=CommandStatus.IN_PROGRESS if mark_in_progress else CommandStatus.PENDING,
+            attempts=row.attempts + _counts(row),
+            max_attempts=limits.get(row.command_type, row.max_attempts),
+            lapses=row.lapses if row.leased_by is None else abs(row.lapses) + 1,
+            lease_epoch=row.lease_epoch + 1,
+            leased_by=worker,
+            started_alone=False,
+            lease_expires_at=now + timedelta(seconds=vt_seconds),
+            updated_at=now,
+        )
+        start_batch(state, held, now)
+        if held.lapses > 0:
+            state.record(held, AuditEventType.LEASE_EXPIRED, now)
+        state.record(held, AuditEventType.RECEIVED, now, {"attempt": held.attempts}, worker)
+        leases.append(_lease(held, delivery))
+    _turn_away(state, domain, refused, worker, limits)
+    return leases
+
+
+def _delivery(msg_id: int, message: Any) -> _Delivery:
+    # Whatever a stranger has put into the queue.
+    envelope = message if isinstance(message, dict) else {}
+    text = envelope.get("command_id")
+    known = isinstance(text, str) and _UUID.match(text)
+    payload = orjson.dumps(envelope["data"]).decode() if "data" in envelope else None
+    return _Delivery(msg_id, UUID(text) if known else None, payload)
+
+
+def _row_of(state: State, domain: str, delivery: _Delivery) -> CommandRow | None:
+    """The open command of which this is the current message."""
+    if delivery.command_id is None:
+        return None
+    row = state.commands.get((domain, delivery.command_id))
+    return row if row is not None and row.is_open and row.msg_id == delivery.msg_id else None
+
+
+def _counts(row: CommandRow) -> int:
+    """1 for a further attempt. A lapse counts only if the command is known to have run alone."""
+    return 1 if row.leased_by is None or row.started_alone else 0
+
+
+def _may_run(row: CommandRow, limits: Mapping[str, int]) -> bool:
+    limit = limits.get(row.command_type, row.max_attempts)
+    return row.attempts + _counts(row) <= limit and abs(row.lapses) < MAX_LAPSES
+
+
+def _lease(row: CommandRow, delivery: _Delivery) -> Lease:
+    return Lease(
+        domain=row.domain,
+        command_id=row.command_id,
+        command_type=row.command_type,
+        msg_id=row.msg_id,
+        lease_epoch=row.lease_epoch,
+        attempt=row.attempts,
+        max_attempts=row.max_attempts,
+        is_suspect=row.lapses != 0,
+        correlation_id=row.correlation_id,
+        reply_queue=row.reply_queue,
+        batch_id=row.batch_id,
+        created_at=row.created_at,
+        payload=delivery.payload,
+    )
+
+
+def _turn_away(
+    state: State,
+    domain: str,
+    refused: Sequence[_Delivery],
+    worker: str,
+    limits: Mapping[str, int],
+) -> None:
+    now = state.clock.now()
+    for delivery in refused:
+        row = _row_of(state, domain, delivery)
+        if row is None:
+            state.queues.archive(commands_queue(domain), [delivery.msg_id])
+            continue
+        limited = state.change(row, max_attempts=limits.get(row.command_type, row.max_attempts))
+        failure = _used_up(limited)
+        # Taking the lease fences the worker that may still be running it.
+        taken = state.change(limited, leased_by=worker, lease_epoch=row.lease_epoch + 1)
+        park(state, taken, ParkReason.EXHAUSTED, failure, now)
+
+
+def _used_up(row: CommandRow) -> Failure:
+    used = f"{row.attempts} of {row.max_attempts}"
+    if row.leased_by is not None:
+        message = f"the worker stopped without a result, attempt {used}"
+        return Failure(TRANSIENT, "LEASE_EXPIRED", message)
+    return Failure(TRANSIENT, "ATTEMPTS_EXHAUSTED", f"no attempt left: {used} are used")
+
+
+# -- leases
+
+
+def confirm_start(state: State, lease: Lease) -> bool:
+    """If this lease lapses too, the command is to blame."""
+    row = state.commands.get((lease.domain, lease.command_id))
+    if row is None or not row.is_held(lease):
+        return False
+    state.change(row, started_alone=True)
+    return True
+
+
+def extend_leases(state: State, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
+    """Extend what is still held; returns the commands of which nothing is."""
+    queue = commands_queue(domain)
+    state.queues.get(queue)
+    until = state.clock.now() + timedelta(seconds=ceil(seconds))
+    kept = set()
+    for lease in leases:
+        row = state.commands.get((domain, lease.command_id))
+        if row is not None and row.is_held(lease):
+            state.change(row, lease_expires_at=until)
+            state.queues.set_vt(queue, [row.msg_id], until)
+            kept.add(row.command_id)
+    return {lease.command_id for lease in leases} - kept

@@ -1,0 +1,134 @@
+"""Operators: what sql/functions/operator.sql does. All of the ids are moved, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
+from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
+from commandbus.naming import check_domain, commands_queue
+from commandbus.testing.memory.batches import move_batch_counters
+from commandbus.testing.memory.replies import canceled_error, publish_reply
+from commandbus.testing.memory.tables import CommandRow, State
+
+PARKED = "a command in troubleshooting"
+PENDING = "a command that is PENDING"
+
+
+def operator_retry(
+    state: State,
+    domain: str,
+    command_ids: Sequence[UUID],
+    *,
+    actor: str | None,
+    reset_attempts: bool,
+) -> None:
+    """The same payload in a new message."""
+    check_domain(domain)
+    rows = _rows(state, domain, command_ids, "retry", PARKED, _is_parked)
+    if not rows:
+        return
+    queue = commands_queue(domain)
+    archive = state.queues.get(queue).archive
+    for row in rows:
+        if row.msg_id not in archive:
+            raise PayloadLostError(
+                f"the payload of command {row.command_id} is no longer archived; cancel or "
+                "complete it, and send the work again under a new id"
+            )
+    now = state.clock.now()
+    msg_ids = state.queues.send_batch(queue, [archive[row.msg_id].message for row in rows])
+    for parked, msg_id in zip(rows, msg_ids, strict=True):
+        row = state.change(
+            parked,
+            status=CommandStatus.PENDING,
+            msg_id=msg_id,
+            updated_at=now,
+            lapses=0,
+            # Without a reset there is still one attempt to use.
+            attempts=0 if reset_attempts else min(parked.attempts, parked.max_attempts - 1),
+        )
+        del state.parked[row.key]
+        move_batch_counters(state, row, "tsq", "open")
+        details = {"msg_id": msg_id, "reset_attempts": reset_attempts}
+        state.record(row, AuditEventType.OPERATOR_RETRY, now, details, actor)
+    state.wake_workers(domain)
+
+
+def operator_cancel(
+    state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+) -> None:
+    """End what is parked as CANCELED, with the reply that was held back."""
+    for parked in _rows(state, domain, command_ids, "cancel", PARKED, _is_parked):
+        row = _resolve(state, parked, CommandStatus.CANCELED)
+        error = canceled_error(reason)
+        publish_reply(state, row, ReplyOutcome.CANCELED, row.updated_at, error=error)
+        move_batch_counters(state, row, "tsq", "canceled")
+        event = AuditEventType.OPERATOR_CANCEL
+        state.record(row, event, row.updated_at, {"reason": reason}, actor)
+
+
+def operator_complete(
+    state: State, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
+) -> None:
+    """End what is parked as COMPLETED, with the reply that was held back."""
+    data: Any = orjson.loads(result)
+    for parked in _rows(state, domain, command_ids, "complete", PARKED, _is_parked):
+        row = _resolve(state, parked, CommandStatus.COMPLETED)
+        publish_reply(state, row, ReplyOutcome.SUCCESS, row.updated_at, data=data)
+        move_batch_counters(state, row, "tsq", "completed")
+        state.record(row, AuditEventType.OPERATOR_COMPLETE, row.updated_at, actor=actor)
+
+
+def cancel_commands(
+    state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+) -> None:
+    """End what nobody works on as CANCELED; a leased command is refused."""
+    check_domain(domain)
+    for pending in _rows(state, domain, command_ids, "cancel", PENDING, _is_waiting):
+        now = state.clock.now()
+        row = state.change(pending, status=CommandStatus.CANCELED, updated_at=now)
+        state.queues.archive(commands_queue(domain), [row.msg_id])
+        publish_reply(state, row, ReplyOutcome.CANCELED, now, error=canceled_error(reason))
+        move_batch_counters(state, row, "open", "canceled")
+        state.record(row, AuditEventType.CANCELED, now, {"reason": reason}, actor)
+
+
+def _resolve(state: State, parked: CommandRow, status: CommandStatus) -> CommandRow:
+    del state.parked[parked.key]
+    return state.change(parked, status=status, updated_at=state.clock.now())
+
+
+def _is_parked(row: CommandRow) -> bool:
+    return row.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+
+
+def _is_waiting(row: CommandRow) -> bool:
+    return row.status is CommandStatus.PENDING and row.leased_by is None
+
+
+def _rows(
+    state: State,
+    domain: str,
+    command_ids: Sequence[UUID],
+    verb: str,
+    wanted: str,
+    may_move: Callable[[CommandRow], bool],
+) -> list[CommandRow]:
+    """The rows in the order of their ids, or the error about the first that cannot be moved."""
+    rows = []
+    for command_id in sorted(set(command_ids)):
+        row = state.commands.get((domain, command_id))
+        if row is None:
+            raise CommandNotFoundError(domain, command_id)
+        if not may_move(row):
+            standing = row.status.value if row.leased_by is None else "leased by a worker"
+            raise InvalidOperationError(
+                f"cannot {verb} command {command_id}: it is {standing}, and only {wanted} can be"
+            )
+        rows.append(row)
+    return rows

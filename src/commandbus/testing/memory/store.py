@@ -1,0 +1,329 @@
+# ruff: noqa: D102  (each verb is documented once, in store/base.py)
+"""InMemoryStore: the verbs of commandbus.store.base.Store without PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import UUID
+
+from commandbus.models import (
+    AuditEvent,
+    BatchMetadata,
+    Command,
+    CommandMetadata,
+    CommandStatus,
+    Lease,
+    NewCommand,
+    Outcome,
+    QueuedReply,
+    TroubleshootingItem,
+)
+from commandbus.naming import commands_queue
+from commandbus.store.base import CommandFilter, Store
+from commandbus.testing.clock import FakeClock
+from commandbus.testing.fakes import FakePgmqClient
+from commandbus.testing.memory import operator, reads
+from commandbus.testing.memory.batches import new_batch
+from commandbus.testing.memory.commands import (
+    confirm_start,
+    ensure_domain,
+    extend_leases,
+    receive_commands,
+    send_commands,
+)
+from commandbus.testing.memory.listening import MemoryListener, Switchboard, Wake
+from commandbus.testing.memory.settle import settle
+from commandbus.testing.memory.tables import IdScope, State
+from commandbus.testing.memory.transaction import MemoryConnection, MemoryTransaction
+
+Args = ParamSpec("Args")
+Value = TypeVar("Value")
+
+
+class InMemoryStore:
+    """Implements commandbus.store.base.Store.
+
+    `conn` of send and cancel may be the connection of `transaction()`. Any other is taken at its
+    word: the command is there at once, whatever becomes of that connection.
+    """
+
+    def __init__(
+        self, clock: FakeClock | None = None, *, command_id_scope: IdScope = "domain"
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self._state = State(self.clock, command_id_scope)
+        #: The queues underneath, to look into, or to put a stranger's message into.
+        self.pgmq = FakePgmqClient(queues=self._state.queues)
+        # Leases are extended from a thread of the worker.
+        self._lock = threading.RLock()
+        self._workers: set[str] = set()
+        self._switchboard = Switchboard()
+        self.clock.on_advance(self._switchboard.wake_all)
+
+    async def _run(
+        self,
+        verb: Callable[Concatenate[State, Args], Value],
+        *args: Args.args,
+        **kwargs: Args.kwargs,
+    ) -> Value:
+        return await self._run_on(None, verb, *args, **kwargs)
+
+    async def _run_on(
+        self,
+        conn: Any,
+        verb: Callable[Concatenate[State, Args], Value],
+        *args: Args.args,
+        **kwargs: Args.kwargs,
+    ) -> Value:
+        # Give way once, as a verb that waits for a server would.
+        await asyncio.sleep(0)
+        run = conn.run if isinstance(conn, MemoryConnection) else self._commit
+        return run(lambda state: verb(state, *args, **kwargs))
+
+    def _commit(self, verb: Callable[[State], Value]) -> Value:
+        """Run a verb, wholly or not at all, and wake whom it concerns."""
+        with self._lock:
+            backup = self._state.copy()
+            try:
+                value = verb(self._state)
+            except BaseException:
+                self._state.restore(backup)
+                raise
+            notices, self._state.notices = self._state.notices, []
+        self._switchboard.notify(notices)
+        return value
+
+    def _read(
+        self,
+        question: Callable[Concatenate[State, Args], Value],
+        *args: Args.args,
+        **kwargs: Args.kwargs,
+    ) -> Value:
+        with self._lock:
+            return question(self._state, *args, **kwargs)
+
+    # -- for tests
+
+    def add_batch(
+        self,
+        domain: str,
+        batch_id: UUID | None = None,
+        *,
+        name: str | None = None,
+        custom_data: dict[str, Any] | None = None,
+    ) -> UUID:
+        """Create an empty batch; commands join it with `send(…, batch_id=…)`."""
+        return self._commit(lambda state: new_batch(state, domain, batch_id, name, custom_data))
+
+    def sent(self, domain: str, command_type: str | None = None) -> list[Command]:
+        """What was sent, in the order of sending, whatever has become of it."""
+        return self._read(reads.sent_commands, domain, command_type)
+
+    def is_busy(self, domain: str) -> bool:
+        """Whether a command is due now, or held by a worker that lives."""
+        due_at = self.next_due(domain)
+        if due_at is not None and due_at <= self.clock.now():
+            return True
+        return self._read(
+            lambda state: any(
+                row.leased_by in self._workers
+                for row in state.commands.values()
+                if row.domain == domain
+            )
+        )
+
+    def next_due(self, domain: str) -> datetime | None:
+        """When the next command shows up by itself: a retry, or a lease that nobody holds on to."""
+        return self._read(lambda state: state.queues.next_visible(commands_queue(domain)))
+
+    def watched_by(self, watcher: Wake) -> AbstractContextManager[None]:
+        """Call `watcher` after every change, for the length of a block."""
+        return self._switchboard.watched_by(watcher)
+
+    # -- sending
+
+    async def ensure_domain(self, domain: str) -> None:
+        await self._run(ensure_domain, domain)
+
+    async def send(
+        self,
+        domain: str,
+        commands: Sequence[NewCommand],
+        *,
+        batch_id: UUID | None = None,
+        conn: Any = None,
+    ) -> None:
+        await self.ensure_domain(domain)
+        await self._run_on(conn, send_commands, domain, commands, batch_id)
+
+    # -- receiving and the ways a lease ends
+
+    async def receive(
+        self,
+        domain: str,
+        *,
+        vt_seconds: int,
+        quantity: int,
+        worker: str,
+        limits: Mapping[str, int],
+        mark_in_progress: bool = True,
+    ) -> list[Lease]:
+        return await self._run(
+            receive_commands,
+            domain,
+            vt_seconds=vt_seconds,
+            quantity=quantity,
+            worker=worker,
+            limits=limits,
+            mark_in_progress=mark_in_progress,
+        )
+
+    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+        return await self._run(settle, domain, outcomes)
+
+    async def confirm_start(self, lease: Lease) -> bool:
+        return await self._run(confirm_start, lease)
+
+    async def extend(self, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
+        return await self._run(extend_leases, domain, leases, seconds)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[MemoryTransaction]:
+        transaction = MemoryTransaction(lambda: self._read(State.copy))
+        try:
+            yield transaction
+            self._commit(transaction.conn.replay)
+        finally:
+            transaction.conn.is_closed = True
+
+    # -- operators
+
+    async def operator_retry(
+        self, domain: str, command_ids: Sequence[UUID], *, actor: str | None, reset_attempts: bool
+    ) -> None:
+        await self._run(
+            operator.operator_retry, domain, command_ids, actor=actor, reset_attempts=reset_attempts
+        )
+
+    async def operator_cancel(
+        self, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+    ) -> None:
+        await self._run(operator.operator_cancel, domain, command_ids, reason=reason, actor=actor)
+
+    async def operator_complete(
+        self, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
+    ) -> None:
+        await self._run(operator.operator_complete, domain, command_ids, result=result, actor=actor)
+
+    async def cancel(
+        self,
+        domain: str,
+        command_ids: Sequence[UUID],
+        *,
+        reason: str,
+        actor: str | None,
+        conn: Any = None,
+    ) -> None:
+        await self._run_on(
+            conn, operator.cancel_commands, domain, command_ids, reason=reason, actor=actor
+        )
+
+    # -- reading
+
+    async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
+        row = self._state.commands.get((domain, command_id))
+        return None if row is None else row.metadata()
+
+    async def find_domains(self, command_id: UUID) -> list[str]:
+        return self._read(reads.find_domains, command_id)
+
+    async def query_commands(
+        self, criteria: CommandFilter, *, limit: int, offset: int
+    ) -> list[CommandMetadata]:
+        return self._read(reads.query_commands, criteria, limit=limit, offset=offset)
+
+    async def list_troubleshooting(
+        self, domain: str, *, command_type: str | None, limit: int, offset: int
+    ) -> list[TroubleshootingItem]:
+        return self._read(
+            reads.list_troubleshooting,
+            domain,
+            command_type=command_type,
+            limit=limit,
+            offset=offset,
+        )
+
+    async def get_payload(self, domain: str, command_id: UUID) -> str | None:
+        return self._read(reads.get_payload, domain, command_id)
+
+    async def get_audit_trail(
+        self, command_id: UUID, *, domain: str | None, limit: int
+    ) -> list[AuditEvent]:
+        return self._read(reads.get_audit_trail, command_id, domain=domain, limit=limit)
+
+    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+        return self._read(reads.get_batch, domain, batch_id)
+
+    async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
+        return self._read(reads.count_by_status, domain)
+
+    # -- replies
+
+    async def read_replies(
+        self, queue: str, *, vt_seconds: int, quantity: int
+    ) -> list[QueuedReply]:
+        return await self._run(reads.read_replies, queue, vt_seconds=vt_seconds, quantity=quantity)
+
+    async def delete_replies(self, queue: str, msg_ids: Collection[int]) -> None:
+        await self._run(lambda state: state.queues.delete(queue, msg_ids))
+
+    async def take_inbox_reply(self, domain: str, command_id: UUID) -> str | None:
+        return await self._run(reads.take_inbox_reply, domain, command_id)
+
+    # -- workers
+
+    @asynccontextmanager
+    async def dedicated(self, purpose: str, size: int) -> AsyncIterator[Store]:  # noqa: ARG002
+        yield self
+
+    async def open_extender(self) -> MemoryExtender:
+        return MemoryExtender(self)
+
+    def listener(self) -> MemoryListener:
+        return MemoryListener(self._switchboard)
+
+    async def heartbeat(
+        self,
+        worker: str,
+        domain: str,  # noqa: ARG002
+        *,
+        is_idle: bool,  # noqa: ARG002
+        concurrency: int,  # noqa: ARG002
+        in_flight: int,  # noqa: ARG002
+    ) -> None:
+        self._workers.add(worker)
+
+    async def worker_gone(self, worker: str) -> None:
+        self._workers.discard(worker)
+
+    async def check(self) -> None:
+        """Nothing can be wrong with a dictionary."""
+
+
+class MemoryExtender:
+    """Implements commandbus.store.base.LeaseExtender."""
+
+    def __init__(self, store: InMemoryStore) -> None:
+        self._store = store
+
+    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
+        # Wakes nobody: events of the event loop must not be set from this thread.
+        return self._store._read(lambda state: extend_leases(state, domain, leases, seconds))
+
+    def close(self) -> None:
+        """There is no connection to give back."""

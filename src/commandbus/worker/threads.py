@@ -1,0 +1,82 @@
+"""HandlerThreads: where `def` handlers run.
+
+Daemon threads of our own: those of concurrent.futures are waited for when the process ends, so
+that one hung handler would keep a stopped worker alive for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+
+
+class HandlerThreads:
+    """Up to `size` threads, started when they are needed."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._unfinished = 0
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function in a thread, with the context of the caller.
+
+        When the caller is cancelled, a call that has begun goes on, and its result is dropped.
+        """
+        context = contextvars.copy_context()
+        future = self._loop.create_future()
+        self._jobs.put(_Job(lambda: context.run(function, *arguments), future))
+        self._unfinished += 1
+        if self._unfinished > self._threads < self._size:
+            self._threads += 1
+            threading.Thread(
+                target=self._work, name=f"commandbus-handler-{self._threads}", daemon=True
+            ).start()
+        return await future
+
+    def close(self) -> None:
+        """Let the threads end, each after the call it is in."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            result: Any = None
+            error: BaseException | None = None
+            if not job.future.cancelled():
+                try:
+                    result = job.function()
+                except StopIteration as stop:
+                    # A future cannot carry it: whoever waits would wait for ever.
+                    error = RuntimeError("the handler raised StopIteration")
+                    error.__cause__ = stop
+                except BaseException as raised:  # noqa: BLE001  (raised again where it is awaited)
+                    error = raised
+            try:
+                self._loop.call_soon_threadsafe(self._finish, job.future, result, error)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+
+    def _finish(
+        self, future: asyncio.Future[Any], result: Any, error: BaseException | None
+    ) -> None:
+        self._unfinished -= 1
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

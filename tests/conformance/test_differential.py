@@ -1,0 +1,260 @@
+"""Any sequence of verbs leaves the two stores in the same state, and gives the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg_pool import AsyncConnectionPool
+
+from commandbus.errors import CommandBusError, CommandNotFoundError, DuplicateCommandError
+from commandbus.models import Lease, Outcome, OutgoingCommands
+from commandbus.naming import INBOX, NO_REPLY
+from tests.conformance.worlds import (
+    DOMAIN,
+    MemoryWorld,
+    PostgresWorld,
+    World,
+    done,
+    failed,
+    new,
+    parked,
+    released,
+    retried,
+)
+
+COMMANDS = 6
+ENDINGS: list[Callable[..., Outcome]] = [done, retried, parked, failed, released]
+REPLY_TO = ["payments.replies", NO_REPLY, INBOX]
+
+Step = Callable[["Run"], Awaitable[Any]]
+some = st.lists(st.integers(0, COMMANDS - 1), min_size=1, max_size=3)
+recent = st.integers(0, 5)  # which of the leases that were given out, from the last
+
+
+class Run:
+    """One world on its way through a sequence."""
+
+    def __init__(self, world: World, base: int) -> None:
+        self.world = world
+        self.ids = [UUID(int=base + n) for n in range(COMMANDS + 50)]
+        self.relation = UUID(int=base)
+        self.batches: list[UUID] = []
+        self.leases: list[Lease] = []
+
+    def pick(self, indexes: Sequence[int]) -> list[UUID]:
+        return [self.ids[index] for index in indexes]
+
+    def lease(self, index: int) -> Lease | None:
+        return self.leases[-1 - index] if index < len(self.leases) else None
+
+    def new(self, index: int) -> Any:
+        return new(
+            "Debit" if index % 2 else "Credit",
+            {"n": index},
+            command_id=self.ids[index],
+            reply_to=REPLY_TO[index % 3],
+            correlation_id=self.relation,
+            max_attempts=1 + index % 3,
+        )
+
+
+async def answer(run: Run, step: Step) -> Any:
+    """What a step says: its value, or its refusal."""
+    try:
+        return await step(run)
+    except DuplicateCommandError as error:
+        return type(error), sorted(error.command_ids)
+    except CommandNotFoundError as error:
+        return type(error), error.command_id
+    except CommandBusError as error:
+        return type(error), str(error).partition(";")[0].replace("'", "")
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    verb = draw(st.sampled_from(["send", "receive", "receive", "settle", "settle", *OTHER]))
+    step: Step = draw(STRATEGIES[verb])
+    return step
+
+
+def _send(indexes: Sequence[int], batch: bool) -> Step:
+    async def step(run: Run) -> None:
+        batch_id = run.batches[0] if batch else None
+        await run.world.send(*(run.new(index) for index in indexes), batch_id=batch_id)
+
+    return step
+
+
+def _receive(quantity: int, mark: bool, limit: int | None) -> Step:
+    async def step(run: Run) -> list[tuple[Any, ...]]:
+        leases = await run.world.receive(
+            quantity,
+            vt_seconds=600,
+            mark_in_progress=mark,
+            limits={} if limit is None else {"Debit": limit},
+        )
+        run.leases += leases
+        return [
+            (e.command_id, e.lease_epoch, e.attempt, e.max_attempts, e.is_suspect) for e in leases
+        ]
+
+    return step
+
+
+def _settle(endings: Sequence[tuple[int, int, bool]]) -> Step:
+    async def step(run: Run) -> Any:
+        group = {}
+        for index, kind, sends in endings:
+            lease = run.lease(index)
+            if lease is not None:
+                ending = ENDINGS[kind](lease) if kind != 1 else retried(lease, 600 * (index % 2))
+                if sends:
+                    sent = OutgoingCommands(DOMAIN, (run.new((index + kind) % COMMANDS),))
+                    ending = dataclasses.replace(ending, sends=(sent,))
+                group[lease.command_id] = ending
+        return await run.world.settle(*group.values()) if group else None
+
+    return step
+
+
+def _confirm(index: int) -> Step:
+    async def step(run: Run) -> Any:
+        lease = run.lease(index)
+        return lease and await run.world.store.confirm_start(lease)
+
+    return step
+
+
+def _extend(indexes: Sequence[int]) -> Step:
+    async def step(run: Run) -> Any:
+        leases = [lease for index in indexes if (lease := run.lease(index)) is not None]
+        return leases and await run.world.store.extend(DOMAIN, leases, 600)
+
+    return step
+
+
+def _advance(seconds: int) -> Step:
+    return lambda run: run.world.advance(seconds)
+
+
+def _operate(verb: str, indexes: Sequence[int], flag: bool) -> Step:
+    async def step(run: Run) -> None:
+        store, ids = run.world.store, run.pick(indexes)
+        match verb:
+            case "retry":
+                await store.operator_retry(DOMAIN, ids, actor="ann", reset_attempts=flag)
+            case "operator_cancel":
+                await store.operator_cancel(DOMAIN, ids, reason="r", actor=None)
+            case "complete":
+                await store.operator_complete(DOMAIN, ids, result=b'{"x": 1}', actor="ann")
+            case _:
+                await store.cancel(DOMAIN, ids, reason="r", actor="ann")
+
+    return step
+
+
+def _stray(index: int) -> Step:
+    async def step(run: Run) -> None:
+        message = {"command_id": str(run.ids[index]), "data": {}}
+        await run.world.pgmq.send("payments.commands", message)
+
+    return step
+
+
+def _purge() -> Step:
+    return lambda run: run.world.lose_archive()
+
+
+OTHER = [
+    "confirm",
+    "extend",
+    "advance",
+    "advance",
+    "operate",
+    "operate",
+    "operate",
+    "stray",
+    "purge",
+]
+STRATEGIES: dict[str, st.SearchStrategy[Step]] = {
+    "send": st.builds(_send, some, st.booleans()),
+    "receive": st.builds(_receive, st.integers(1, 4), st.booleans(), st.none() | st.integers(1, 4)),
+    "settle": st.builds(
+        _settle,
+        st.lists(
+            st.tuples(recent, st.integers(0, 4), st.sampled_from([False, False, True])),
+            min_size=1,
+            max_size=4,
+        ),
+    ),
+    "confirm": st.builds(_confirm, recent),
+    "extend": st.builds(_extend, st.lists(recent, min_size=1, max_size=3)),
+    "advance": st.builds(_advance, st.sampled_from([300, 1_000])),
+    "operate": st.builds(
+        _operate,
+        st.sampled_from(["retry", "retry", "operator_cancel", "complete", "cancel"]),
+        st.lists(st.integers(0, COMMANDS - 1), min_size=1, max_size=2),
+        st.booleans(),
+    ),
+    "stray": st.builds(_stray, st.integers(0, COMMANDS - 1)),
+    "purge": st.builds(_purge),
+}
+
+
+async def both_agree(worlds: list[World], sequence: Sequence[Step]) -> None:
+    base = secrets.randbits(100) << 20  # the audit remembers every id: new ones for each sequence
+    runs = [Run(world, base) for world in worlds]
+    for run in runs:
+        await run.world.store.ensure_domain(DOMAIN)
+        run.batches.append(await run.world.add_batch(batch_id=UUID(int=base + 1_000)))
+        await run.world.send(run.new(0), run.new(1))
+        await run.world.send(run.new(2), batch_id=run.batches[0])
+    for number, step in enumerate(sequence):
+        memory, postgres = [await answer(run, step) for run in runs]
+        assert memory == postgres, f"step {number}"
+    memory, postgres = [await run.world.dump() for run in runs]
+    for part, content in postgres.items():
+        assert memory[part] == content, part
+
+
+@pytest.mark.postgres
+def test_any_sequence_of_verbs_has_the_same_effect_on_both_stores(shared_dsn: str) -> None:
+    with asyncio.Runner() as runner:
+
+        async def open_world() -> tuple[AsyncConnectionPool[Any], PostgresWorld]:
+            pool = AsyncConnectionPool[Any](shared_dsn, min_size=1, max_size=2, open=False)
+            await pool.open()
+            conn = await psycopg.AsyncConnection.connect(shared_dsn, autocommit=True)
+            return pool, PostgresWorld(pool, conn)
+
+        pool, postgres = runner.run(open_world())
+
+        async def compare(sequence: Sequence[Step]) -> None:
+            await postgres.clear()
+            await both_agree([MemoryWorld(), postgres], sequence)
+
+        @settings(
+            max_examples=60,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.lists(steps(), min_size=10, max_size=25))
+        def any_sequence(sequence: Sequence[Step]) -> None:
+            runner.run(compare(sequence))
+
+        try:
+            any_sequence()
+        finally:
+            runner.run(postgres.conn.close())
+            runner.run(pool.close())

@@ -1,0 +1,359 @@
+"""receive: leases, their order, their end without a word, messages that must not be delivered."""
+
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import orjson
+import pytest
+
+from commandbus.errors import SchemaMissingError
+from commandbus.models import CommandStatus
+from commandbus.store.base import Store
+from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, retried
+
+PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+
+
+async def test_a_lease_carries_the_command(world: World) -> None:
+    command = new("Debit", {"amount": 5}, reply_to="", max_attempts=4)
+    batch_id = await world.add_batch()
+
+    [lease] = await world.send_and_receive(command, batch_id=batch_id, worker="w7")
+
+    row = await world.command(command.command_id)
+    assert lease.payload is not None
+    assert orjson.loads(lease.payload) == {"amount": 5}
+    assert (lease.domain, lease.command_id, lease.command_type) == (
+        DOMAIN, command.command_id, "Debit",
+    )  # fmt: skip
+    assert (lease.attempt, lease.max_attempts, lease.lease_epoch) == (1, 4, 1)
+    assert (lease.reply_queue, lease.batch_id) == ("", batch_id)
+    assert lease.correlation_id == command.correlation_id
+    assert lease.msg_id == row.msg_id
+    assert lease.created_at == row.created_at
+    assert lease.is_suspect is False
+
+
+async def test_a_leased_command_is_in_progress_until_its_lease_expires(world: World) -> None:
+    [lease] = await world.send_and_receive(new(), vt_seconds=45, worker="w7")
+
+    row = await world.command(lease.command_id)
+
+    assert row.status is CommandStatus.IN_PROGRESS
+    assert (row.attempts, row.lease_epoch, row.leased_by) == (1, 1, "w7")
+    assert row.lease_expires_at == row.updated_at + timedelta(seconds=45)
+    assert await world.events(lease.command_id) == ["SENT", "RECEIVED"]
+    trail = await world.store.get_audit_trail(lease.command_id, domain=None, limit=10)
+    assert (trail[1].details, trail[1].actor) == ({"attempt": 1}, "w7")
+
+
+async def test_a_leased_command_shows_as_pending_when_nobody_wants_the_mark(world: World) -> None:
+    [lease] = await world.send_and_receive(new(), mark_in_progress=False)
+
+    row = await world.command(lease.command_id)
+    assert (row.status, row.leased_by) == (CommandStatus.PENDING, "w1")
+    assert await world.receive() == []
+
+
+async def test_commands_come_in_the_order_of_sending(world: World) -> None:
+    commands = [new() for _ in range(7)]
+    await world.send(*commands[:4])
+    await world.send(*commands[4:])
+
+    first, second = await world.receive(3), await world.receive(10)
+
+    ids = [lease.command_id for lease in first + second]
+    assert ids == [command.command_id for command in commands]
+    assert len(first) == 3
+
+
+async def test_a_leased_command_is_not_delivered_again_before_its_lease_ends(world: World) -> None:
+    await world.send_and_receive(new(), vt_seconds=600)
+    assert await world.receive() == []
+
+    await world.advance(300)
+    assert await world.receive() == []
+
+    await world.advance(301)
+    assert len(await world.receive()) == 1
+
+
+async def test_a_domain_that_nobody_knows_cannot_be_received_from(world: World) -> None:
+    with pytest.raises(SchemaMissingError):
+        await world.receive()
+
+
+async def test_the_limit_of_the_worker_wins_over_the_limit_of_the_command(world: World) -> None:
+    many, few = new("Debit", max_attempts=1), new("Credit", max_attempts=5)
+    leases = await world.send_and_receive(many, few, limits={"Debit": 9})
+
+    assert [lease.max_attempts for lease in leases] == [9, 5]
+    assert (await world.command(many.command_id)).max_attempts == 9
+
+
+async def test_a_command_beyond_the_limit_of_the_worker_is_parked_unheard(world: World) -> None:
+    command = new(max_attempts=5)
+    [lease] = await world.send_and_receive(command)
+    await world.settle(retried(lease, 0))
+    [lease] = await world.receive()
+    await world.settle(retried(lease, 0))
+
+    assert await world.receive(limits={"Debit": 2}) == []
+
+    row = await world.command(command.command_id)
+    assert row.status is PARKED
+    assert (row.last_error_type, row.last_error_code) == ("TRANSIENT", "ATTEMPTS_EXHAUSTED")
+    assert row.lease_epoch == 3
+    [item] = await world.store.list_troubleshooting(DOMAIN, command_type=None, limit=9, offset=0)
+    assert item.reason == "EXHAUSTED"
+
+
+# -- leases that end without a word
+
+
+async def test_the_first_lapse_is_not_counted_but_makes_a_suspect(world: World) -> None:
+    [first] = await world.send_and_receive(new())
+    await world.lapse()
+
+    [second] = await world.receive(worker="w2")
+
+    assert (second.attempt, second.lease_epoch, second.is_suspect) == (1, 2, True)
+    assert await world.events(first.command_id) == ["SENT", "RECEIVED", "LEASE_EXPIRED", "RECEIVED"]
+    assert await world.details(first.command_id, "RECEIVED") == [{"attempt": 1}, {"attempt": 1}]
+
+
+async def test_a_lapse_of_a_suspect_that_ran_alone_is_counted(world: World, store: Store) -> None:
+    await world.send_and_receive(new())
+    await world.lapse()
+    [suspect] = await world.receive()
+    assert await store.confirm_start(suspect) is True
+    assert await store.confirm_start(suspect) is True
+    await world.lapse()
+
+    [third] = await world.receive()
+
+    assert (third.attempt, third.is_suspect) == (2, True)
+
+
+async def test_a_start_cannot_be_confirmed_without_the_lease(world: World, store: Store) -> None:
+    [first] = await world.send_and_receive(new())
+    await world.lapse()
+    [second] = await world.receive()
+    before = await world.dump()
+
+    assert await store.confirm_start(first) is False
+    assert await world.dump() == before
+
+    await world.settle(done(second))
+    assert await store.confirm_start(second) is False
+
+
+async def test_a_command_that_kills_its_workers_is_parked_when_its_attempts_are_used_up(
+    world: World, store: Store
+) -> None:
+    [lease] = await world.send_and_receive(new(max_attempts=2))
+    received = 1
+    while True:
+        await world.lapse()
+        leases = await world.receive()
+        if not leases:
+            break
+        received += 1
+        await store.confirm_start(leases[0])
+
+    row = await world.command(lease.command_id)
+    assert received == 3  # one unconfirmed, two confirmed
+    assert row.status is PARKED
+    assert (row.attempts, row.leased_by, row.lease_epoch) == (2, None, 4)
+    assert row.last_error_code == "LEASE_EXPIRED"
+    assert (await world.events(lease.command_id))[-2:] == [
+        "FAILED",
+        "MOVED_TO_TROUBLESHOOTING_QUEUE",
+    ]
+    assert await world.details(lease.command_id, "FAILED") == [
+        {
+            "attempt": 2,
+            "class": "TRANSIENT",
+            "code": "LEASE_EXPIRED",
+            "message": "the worker stopped without a result, attempt 2 of 2",
+        }
+    ]
+    assert await world.details(lease.command_id, "MOVED_TO_TROUBLESHOOTING_QUEUE") == [
+        {"reason": "EXHAUSTED", "code": "LEASE_EXPIRED", "attempts": 2}
+    ]
+    assert await world.replies() == []
+
+
+async def test_ten_lapses_that_nobody_confirmed_park_a_command_too(world: World) -> None:
+    [lease] = await world.send_and_receive(new())
+    for _ in range(10):
+        await world.lapse()
+        [again] = await world.receive()
+        assert (again.attempt, again.is_suspect) == (1, True)
+    await world.lapse()
+
+    assert await world.receive() == []
+
+    row = await world.command(lease.command_id)
+    assert (row.status, row.last_error_code) == (PARKED, "LEASE_EXPIRED")
+
+
+async def test_the_result_of_a_worker_whose_command_was_parked_meanwhile_is_stale(
+    world: World,
+) -> None:
+    [lease] = await world.send_and_receive(new(max_attempts=1))
+    await world.lapse()
+    [suspect] = await world.receive()
+    await world.store.confirm_start(suspect)
+    await world.lapse()
+    assert await world.receive() == []
+
+    assert await world.settle(done(suspect)) == {lease.command_id}
+
+    assert await world.status(lease.command_id) is PARKED
+    assert (await world.events(lease.command_id))[-1] == "STALE_RESULT_REJECTED"
+
+
+async def test_a_command_that_came_back_with_a_word_is_no_suspect(world: World) -> None:
+    await world.send_and_receive(new())
+    await world.lapse()
+    [suspect] = await world.receive()
+    await world.settle(retried(suspect))
+    await world.lapse()
+
+    [lease] = await world.receive()
+
+    assert lease.is_suspect is False
+
+
+# -- messages that must not be delivered
+
+
+async def _put(world: World, command_id: object) -> None:
+    await world.pgmq.send("payments.commands", {"command_id": str(command_id), "data": {}})
+
+
+@pytest.mark.parametrize("ending", [done, failed, parked])
+async def test_a_message_of_a_command_that_ended_is_archived(world: World, ending) -> None:
+    [lease] = await world.send_and_receive(new())
+    await world.settle(ending(lease))
+    status = await world.status(lease.command_id)
+    await _put(world, lease.command_id)
+
+    assert await world.receive() == []
+
+    dump = await world.dump()
+    assert dump["queue"] == []
+    assert len(dump["archive"]) == (1 if ending is done else 2)
+    assert await world.status(lease.command_id) is status
+
+
+async def test_a_second_message_of_a_waiting_command_is_archived(world: World) -> None:
+    command = new()
+    await world.send(command)
+    await _put(world, command.command_id)
+
+    leases = await world.receive()
+
+    assert [lease.command_id for lease in leases] == [command.command_id]
+    dump = await world.dump()
+    assert (len(dump["queue"]), len(dump["archive"])) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"command_id": str(uuid4()), "data": {}},
+        {"command_id": "not-a-uuid"},
+        {"command_id": 5},
+        {"other": True},
+        ["a", "list"],
+        "text",
+        None,
+    ],
+)
+async def test_a_message_without_a_command_is_archived(world: World, message: object) -> None:
+    command = new()
+    await world.send(command)
+    await world.pgmq.send("payments.commands", message)
+
+    assert [lease.command_id for lease in await world.receive()] == [command.command_id]
+    assert len((await world.dump())["archive"]) == 1
+
+
+async def test_what_is_turned_away_does_not_hide_what_is_good(world: World) -> None:
+    old = new()
+    [lease] = await world.send_and_receive(old)
+    await world.settle(done(lease))
+    await _put(world, old.command_id)
+    await _put(world, UUID(int=0))
+    good = new()
+    await world.send(good)
+
+    assert [lease.command_id for lease in await world.receive(3)] == [good.command_id]
+
+
+# -- extending
+
+
+async def test_an_extended_lease_lasts_longer(world: World, store: Store) -> None:
+    [lease] = await world.send_and_receive(new(), vt_seconds=600)
+    assert await store.extend(DOMAIN, [lease], 6_000) == set()
+
+    await world.advance(3_000)
+    assert await world.receive() == []
+    await world.advance(3_001)
+    [again] = await world.receive()
+    assert again.is_suspect is True
+
+
+async def test_a_lease_that_ran_out_can_be_extended_while_nobody_took_it(
+    world: World, store: Store
+) -> None:
+    [lease] = await world.send_and_receive(new())
+    await world.lapse()
+
+    assert await store.extend(DOMAIN, [lease], 600) == set()
+    assert await world.receive() == []
+
+
+async def test_a_lost_lease_cannot_be_extended(world: World, store: Store) -> None:
+    lost, kept = await world.send_and_receive(new(), new(), vt_seconds=600)
+    await world.settle(retried(lost, 0))
+    before = await world.dump()
+
+    assert await store.extend(DOMAIN, [lost, kept], 600) == {lost.command_id}
+    assert await store.extend(DOMAIN, [lost], 600) == {lost.command_id}
+
+    assert await world.dump() == before
+
+
+async def test_extending_leaves_no_trace_but_the_expiry(world: World, store: Store) -> None:
+    [lease] = await world.send_and_receive(new(), vt_seconds=600)
+    before = await world.command(lease.command_id)
+
+    await store.extend(DOMAIN, [lease], 1_200)
+
+    after = await world.command(lease.command_id)
+    assert before.lease_expires_at is not None
+    assert after.lease_expires_at is not None
+    assert after.lease_expires_at >= before.lease_expires_at + timedelta(seconds=600)
+    assert after.updated_at == before.updated_at
+    assert await world.events(lease.command_id) == ["SENT", "RECEIVED"]
+
+
+async def test_a_lease_can_be_extended_from_a_thread(world: World, store: Store) -> None:
+    import asyncio
+
+    [lease] = await world.send_and_receive(new(), vt_seconds=600)
+    extender = await store.open_extender()
+    try:
+        assert await asyncio.to_thread(extender.extend, DOMAIN, [lease], 6_000) == set()
+        await world.advance(3_000)
+        assert await world.receive() == []
+        await world.settle(done(lease))
+        lost = await asyncio.to_thread(extender.extend, DOMAIN, [lease], 600)
+        assert lost == {lease.command_id}
+    finally:
+        extender.close()
+        extender.close()

@@ -1,0 +1,386 @@
+"""The two stores, each with what a test needs beside the verbs: time, batches, and a full look.
+
+`dump` shows everything that a store remembers of a domain in one shape, without times and message
+numbers: two stores that did the same show the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+from uuid import UUID, uuid4
+
+import orjson
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from commandbus.models import (
+    BatchMetadata,
+    CommandMetadata,
+    CommandStatus,
+    Failure,
+    Lease,
+    NewCommand,
+    Outcome,
+    OutcomeKind,
+    OutgoingCommands,
+    ParkReason,
+)
+from commandbus.naming import commands_queue, physical_queue, replies_queue
+from commandbus.pgmq.client import PgmqClient
+from commandbus.store.base import CommandFilter, Store
+from commandbus.store.postgres import new_store
+from commandbus.testing import InMemoryStore
+
+DOMAIN = "payments"
+TABLES = [
+    sql.Identifier("commandbus", f"command_bus_{name}")
+    for name in ("command", "batch", "troubleshooting", "reply_inbox", "worker")
+]
+FAILURE = Failure(
+    "TRANSIENT",
+    "BANK_DOWN",
+    "no answer",
+    {"host": "b1", "port": None, "tried": [1, None, {"x": None}]},
+)
+
+
+# -- what is sent, and how leases end
+
+
+def new(
+    command_type: str = "Debit",
+    data: Any = None,
+    *,
+    command_id: UUID | None = None,
+    reply_to: str = replies_queue(DOMAIN),
+    correlation_id: UUID | None = None,
+    max_attempts: int = 3,
+) -> NewCommand:
+    return NewCommand(
+        command_type=command_type,
+        command_id=command_id or uuid4(),
+        data=orjson.dumps({} if data is None else data),
+        reply_to=reply_to,
+        correlation_id=correlation_id or uuid4(),
+        max_attempts=max_attempts,
+    )
+
+
+def done(lease: Lease, result: Any = None, *sends: OutgoingCommands) -> Outcome:
+    return Outcome(lease, OutcomeKind.COMPLETE, result=orjson.dumps(result), sends=sends)
+
+
+def retried(lease: Lease, delay: float = 600.0, *sends: OutgoingCommands) -> Outcome:
+    return Outcome(lease, OutcomeKind.RETRY, delay_seconds=delay, failure=FAILURE, sends=sends)
+
+
+def parked(lease: Lease, reason: ParkReason = ParkReason.PERMANENT) -> Outcome:
+    return Outcome(lease, OutcomeKind.PARK, reason=reason, failure=FAILURE)
+
+
+def failed(lease: Lease) -> Outcome:
+    return Outcome(lease, OutcomeKind.FAIL, failure=FAILURE)
+
+
+def released(lease: Lease) -> Outcome:
+    return Outcome(lease, OutcomeKind.RELEASE)
+
+
+class Pgmq(Protocol):
+    """What PgmqClient and FakePgmqClient have in common here."""
+
+    async def create(self, queue: str) -> None: ...
+    async def send(self, queue: str, message: Any, delay: int = 0) -> int: ...
+
+
+class World(ABC):
+    """A store, and power over its time and its queues."""
+
+    store: Store
+    pgmq: Pgmq
+
+    # -- shorthand for the verbs
+
+    async def send(self, *commands: NewCommand, batch_id: UUID | None = None) -> None:
+        await self.store.send(DOMAIN, commands, batch_id=batch_id)
+
+    async def receive(
+        self,
+        quantity: int = 100,
+        *,
+        worker: str = "w1",
+        vt_seconds: int = 30,
+        limits: Mapping[str, int] | None = None,
+        mark_in_progress: bool = True,
+    ) -> list[Lease]:
+        return await self.store.receive(
+            DOMAIN,
+            vt_seconds=vt_seconds,
+            quantity=quantity,
+            worker=worker,
+            limits=limits or {},
+            mark_in_progress=mark_in_progress,
+        )
+
+    async def send_and_receive(self, *commands: NewCommand, **options: Any) -> list[Lease]:
+        await self.send(*commands, batch_id=options.pop("batch_id", None))
+        return await self.receive(**options)
+
+    async def settle(self, *outcomes: Outcome) -> set[UUID]:
+        return await self.store.settle(DOMAIN, outcomes)
+
+    async def park(self, *commands: NewCommand, batch_id: UUID | None = None) -> None:
+        """Send commands and see them into troubleshooting."""
+        leases = await self.send_and_receive(*commands, batch_id=batch_id)
+        await self.settle(*(parked(lease) for lease in leases))
+
+    async def lapse(self) -> None:
+        """All leases run out, and all delays are over."""
+        await self.advance(1_000_000)
+
+    # -- looking
+
+    async def command(self, command_id: UUID) -> CommandMetadata:
+        found = await self.store.get_command(DOMAIN, command_id)
+        assert found is not None
+        return found
+
+    async def status(self, command_id: UUID) -> CommandStatus:
+        return (await self.command(command_id)).status
+
+    async def events(self, command_id: UUID) -> list[str]:
+        trail = await self.store.get_audit_trail(command_id, domain=None, limit=1_000)
+        return [event.event_type for event in trail]
+
+    async def details(self, command_id: UUID, event_type: str) -> list[Any]:
+        trail = await self.store.get_audit_trail(command_id, domain=DOMAIN, limit=1_000)
+        return [event.details for event in trail if event.event_type == event_type]
+
+    async def replies(self, queue: str = replies_queue(DOMAIN)) -> list[dict[str, Any]]:
+        """Take all replies that are visible."""
+        found = await self.store.read_replies(queue, vt_seconds=30, quantity=1_000)
+        return [orjson.loads(reply.body) for reply in found]
+
+    async def batch(self, batch_id: UUID) -> BatchMetadata:
+        found = await self.store.get_batch(DOMAIN, batch_id)
+        assert found is not None
+        return found
+
+    async def counters(self, batch_id: UUID) -> tuple[str, int, int, int, int, int]:
+        b = await self.batch(batch_id)
+        return (
+            b.status, b.total_count, b.completed_count, b.failed_count, b.canceled_count,
+            b.in_troubleshooting_count,
+        )  # fmt: skip
+
+    async def dump(self, domain: str = DOMAIN) -> dict[str, Any]:
+        """Everything that the store remembers of a domain."""
+        criteria = CommandFilter(domain=domain)
+        commands = await self.store.query_commands(criteria, limit=10_000, offset=0)
+        known = {command.command_id for command in commands}
+        batches = {c.batch_id for c in commands if c.batch_id is not None}
+        waiting = await self.store.list_troubleshooting(
+            domain, command_type=None, limit=10_000, offset=0
+        )
+        return {
+            "commands": {c.command_id: _shown(asdict(c)) for c in commands},
+            "newest_first": [c.command_id for c in commands],
+            "parked": [_shown(asdict(item)) for item in waiting],
+            "audit": {i: await self._trail(domain, i) for i in sorted(known | batches)},
+            "batches": {
+                i: _shown(asdict(b))
+                for i in sorted(batches)
+                if (b := await self.store.get_batch(domain, i)) is not None
+            },
+            "counts": await self.store.count_by_status(domain),
+            "payloads": {i: _json(await self.store.get_payload(domain, i)) for i in sorted(known)},
+            **await self.hidden(domain),
+        }
+
+    async def _trail(self, domain: str, command_id: UUID) -> list[tuple[Any, ...]]:
+        trail = await self.store.get_audit_trail(command_id, domain=domain, limit=10_000)
+        return [(e.event_type, _shown(e.details), e.batch_id, e.actor) for e in trail]
+
+    # -- what no verb of the store does
+
+    @abstractmethod
+    async def advance(self, seconds: float) -> None:
+        """Let time pass for every message."""
+
+    @abstractmethod
+    async def add_batch(self, domain: str = DOMAIN, batch_id: UUID | None = None) -> UUID:
+        """Create an empty batch."""
+
+    @abstractmethod
+    async def lose_archive(self, domain: str = DOMAIN) -> None:
+        """Somebody has purged PGMQ's archive."""
+
+    @abstractmethod
+    async def make_ids_global(self) -> None:
+        """From now on an id may stand in one domain only."""
+
+    @abstractmethod
+    async def drop_queue(self, queue: str) -> None:
+        """Somebody has dropped a queue."""
+
+    @abstractmethod
+    async def hidden(self, domain: str) -> dict[str, Any]:
+        """What the verbs do not show: queues, archives, replies, the suspicion against commands."""
+
+
+class MemoryWorld(World):
+    def __init__(self, store: InMemoryStore | None = None) -> None:
+        self.memory = store or InMemoryStore()
+        self.store = self.memory
+        self.pgmq = self.memory.pgmq
+
+    async def advance(self, seconds: float) -> None:
+        self.memory.clock.advance(seconds)
+
+    async def add_batch(self, domain: str = DOMAIN, batch_id: UUID | None = None) -> UUID:
+        return self.memory.add_batch(domain, batch_id, name="b", custom_data={"n": 1})
+
+    async def lose_archive(self, domain: str = DOMAIN) -> None:
+        self.memory.pgmq.queues.get(commands_queue(domain)).archive.clear()
+
+    async def make_ids_global(self) -> None:
+        self.memory._state.id_scope = "global"
+
+    async def drop_queue(self, queue: str) -> None:
+        self.memory.pgmq.queues.drop(queue)
+
+    async def hidden(self, domain: str) -> dict[str, Any]:
+        state = self.memory._state
+        now = self.memory.clock.now()
+        commands = state.queues.get(commands_queue(domain))
+        replies = state.queues.get(replies_queue(domain))
+        return {
+            "suspicion": {
+                row.command_id: (row.lapses, row.started_alone)
+                for row in state.commands.values()
+                if row.domain == domain
+            },
+            "queue": [
+                (_envelope(m.message), m.read_ct, m.vt <= now) for m in commands.messages.values()
+            ],
+            "archive": [_envelope(m.message) for _, m in sorted(commands.archive.items())],
+            "replies": _sorted(m.message for m in replies.messages.values()),
+            "inbox": _sorted(
+                orjson.loads(body) for key, body in state.inbox.items() if key[0] == domain
+            ),
+        }
+
+
+class PostgresWorld(World):
+    def __init__(self, pool: AsyncConnectionPool[Any], conn: psycopg.AsyncConnection[Any]) -> None:
+        self.store = new_store(pool)
+        self.pool = pool
+        self.conn = conn
+        self.pgmq = PgmqClient(conn)
+
+    async def rows(self, query: str, *params: object) -> Sequence[dict[str, Any]]:
+        cursor = self.conn.cursor(row_factory=dict_row)
+        await cursor.execute(query.encode(), params or None)
+        return await cursor.fetchall()
+
+    async def clear(self) -> None:
+        """Make the database as good as new; the audit stays, but it knows other ids."""
+        async with self.conn.transaction():
+            for table in TABLES:
+                await self.conn.execute(sql.SQL("delete from {}").format(table))
+            await self.conn.execute("select pgmq.drop_queue(queue_name) from pgmq.meta")
+            await self.conn.execute(
+                "select commandbus.change_setting('command_id_scope', 'domain')"
+            )
+        self.store = new_store(self.pool)  # which does not remember the queues
+
+    async def advance(self, seconds: float) -> None:
+        # PGMQ's clock cannot be moved, so the messages are.
+        for row in await self.rows("select queue_name from pgmq.meta"):
+            table = sql.Identifier("pgmq", f"q_{row['queue_name']}")
+            await self.conn.execute(
+                sql.SQL("update {} set vt = vt - make_interval(secs => %s)").format(table),
+                (seconds,),
+            )
+
+    async def add_batch(self, domain: str = DOMAIN, batch_id: UUID | None = None) -> UUID:
+        batch_id = batch_id or uuid4()
+        await self.conn.execute(
+            "insert into commandbus.command_bus_batch (batch_id, domain, name, custom_data)"
+            """ values (%s, %s, 'b', '{"n": 1}')""",
+            (batch_id, domain),
+        )
+        return batch_id
+
+    async def lose_archive(self, domain: str = DOMAIN) -> None:
+        table = sql.Identifier("pgmq", f"a_{physical_queue(commands_queue(domain))}")
+        await self.conn.execute(sql.SQL("delete from {}").format(table))
+
+    async def make_ids_global(self) -> None:
+        await self.conn.execute("select commandbus.change_setting('command_id_scope', 'global')")
+
+    async def drop_queue(self, queue: str) -> None:
+        await self.conn.execute("select pgmq.drop_queue(%s)", (physical_queue(queue),))
+
+    async def hidden(self, domain: str) -> dict[str, Any]:
+        commands = physical_queue(commands_queue(domain))
+        replies = physical_queue(replies_queue(domain))
+        return {
+            "suspicion": {
+                row["command_id"]: (row["lapses"], row["started_alone"])
+                for row in await self.rows(
+                    "select * from commandbus.command_bus_command where domain = %s", domain
+                )
+            },
+            "queue": [
+                (_envelope(row["message"]), row["read_ct"], row["is_visible"])
+                for row in await self.rows(
+                    f"select *, vt <= clock_timestamp() as is_visible from pgmq.q_{commands}"
+                    " order by msg_id"
+                )
+            ],
+            "archive": [
+                _envelope(row["message"])
+                for row in await self.rows(f"select * from pgmq.a_{commands} order by msg_id")
+            ],
+            "replies": _sorted(
+                row["message"] for row in await self.rows(f"select message from pgmq.q_{replies}")
+            ),
+            "inbox": _sorted(
+                row["reply"]
+                for row in await self.rows(
+                    "select reply from commandbus.command_bus_reply_inbox where domain = %s", domain
+                )
+            ),
+        }
+
+
+# -- making two stores comparable
+
+
+def _shown(row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Without times and message numbers: only whether they are there."""
+    if row is None:
+        return None
+    return {
+        key: value is not None if key.endswith("_at") or key == "msg_id" else value
+        for key, value in row.items()
+    }
+
+
+def _envelope(message: Any) -> Any:
+    return _shown(message) if isinstance(message, dict) else message
+
+
+def _sorted(bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    shown = [_shown(body) or {} for body in bodies]
+    return sorted(shown, key=lambda body: (body["command_id"], body["outcome"]))
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else orjson.loads(text)

@@ -1,0 +1,260 @@
+"""Replies: consumed from a queue, or waited for by the caller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from commandbus import (
+    BatchCommand,
+    Command,
+    CommandBus,
+    CommandStatus,
+    HandlerContext,
+    InvalidSettingError,
+    PermanentCommandError,
+    Reply,
+    ReplyOutcome,
+    ReplyTimeoutError,
+)
+from commandbus.naming import INBOX
+from commandbus.replies import Replies
+from tests.integration.looking import Conn, another_bus, rows, send, until_count, value
+from tests.waiting import until, until_status, working
+
+PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+LEFT = "select count(*) from pgmq.q_shop__replies"
+
+
+@pytest.fixture(autouse=True)
+def handlers(bus: CommandBus) -> None:
+    @bus.handler("shop", "Echo")
+    async def echo(command: Command, ctx: HandlerContext) -> Any:
+        return command.data
+
+    @bus.handler("shop", "Break")
+    async def broken(command: Command, ctx: HandlerContext) -> None:
+        raise PermanentCommandError("BROKEN", "for good")
+
+
+async def echoed(bus: CommandBus, conn: Conn, number: int, reply_to: str | None = None) -> None:
+    """So many replies lie in the queue, in order."""
+    commands = [BatchCommand("Echo", uuid4(), {"n": n}, reply_to) for n in range(number)]
+    await bus.send_many("shop", commands)
+    async with working(bus, "shop", concurrency=1):
+        await until_count(conn, "COMPLETED", number)
+
+
+async def show_again(conn: Conn) -> None:
+    await conn.execute("update pgmq.q_shop__replies set vt = clock_timestamp()")
+
+
+# -- consuming a queue
+
+
+async def test_a_stream_yields_every_reply_once_and_acknowledges_it(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await echoed(bus, conn, 25)
+    seen = [reply async for reply in bus.replies("shop", batch_size=10, wait=False)]
+    assert sorted(reply.data["n"] for reply in seen) == list(range(25))
+    assert {reply.outcome for reply in seen} == {ReplyOutcome.SUCCESS}
+    assert await value(conn, LEFT) == 0
+
+
+async def test_a_stream_waits_for_replies_to_come(bus: CommandBus) -> None:
+    seen: list[Reply] = []
+
+    async def consume() -> None:
+        async for reply in bus.replies("shop"):
+            seen.append(reply)  # noqa: PERF401  (looked at while it grows)
+
+    async def until_seen(number: int) -> None:
+        await until(lambda: len(seen) == number, f"{number} replies")
+
+    consumer = asyncio.create_task(consume())
+    async with working(bus, "shop"):
+        for number in range(3):
+            await send(bus, "Echo", n=number)
+            await until_seen(number + 1)
+    consumer.cancel()
+    await asyncio.wait({consumer})
+    assert [reply.data["n"] for reply in seen] == [0, 1, 2]
+
+
+async def test_a_stream_of_a_queue_that_nobody_has_written_to_is_empty(bus: CommandBus) -> None:
+    assert [reply async for reply in bus.replies("nowhere", wait=False)] == []
+    assert [reply async for reply in bus.replies(queue="no.queue", wait=False)] == []
+
+
+async def test_a_named_queue_is_consumed_like_that_of_a_domain(bus: CommandBus, conn: Conn) -> None:
+    await echoed(bus, conn, 3, reply_to="audit.replies")
+    assert [reply async for reply in bus.replies("shop", wait=False)] == []
+    seen = [reply.data["n"] async for reply in bus.replies(queue="audit.replies", wait=False)]
+    assert sorted(seen) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("choice", [{}, {"domain": "shop", "queue": "shop.replies"}])
+async def test_a_stream_is_of_a_domain_or_of_a_queue(
+    bus: CommandBus, choice: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidSettingError, match="either a domain or the name"):
+        bus.replies(**choice)
+
+
+async def test_what_a_failed_consumer_was_given_last_comes_again(
+    bus: CommandBus, conn: Conn
+) -> None:
+    """What it had asked to go on from is acknowledged; what it failed on is not."""
+    await echoed(bus, conn, 5)
+    given: list[UUID] = []
+    stream = bus.replies("shop", wait=False)
+
+    async def consume() -> None:
+        async for reply in stream:
+            given.append(reply.command_id)
+            if len(given) == 3:
+                raise RuntimeError("the consumer breaks")
+
+    with pytest.raises(RuntimeError):
+        await consume()
+    await stream.aclose()
+    assert await value(conn, LEFT) == 3
+    await show_again(conn)
+    again = [reply.command_id async for reply in bus.replies("shop", wait=False)]
+    assert given[2] in again
+    assert not {*given[:2]} & {*again}
+    assert len(again) == 3
+
+
+async def test_unacknowledged_replies_come_again_after_a_crash_of_the_consumer(
+    bus: CommandBus, conn: Conn, dsn: str
+) -> None:
+    await echoed(bus, conn, 5)
+    async with another_bus(dsn) as crashed:
+        # A crash: leased, and never heard of again.
+        store = crashed._store
+        leased = await store.read_replies("shop.replies", vt_seconds=30, quantity=100)
+        assert len(leased) == 5
+    assert [reply async for reply in bus.replies("shop", wait=False)] == []
+    await show_again(conn)
+    assert len([reply async for reply in bus.replies("shop", wait=False)]) == 5
+
+
+async def test_a_message_that_is_no_reply_is_skipped_logged_and_left(
+    bus: CommandBus, conn: Conn, caplog: pytest.LogCaptureFixture
+) -> None:
+    await echoed(bus, conn, 1)
+    for garbage in ('{"canary": 1}', "[]", '"text"', '{"command_id": "x"}'):
+        await conn.execute("select pgmq.send('shop__replies', %s::jsonb)", (garbage,))
+    await echoed(bus, conn, 1 + 1)
+    seen = [reply async for reply in bus.replies("shop", wait=False)]
+    assert len(seen) == 3
+    assert caplog.text.count("is skipped") == 4
+    assert "canary" not in caplog.text
+    assert await value(conn, LEFT) == 4
+
+
+# -- waiting for one
+
+
+async def test_a_call_gets_its_reply_and_leaves_nothing_behind(bus: CommandBus, conn: Conn) -> None:
+    async with working(bus, "shop"):
+        correlation, command_id = uuid4(), uuid4()
+        reply = await bus.call(
+            "shop", "Echo", {"n": 1}, command_id=command_id, correlation_id=correlation
+        )
+    assert (reply.command_id, reply.correlation_id) == (command_id, correlation)
+    assert (reply.outcome, reply.data, reply.type) == (
+        ReplyOutcome.SUCCESS, {"n": 1}, "EchoResponse",
+    )  # fmt: skip
+    assert await value(conn, LEFT) == 0
+    assert await value(conn, "select count(*) from commandbus.command_bus_reply_inbox") == 0
+
+
+async def test_fifty_calls_at_once_each_get_their_own_reply(bus: CommandBus) -> None:
+    async with working(bus, "shop"):
+        found = await asyncio.gather(
+            *(bus.call("shop", "Echo", {"n": number}) for number in range(50))
+        )
+    assert [reply.data["n"] for reply in found] == list(range(50))
+
+
+async def test_a_call_is_woken_by_a_hint(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With polls a minute apart, nothing else explains an answer."""
+    monkeypatch.setattr("commandbus.replies.POLL_SECONDS", (60.0, 60.0))
+    async with working(bus, "shop"):
+        for number in range(3):
+            assert (await bus.call("shop", "Echo", {"n": number})).data == {"n": number}
+
+
+async def test_a_call_nobody_answers_times_out_and_says_what_to_do(bus: CommandBus) -> None:
+    command_id = uuid4()
+    with pytest.raises(ReplyTimeoutError, match=f"commandbus show {command_id}"):
+        await bus.call("shop", "Echo", {}, command_id=command_id, timeout=0.05)
+    found = await bus.get_command("shop", command_id)
+    assert found is not None
+    assert found.status is CommandStatus.PENDING
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 86_401, float("nan")])
+async def test_an_absurd_timeout_is_refused_before_anything_is_sent(
+    bus: CommandBus, timeout: float
+) -> None:
+    with pytest.raises(InvalidSettingError, match="use seconds"):
+        await bus.call("shop", "Echo", {}, timeout=timeout)
+    assert await bus.query_commands(domain="shop") == []
+
+
+async def test_a_call_to_a_parked_command_times_out_and_the_reply_can_be_taken_later(
+    bus: CommandBus, conn: Conn
+) -> None:
+    command_id = uuid4()
+    async with working(bus, "shop"):
+        calling = asyncio.create_task(
+            bus.call("shop", "Break", {}, command_id=command_id, timeout=1.0)
+        )
+        await until_status(bus, "shop", command_id, PARKED)
+        with pytest.raises(ReplyTimeoutError):
+            await calling
+    await bus.operator_complete("shop", command_id, {"by": "ada"})
+    waiting = Replies(bus._store)
+    reply = await waiting.wait("shop", command_id, 10)
+    assert reply.data == {"by": "ada"}
+    await waiting.close()
+    await waiting.close()
+    assert await rows(conn, "select 1 from commandbus.command_bus_reply_inbox") == []
+
+
+async def test_an_operator_answers_a_call_that_still_waits(bus: CommandBus) -> None:
+    command_id = uuid4()
+    async with working(bus, "shop"):
+        calling = asyncio.create_task(bus.call("shop", "Break", {}, command_id=command_id))
+        await until_status(bus, "shop", command_id, PARKED)
+        await bus.operator_cancel("shop", command_id, "not needed")
+        reply = await calling
+    assert reply.outcome is ReplyOutcome.CANCELED
+    assert reply.error is not None
+    assert reply.error.message == "not needed"
+
+
+async def test_a_call_that_is_cancelled_leaves_its_reply_to_be_taken(
+    bus: CommandBus, conn: Conn
+) -> None:
+    command_id = uuid4()
+    calling = asyncio.create_task(bus.call("shop", "Echo", {"n": 1}, command_id=command_id))
+
+    async def is_sent() -> bool:
+        return await bus.get_command("shop", command_id) is not None
+
+    await until(is_sent)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    async with working(bus, "shop"):
+        row = await until_status(bus, "shop", command_id, CommandStatus.COMPLETED)
+    assert row.reply_queue == INBOX
+    assert (await bus._replies.wait("shop", command_id, 10)).data == {"n": 1}

@@ -1,0 +1,152 @@
+"""What stands in the database's catalogs, compared with what stands in our files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from importlib.resources import files
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
+from commandbus.store.migrations import FUNCTION_FILES, function_text
+from tests.sql.helpers import Session
+
+
+def functions_in_files() -> list[str]:
+    return re.findall(r"create or replace function commandbus\.(\w+)\s*\(", function_text())
+
+
+async def test_every_function_stands_once_and_none_that_is_not_in_the_files(db: Session) -> None:
+    rows = await db.rows(
+        "select proname from pg_proc where pronamespace = 'commandbus'::regnamespace"
+    )
+    in_files = functions_in_files()
+    assert Counter(row["proname"] for row in rows) == Counter(in_files)
+    assert len(in_files) == len(set(in_files))
+
+
+def test_every_file_of_functions_is_loaded() -> None:
+    folder = files("commandbus").joinpath("sql", "functions")
+    assert {entry.name for entry in folder.iterdir()} == {f"{name}.sql" for name in FUNCTION_FILES}
+
+
+@pytest.mark.parametrize(
+    ("table", "constraint", "words"),
+    [
+        ("command", "valid_command_status", CommandStatus),
+        ("batch", "valid_status", BatchStatus),
+        ("troubleshooting", "valid_reason", ParkReason),
+    ],
+)
+async def test_the_words_in_python_are_those_of_the_check_constraint(
+    db: Session, table: str, constraint: str, words: type[CommandStatus]
+) -> None:
+    definition = await db.value(
+        "select pg_get_constraintdef(oid) from pg_constraint"
+        " where conrelid = %s::regclass and conname = %s",
+        f"commandbus.command_bus_{table}", constraint,
+    )  # fmt: skip
+    assert set(re.findall(r"'(\w+)'::", definition)) == {word.value for word in words}
+
+
+async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) -> None:
+    batch = await db.batch()
+    for status in CommandStatus:
+        await db.put(status, batch)
+    for verb in (
+        "operator_retry(%s, %s)",
+        "operator_cancel(%s, %s, 'x')",
+        "operator_complete(%s, %s)",
+    ):
+        parked = await db.put("IN_TROUBLESHOOTING_QUEUE")
+        await db.rows(f"select commandbus.{verb}", db.domain, [parked.command_id])
+    held = await db.put("IN_PROGRESS")
+    await db.settle("release", held.item())
+    (held, *_) = await db.receive()
+    await db.lapse(held)
+    await db.receive()
+    await db.settle("complete", held.item(data=None))
+    whole = await db.batch()
+    await db.put("COMPLETED", whole)
+    rows = await db.rows("select distinct event_type from commandbus.command_bus_audit")
+    assert {row["event_type"] for row in rows} == {event.value for event in AuditEventType}
+
+
+def test_every_outcome_that_the_sql_replies_has_a_name_in_python() -> None:
+    found = set(re.findall(r"'(SUCCESS|CANCELED|FAILED)'", function_text()))
+    assert found == {outcome.value for outcome in ReplyOutcome}
+
+
+async def test_every_table_and_index_of_a_command_allows_hot_updates(db: Session) -> None:
+    # An index on a column that changes would make every change of state write to every index.
+    changing = {
+        "status", "attempts", "max_attempts", "lease_expires_at", "last_error_type",
+        "last_error_code", "last_error_msg", "updated_at", "lease_epoch", "leased_by", "lapses",
+        "started_alone", "last_attempt_at", "msg_id", "dispatch_status",
+    }  # fmt: skip
+    rows = await db.rows(
+        "select i.indexrelid::regclass::text as name, m.amname, a.attname"
+        "  from pg_index i join pg_class c on c.oid = i.indexrelid join pg_am m on m.oid = c.relam"
+        "  join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)"
+        " where i.indrelid = 'commandbus.command_bus_command'::regclass"
+    )
+    assert rows
+    for row in rows:
+        assert row["amname"] == "brin" or row["attname"] not in changing, row
+
+
+async def test_pgmqs_own_notify_trigger_is_not_there(db: Session) -> None:
+    await db.send()
+    triggers = await db.rows(
+        "select tgname, tgrelid::regclass::text as on_table from pg_trigger where not tgisinternal"
+    )
+    assert [row["tgname"] for row in triggers] == ["command_bus_audit_append_only"]
+
+
+async def test_pg_monitor_cannot_read_payloads(db: Session) -> None:
+    # The queues of a new domain are made after the default privileges were taken back.
+    await db.put("IN_TROUBLESHOOTING_QUEUE")
+    await db.put("COMPLETED")
+    tables = await db.rows(
+        "select n.nspname || '.' || c.relname as name from pg_class c"
+        " join pg_namespace n on n.oid = c.relnamespace"
+        " where n.nspname in ('pgmq', 'commandbus') and c.relkind in ('r', 'p', 'v')"
+    )
+    names = {row["name"] for row in tables}
+    assert {
+        "pgmq.q_payments__commands",
+        "pgmq.a_payments__commands",
+        "pgmq.q_payments__replies",
+    } <= names
+    readable = await db.rows(
+        "select t from unnest(%s::text[]) t where has_table_privilege('pg_monitor', t, 'select')",
+        sorted(names),
+    )
+    assert readable == []
+
+
+@pytest.mark.parametrize(
+    ("call", "state"),
+    [
+        ("commandbus.send_command('payments', 'Ping', '{known}')", "CB001"),
+        ("commandbus.operator_retry('payments', '{{{missing}}}')", "CB002"),
+        ("commandbus.operator_retry('payments', '{{{known}}}')", "CB003"),
+        ("commandbus.send_commands('payments', '[]', '{missing}')", "CB004"),
+        ("commandbus.ensure_domain('Payments')", "CB005"),
+        ("commandbus.operator_retry('payments', '{{{lost}}}')", "CB006"),
+        ("commandbus.change_setting('a', 'b')", "CB007"),
+    ],
+)
+async def test_a_refusal_carries_its_own_sqlstate(db: Session, call: str, state: str) -> None:
+    lost = await db.put("IN_TROUBLESHOOTING_QUEUE")
+    await db.rows("delete from pgmq.a_payments__commands")
+    known = await db.put("PENDING")
+    text = call.format(known=known.command_id, missing=uuid4(), lost=lost.command_id)
+    before = await db.everything()
+    with pytest.raises(psycopg.Error) as info:
+        await db.rows(f"select {text}")
+    assert info.value.sqlstate == state
+    assert await db.everything() == before

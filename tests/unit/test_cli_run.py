@@ -1,0 +1,146 @@
+"""Serving: which domains, and what signals do. The bus is a stand-in; no database is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from typing import cast
+
+import pytest
+
+from commandbus import CommandBus, DatabaseUnavailableError
+from commandbus.cli.apps import AppError
+from commandbus.cli.run import Service, _run_until_stopped, _shell_quoted, serve
+
+
+class StandIn:
+    """Works until stopped; a slow one only ends when it is cancelled."""
+
+    def __init__(self, *, is_slow: bool = False, error: Exception | None = None) -> None:
+        self.domains = ["returns", "shop"]
+        self.served: list[str] = []
+        self.cancelled: list[str] = []
+        self.running = asyncio.Event()
+        self._is_slow = is_slow
+        self._error = error
+        self._stopped = asyncio.Event()
+        self.stopping = asyncio.Event()
+
+    async def run_worker(self, domain: str, **options: object) -> None:
+        self.served.append(domain)
+        self.options = options
+        self.running.set()
+        if self._error is not None and domain == "shop":
+            raise self._error
+        try:
+            await self._stopped.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(domain)
+            raise
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        if self._is_slow:
+            await asyncio.Event().wait()
+        self._stopped.set()
+
+
+def service(*domains: str) -> Service:
+    return Service("shop:setup", domains, 3, 20, use_notify=False)
+
+
+def serving(bus: StandIn, *domains: str) -> asyncio.Task[bool]:
+    return asyncio.create_task(serve(cast("CommandBus", bus), service(*domains)))
+
+
+async def test_all_domains_are_served_with_the_options_given() -> None:
+    bus = StandIn()
+    task = serving(bus)
+    await bus.running.wait()
+
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await task
+    assert bus.served == ["returns", "shop"]
+    assert bus.options == {"concurrency": 3, "vt_seconds": 20, "use_notify": False}
+    assert bus.cancelled == []
+
+
+async def test_a_domain_that_is_named_twice_is_served_once() -> None:
+    bus = StandIn()
+    task = serving(bus, "shop", "shop")
+    await bus.running.wait()
+
+    os.kill(os.getpid(), signal.SIGINT)
+
+    assert await task
+    assert bus.served == ["shop"]
+
+
+async def test_a_second_signal_cancels() -> None:
+    bus = StandIn(is_slow=True)
+    task = serving(bus)
+    await bus.running.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await bus.stopping.wait()
+
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        assert not await task
+        assert sorted(bus.cancelled) == ["returns", "shop"]
+        # A third one would be the system's own.
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+async def test_a_worker_that_fails_ends_the_others_and_its_error_is_raised() -> None:
+    bus = StandIn(error=DatabaseUnavailableError("gone"))
+
+    with pytest.raises(DatabaseUnavailableError, match="gone"):
+        await serving(bus)
+
+    assert bus.cancelled == ["returns"]
+
+
+async def test_an_app_without_handlers_is_refused() -> None:
+    bus = StandIn()
+    bus.domains = []
+
+    with pytest.raises(AppError, match="registers no handlers"):
+        await serving(bus)
+
+
+async def test_a_domain_without_handlers_is_refused() -> None:
+    with pytest.raises(AppError, match="no handlers for domain 'bank'; it has returns, shop"):
+        await serving(StandIn(), "bank")
+
+
+def test_an_address_is_quoted_for_the_shell() -> None:
+    assert _shell_quoted("host=/x hostaddr=''") == "\"host=/x hostaddr=''\""
+    assert _shell_quoted("password=a$b") == "'password=a$b'"
+
+
+def test_a_handler_left_in_a_thread_does_not_keep_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr("logging.shutdown", lambda: None)
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, name="commandbus-handler_0")
+    thread.start()
+
+    async def work() -> bool:
+        return True
+
+    try:
+        _run_until_stopped(work)
+    finally:
+        release.set()
+        thread.join()
+
+    assert ended == [0]

@@ -1,0 +1,156 @@
+"""Completer: outcomes go out in groups, none waits, none is given up for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from commandbus.errors import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    DuplicateCommandError,
+)
+from commandbus.models import Lease, NewCommand, Outcome, OutcomeKind, OutgoingCommands
+from commandbus.worker import completer as completer_module
+from commandbus.worker.completer import FLUSHERS, Completer
+from tests.unit.stubs import StubStore, a_lease, soon, turns
+
+
+class Bench:
+    """A completer at work on a stub."""
+
+    def __init__(self) -> None:
+        self.store = StubStore()
+        self.ended: list[Lease] = []
+        self.completer = Completer(self.store.as_store, "shop", on_settled=self._note)
+
+    def _note(self, leases: Sequence[Lease]) -> None:
+        self.ended.extend(leases)
+
+    async def until_settling(self, number: int) -> None:
+        await soon(lambda: len(self.store.settled) == number)
+
+    def put(self, number: int = 1, **changes: object) -> list[Outcome]:
+        made = [Outcome(a_lease(), OutcomeKind.COMPLETE, **changes) for _ in range(number)]  # type: ignore[arg-type]
+        for outcome in made:
+            self.completer.put(outcome)
+        return made
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    running = asyncio.create_task(made.completer.run())
+    yield made
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+
+
+def a_send() -> tuple[OutgoingCommands, ...]:
+    lease = a_lease()
+    command = NewCommand("Next", lease.command_id, b"{}", "", lease.correlation_id, 3)
+    return (OutgoingCommands("shop", (command,)),)
+
+
+async def test_outcomes_of_one_turn_are_one_group(bench: Bench) -> None:
+    outcomes = bench.put(10)
+    assert bench.completer.backlog == 10
+    await bench.completer.drained()
+    assert bench.store.settled == [outcomes]
+    assert bench.ended == [outcome.lease for outcome in outcomes]
+    assert bench.completer.backlog == 0
+
+
+async def test_a_single_outcome_goes_at_once(bench: Bench) -> None:
+    for number in range(1, 4):
+        bench.put()
+        await bench.completer.drained()
+        assert len(bench.store.settled) == number
+
+
+async def test_outcomes_gather_while_commits_are_in_flight(bench: Bench) -> None:
+    bench.store.settle_gate = asyncio.Event()
+    for number in range(1, FLUSHERS + 1):
+        bench.put()
+        await bench.until_settling(number)
+    late = bench.put(5)
+    await turns()
+    assert len(bench.store.settled) == FLUSHERS
+    assert bench.completer.backlog == FLUSHERS + 5
+    bench.store.settle_gate.set()
+    await bench.completer.drained()
+    assert bench.store.settled[FLUSHERS:] == [late]
+
+
+async def test_a_group_has_an_upper_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completer_module, "MAX_GROUP", 3)
+    bench.put(8)
+    await bench.completer.drained()
+    assert sorted(len(group) for group in bench.store.settled) == [2, 3, 3]
+
+
+async def test_a_group_is_repeated_as_it_is_while_the_database_is_away(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.store.settles = [DatabaseUnavailableError("away"), DatabaseUnavailableError("away")]
+    outcomes = bench.put(3)
+    await bench.completer.drained()
+    assert bench.store.settled == [outcomes] * 3
+    assert caplog.text.count("cannot commit outcomes") == 2
+    assert len(bench.ended) == 3
+
+
+async def test_a_late_result_is_logged_and_over(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = a_lease()
+    bench.store.settles = [{late.command_id}]
+    bench.completer.put(Outcome(late, OutcomeKind.COMPLETE))
+    await bench.completer.drained()
+    assert f"the result of {late.command_id} came after its lease" in caplog.text
+    assert bench.ended == [late]
+
+
+async def test_a_refused_group_is_settled_one_by_one(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = DatabaseError("no such queue, password=hunter2")
+    bench.store.settles = [refusal, set(), refusal, set()]
+    first, culprit, last = bench.put(3)
+    await bench.completer.drained()
+    assert bench.store.settled == [[first, culprit, last], [first], [culprit], [last]]
+    assert f"the outcome of {culprit.lease.command_id} could not be recorded" in caplog.text
+    assert "hunter2" not in caplog.text
+    # The keeper lets go of it: the lease lapses, and the command is delivered again.
+    assert len(bench.ended) == 3
+
+
+async def test_a_handler_that_sent_a_known_id_is_parked_without_what_it_sent(
+    bench: Bench,
+) -> None:
+    known = a_lease().command_id
+    bench.store.settles = [DuplicateCommandError("bank", [known])]
+    (outcome,) = bench.put(sends=a_send())
+    await bench.completer.drained()
+    ((parked,),) = bench.store.settled[1:]
+    assert (parked.kind, parked.lease, parked.sends) == (OutcomeKind.PARK, outcome.lease, ())
+    assert parked.failure is not None
+    assert parked.failure.code == "DUPLICATE_COMMAND"
+    assert str(known) in parked.failure.message
+
+
+async def test_a_duplicate_is_not_blamed_on_one_that_sent_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.store.settles = [DuplicateCommandError("bank", [a_lease().command_id])]
+    bench.put()
+    await bench.completer.drained()
+    assert len(bench.store.settled) == 1
+    assert "could not be recorded" in caplog.text
+
+
+async def test_nothing_to_do_is_drained_at_once(bench: Bench) -> None:
+    await asyncio.wait_for(bench.completer.drained(), 5)

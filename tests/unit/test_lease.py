@@ -1,0 +1,236 @@
+"""LeaseKeeper: extends in time, gives up in time, and tells whose lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from commandbus.models import Lease
+from commandbus.worker import lease as lease_module
+from commandbus.worker.lease import LeaseKeeper
+from tests.unit.stubs import a_lease
+from tests.waiting import until
+
+
+class StubExtender:
+    def __init__(self) -> None:
+        self.lost: set[UUID] = set()
+        self.errors: list[Exception] = []
+        self.extended: list[UUID] = []
+        self.closed = 0
+        self.gate: threading.Event | None = None
+        self.entered = threading.Event()
+
+    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
+        self.entered.set()
+        if self.gate is not None:
+            self.gate.wait(30)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.extended += [lease.command_id for lease in leases]
+        return self.lost & {lease.command_id for lease in leases}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Bench:
+    def __init__(self, vt_seconds: int = 1, deadline_seconds: float = 3_600.0) -> None:
+        self.extender = StubExtender()
+        self.lost: list[tuple[Lease, str]] = []
+        self.keeper = LeaseKeeper(
+            self.extender,
+            "shop",
+            vt_seconds=vt_seconds,
+            deadline_seconds=deadline_seconds,
+            on_lost=lambda lease, why: self.lost.append((lease, why)),
+        )
+
+
+@asynccontextmanager
+async def keeping(**options: Any) -> AsyncIterator[Bench]:
+    bench = Bench(**options)
+    bench.keeper.start()
+    yield bench
+    await bench.keeper.stop()
+
+
+async def test_a_held_lease_is_extended_again_and_again() -> None:
+    async with keeping() as bench:
+        lease = a_lease()
+        bench.keeper.add([lease])
+        await until(lambda: len(bench.extender.extended) >= 3, "three extensions")
+        assert set(bench.extender.extended) == {lease.command_id}
+        assert bench.lost == []
+    assert bench.extender.closed == 1
+
+
+async def test_a_lease_is_left_alone_for_its_first_third() -> None:
+    bench = Bench(vt_seconds=30)
+    bench.keeper.add([a_lease()])
+    bench.keeper._extend_due()
+    assert bench.extender.extended == []
+
+
+async def test_a_lease_that_has_ended_is_not_extended() -> None:
+    bench = Bench()
+    ended, other = a_lease(), a_lease()
+    bench.keeper.add([ended, other])
+    bench.keeper.remove([ended])
+    bench.keeper.remove([ended])
+    _let_expire(bench)
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [other.command_id]
+
+
+async def test_the_end_of_an_older_lease_does_not_end_the_newer_one() -> None:
+    bench = Bench()
+    older = a_lease()
+    newer = a_lease(command_id=older.command_id, lease_epoch=2)
+    bench.keeper.add([newer])
+    bench.keeper.remove([older])
+    _let_expire(bench)
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [newer.command_id]
+
+
+async def test_a_command_that_is_leased_again_has_lost_its_older_lease() -> None:
+    bench = Bench()
+    older = a_lease()
+    newer = a_lease(command_id=older.command_id, lease_epoch=2)
+    bench.keeper.add([older])
+    bench.keeper.add([newer])
+    await until(lambda: bench.lost)
+    assert bench.lost == [(older, "its lease was lost")]
+    _let_expire(bench)
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [newer.command_id]
+
+
+async def test_a_lost_lease_is_told_once_and_not_extended_again() -> None:
+    async with keeping() as bench:
+        lost, kept = a_lease(), a_lease()
+        bench.extender.lost = {lost.command_id}
+        bench.keeper.add([lost, kept])
+        await until(lambda: bench.lost)
+        await until(lambda: bench.extender.extended.count(kept.command_id) >= 3)
+    assert bench.lost == [(lost, "its lease was lost")]
+    assert bench.extender.extended.count(lost.command_id) == 1
+
+
+async def test_a_lease_that_ended_while_it_was_extended_is_not_told_as_lost() -> None:
+    bench = Bench()
+    lease = a_lease()
+    bench.extender.lost = {lease.command_id}
+    bench.extender.gate = threading.Event()
+    bench.keeper.add([lease])
+    _let_expire(bench)
+    extending = asyncio.create_task(asyncio.to_thread(bench.keeper._extend_due))
+    await until(bench.extender.entered.is_set)
+    bench.keeper.remove([lease])
+    bench.extender.gate.set()
+    await extending
+    await asyncio.sleep(0)
+    assert bench.lost == []
+
+
+async def test_a_lease_past_its_deadline_is_given_up() -> None:
+    async with keeping(deadline_seconds=1.0) as bench:
+        lease = a_lease()
+        bench.keeper.add([lease])
+        await until(lambda: bench.lost)
+        assert bench.lost == [(lease, "it ran longer than 1 s")]
+        assert bench.keeper._held == {}
+
+
+async def test_an_extension_by_the_handler_moves_the_next_one() -> None:
+    bench = Bench()
+    lease = a_lease()
+    bench.keeper.add([lease])
+    bench.keeper.set_expiry(lease, 500)
+    bench.keeper.set_expiry(a_lease(), 500)  # not held: nothing to move
+    bench.keeper._extend_due()
+    assert bench.extender.extended == []
+    bench.keeper.set_expiry(lease, 0.1)
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [lease.command_id]
+
+
+async def test_an_error_is_logged_and_the_extension_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with keeping() as bench:
+        bench.extender.errors = [RuntimeError("password=hunter2"), RuntimeError("gone")]
+        bench.keeper.add([a_lease()])
+        await until(lambda: bench.extender.extended)
+    assert caplog.text.count("cannot extend leases") == 2
+    assert "hunter2" not in caplog.text
+    assert bench.extender.closed == 3
+
+
+async def test_a_hung_extension_does_not_hold_up_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lease_module, "STOP_SECONDS", 0.01)
+    bench = Bench()
+    gate = bench.extender.gate = threading.Event()
+    bench.keeper.start()
+    bench.keeper.add([a_lease()])
+    await until(bench.extender.entered.is_set)
+    await asyncio.wait_for(bench.keeper.stop(), 10)
+    gate.set()
+    await asyncio.to_thread(bench.keeper._thread.join, 10)
+    assert not bench.keeper._thread.is_alive()
+
+
+async def test_a_stall_is_reported_once_and_again_after_the_loop_has_moved(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    monkeypatch.setattr(lease_module, "STALL_SECONDS", -1.0)
+    bench.keeper._watch_loop()
+    bench.keeper._watch_loop()
+    assert caplog.text.count("has been blocked") == 1
+    monkeypatch.setattr(lease_module, "STALL_SECONDS", 3_600.0)
+    bench.keeper._watch_loop()
+    monkeypatch.setattr(lease_module, "STALL_SECONDS", -1.0)
+    bench.keeper._watch_loop()
+    assert caplog.text.count("has been blocked") == 2
+    assert "test_a_stall_is_reported_once" in caplog.text
+
+
+async def test_a_stall_of_a_thread_that_is_gone_is_reported_without_a_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    bench.keeper._loop_thread = -1
+    monkeypatch.setattr(lease_module, "STALL_SECONDS", -1.0)
+    bench.keeper._watch_loop()
+    assert "It is here:\nunknown" in caplog.text
+
+
+def test_the_thread_ends_with_its_event_loop() -> None:
+    benches: list[Bench] = []
+
+    async def forget_to_stop() -> None:
+        bench = Bench()
+        bench.keeper.start()
+        benches.append(bench)
+
+    asyncio.run(forget_to_stop())
+    thread = benches[0].keeper._thread
+    thread.join(30)
+    assert not thread.is_alive()
+    assert benches[0].extender.closed == 1
+
+
+def _let_expire(bench: Bench) -> None:
+    """As if nearly all of the lease were over."""
+    for held in bench.keeper._held.values():
+        held.expires_at -= bench.keeper._vt_seconds * 0.9

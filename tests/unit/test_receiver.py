@@ -1,0 +1,173 @@
+"""Receiver: asks for what there is room for, and knows when to look again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from commandbus.errors import DatabaseUnavailableError
+from commandbus.models import Lease
+from commandbus.worker import receiver as receiver_module
+from commandbus.worker.receiver import FIRST_POLL_SECONDS, Receiver
+from tests.unit.stubs import StubStore, a_lease, soon
+
+LONGEST = 3_600.0
+
+
+class StubRoom:
+    def __init__(self, room: int = 5) -> None:
+        self.room = room
+        self.submitted: list[Lease] = []
+        self.released: list[Lease] = []
+
+    def wanted(self) -> int:
+        return self.room
+
+    def submit(self, leases: Sequence[Lease]) -> None:
+        self.submitted.extend(leases)
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        self.released.extend(leases)
+
+
+class Bench:
+    def __init__(self, room: int = 5, *, announces: bool = True) -> None:
+        self.store, self.room = StubStore(), StubRoom(room)
+        self.announced: list[bool] = []
+        self.receiver = Receiver(
+            self.store.as_store,
+            self.room,
+            "shop",
+            worker="w1",
+            vt_seconds=30,
+            limits=lambda: {"Work": 7},
+            mark_in_progress=False,
+            poll_max_seconds=LONGEST,
+            announce_idle=self._announce if announces else None,
+        )
+
+    async def _announce(self, is_idle: bool) -> None:
+        self.announced.append(is_idle)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle and busy are told without delay."""
+    monkeypatch.setattr(receiver_module, "IDLE_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(receiver_module, "BUSY_AFTER_SECONDS", -1.0)
+
+
+async def test_a_step_asks_for_as_many_as_there_is_room_for(bench: Bench) -> None:
+    await bench.receiver.step()
+    assert bench.store.asked_for == [
+        {
+            "vt_seconds": 30,
+            "quantity": 5,
+            "worker": "w1",
+            "limits": {"Work": 7},
+            "mark_in_progress": False,
+        }
+    ]
+
+
+async def test_a_full_group_is_followed_by_another_at_once(bench: Bench) -> None:
+    leases = [a_lease() for _ in range(5)]
+    bench.store.receives = [leases]
+    assert await bench.receiver.step() is None
+    assert bench.room.submitted == leases
+
+
+async def test_a_smaller_group_gives_new_commands_a_moment(bench: Bench) -> None:
+    bench.store.receives = [[a_lease()]]
+    assert await bench.receiver.step() == FIRST_POLL_SECONDS
+
+
+async def test_without_room_nothing_is_asked_for_until_some_is_freed() -> None:
+    bench = Bench(room=0)
+    running = asyncio.create_task(bench.receiver.run())
+    await soon(lambda: bench.receiver._is_full)
+    bench.receiver.room_freed()  # too early: there is still none
+    assert not bench.receiver._woken.is_set()
+    bench.room.room = 2
+    bench.receiver.room_freed()
+    await soon(lambda: bench.store.asked_for)
+    assert bench.store.asked_for[0]["quantity"] == 2
+    bench.receiver.stop()
+    await running
+
+
+async def test_freed_room_wakes_nobody_when_there_was_room_before(bench: Bench) -> None:
+    await bench.receiver.step()
+    bench.receiver.room_freed()
+    assert not bench.receiver._woken.is_set()
+
+
+async def test_looks_into_an_empty_queue_become_rarer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver_module, "IDLE_AFTER_SECONDS", LONGEST)
+    pauses = [await bench.receiver.step() for _ in range(4)]
+    for pause, most in zip(pauses, [1, 2, 4, 8], strict=True):
+        assert pause is not None
+        assert 0.8 * most * FIRST_POLL_SECONDS <= pause <= most * FIRST_POLL_SECONDS
+    bench.store.receives = [[a_lease()]]
+    await bench.receiver.step()
+    pause = await bench.receiver.step()
+    assert pause is not None
+    assert pause <= FIRST_POLL_SECONDS
+
+
+async def test_an_idle_receiver_says_so_and_looks_once_more(bench: Bench, at_once: None) -> None:
+    assert await bench.receiver.step() is None
+    assert (bench.receiver.is_idle, bench.announced) == (True, [True])
+    assert await bench.receiver.step() is not None
+    assert bench.announced == [True]
+
+
+async def test_a_busy_receiver_says_so_when_the_work_goes_on(bench: Bench, at_once: None) -> None:
+    bench.store.receives = [[], [a_lease()], [a_lease()], [a_lease()], []]
+    for _ in range(4):
+        await bench.receiver.step()
+    assert (bench.receiver.is_idle, bench.announced) == (False, [True, False])
+    await bench.receiver.step()
+    assert bench.announced == [True, False, True]
+
+
+async def test_a_receiver_whose_worker_sends_no_hints_tells_nobody(at_once: None) -> None:
+    bench = Bench(announces=False)
+    await bench.receiver.step()
+    assert bench.receiver.is_idle
+    assert bench.announced == []
+
+
+async def test_leases_that_come_after_the_stop_are_given_back(bench: Bench) -> None:
+    class Slow(StubStore):
+        async def receive(self, domain: str, **options: Any) -> list[Lease]:
+            bench.receiver.stop()
+            return await super().receive(domain, **options)
+
+    late = a_lease()
+    store = Slow()
+    store.receives = [[late]]
+    bench.receiver._store = store.as_store
+    await bench.receiver.run()
+    assert (bench.room.released, bench.room.submitted) == ([late], [])
+
+
+async def test_an_error_of_the_database_does_not_end_the_receiver(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.store.receives = [DatabaseUnavailableError("away"), [a_lease()]]
+    running = asyncio.create_task(bench.receiver.run())
+    await soon(lambda: bench.room.submitted)
+    bench.receiver.stop()
+    await running
+    assert "receiver failed" in caplog.text

@@ -1,0 +1,151 @@
+"""Redaction: no secret leaves, and what is kept can be stored and read."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from commandbus.redaction import (
+    MASK,
+    MAX_ERROR_TEXT,
+    SENSITIVE_KEYS,
+    is_sensitive_key,
+    redact_details,
+    redact_text,
+    redact_value,
+)
+
+CANARY = "cAnArY-19"
+
+LEAKS = [
+    f"postgresql://app:{CANARY}@db.internal:5432/x failed",
+    f"postgresql://app:p@{CANARY}@db/x",
+    f"amqp://:{CANARY}@host",
+    f"password={CANARY}",
+    f"PGPASSWORD={CANARY} psql",
+    f"password = '{CANARY} with spaces'",
+    f'{{"password": "{CANARY}"}}',
+    f'{{"password": "a\\"{CANARY}"}}',
+    f"{{'api_key': 'it\\'s {CANARY}'}}",
+    f"db_password: {CANARY}",
+    f"my.secret.key={CANARY}",
+    f"client-secret={CANARY}&x=1",
+    f"Authorization: Bearer {CANARY}",
+    f"authorization: basic {CANARY}=",
+    f"bearer {CANARY}",
+    f"Cookie: {CANARY}",
+    f"session_id={CANARY};",
+    f"dsn={CANARY}",
+    f"connection_string={CANARY}",
+    f"token: cb_ab12_{CANARY}",
+    f"cb_ab12_{CANARY} was refused",
+    f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n-----END RSA PRIVATE KEY-----",
+    f"-----BEGIN PRIVATE KEY-----\n{CANARY} and never ended",
+]
+
+
+@pytest.mark.parametrize("text", LEAKS)
+def test_a_text_loses_its_secret(text: str) -> None:
+    redacted = redact_text(text)
+    assert CANARY not in redacted
+    assert MASK in redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "amount 5 is too high",
+        "user:app at host",
+        "https://example.org/a?b=c",
+        "10:30 o'clock",
+        "a@b.c",
+    ],
+)
+def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
+    assert redact_text(text) == text
+
+
+def test_what_stands_around_a_secret_is_kept() -> None:
+    assert redact_text(f"login to postgresql://app:{CANARY}@db/x failed") == (
+        f"login to postgresql://app:{MASK}@db/x failed"
+    )
+    assert redact_text(f"user=app password={CANARY} host=db") == f"user=app password={MASK} host=db"
+
+
+def test_a_text_is_cut_after_it_was_masked() -> None:
+    # The secret stands across the place of the cut: cutting first would leave a part of it.
+    text = "x" * (MAX_ERROR_TEXT - 12) + f" password={CANARY}"
+    redacted = redact_text(text)
+    assert len(redacted) == MAX_ERROR_TEXT
+    assert redacted.endswith("…")
+    assert CANARY[:3] not in redacted
+
+
+def test_a_text_of_the_longest_length_is_not_cut() -> None:
+    assert redact_text("x" * MAX_ERROR_TEXT) == "x" * MAX_ERROR_TEXT
+
+
+def test_a_text_becomes_storable() -> None:
+    redact_text("a\x00b\ud800c").encode()
+    assert "\x00" not in redact_text("a\x00b")
+
+
+@pytest.mark.parametrize(
+    "piece", ["a.", "a-", "token", "a://a:", "password ", "cb_a", "-----BEGIN ", "x", "=:"]
+)
+def test_a_long_text_is_redacted_in_time_that_grows_with_its_length_only(piece: str) -> None:
+    # A regular expression that backtracks would need minutes for this.
+    started = time.process_time()
+    redact_text(piece * (200_000 // len(piece)))
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("key", SENSITIVE_KEYS)
+def test_a_sensitive_key_is_known_in_any_case_and_as_a_part(key: str) -> None:
+    assert is_sensitive_key(key)
+    assert is_sensitive_key(f"My{key.upper()}2")
+    assert is_sensitive_key(key.replace("_", "-"))
+
+
+@pytest.mark.parametrize("key", ["amount", "pass", "user", "account_id", ""])
+def test_an_ordinary_key_is_not_sensitive(key: str) -> None:
+    assert not is_sensitive_key(key)
+
+
+def test_a_value_loses_its_secrets_at_every_depth() -> None:
+    value = {
+        "user": "app",
+        "Password": CANARY,
+        "nested": [{"api-key": {"deep": CANARY}}, (f"token={CANARY}",)],
+        "set": {f"secret={CANARY}"},
+        f"password={CANARY}": 1,
+    }
+    redacted = redact_value(value)
+    assert CANARY not in json.dumps(redacted)
+    assert redacted["user"] == "app"
+
+
+def test_a_value_becomes_json_safe() -> None:
+    value: dict[Any, Any] = {
+        1: float("nan"), "big": 2**60, "huge": 10**5_000, "ok": 5, "f": 1.5, "t": True, "n": None,
+        "o": object(), "b": b"x",
+    }  # fmt: skip
+    redacted = redact_value(value)
+    json.loads(json.dumps(redacted, allow_nan=False))
+    assert redacted["1"] == "nan"
+    assert redacted["big"] == str(2**60)
+    assert (redacted["ok"], redacted["f"], redacted["t"], redacted["n"]) == (5, 1.5, True, None)
+
+
+def test_a_value_that_contains_itself_ends() -> None:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    assert "…" in json.dumps(redact_value(value), ensure_ascii=False)
+
+
+def test_details_are_always_a_dict() -> None:
+    assert redact_details({"token": CANARY, "a": 1}) == {"token": MASK, "a": 1}
+    assert redact_details({}) == {}
