@@ -17,7 +17,14 @@ import orjson
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from commandbus import BatchCommand, Command, CommandBus, CommandStatus, HandlerContext
+from commandbus import (
+    BatchCommand,
+    Command,
+    CommandBus,
+    CommandStatus,
+    HandlerContext,
+    Settings,
+)
 from commandbus.pgmq.install import install_pgmq
 
 PAYLOAD = {"account": "4711", "amount": 1250, "currency": "EUR", "note": "x" * 120}
@@ -49,9 +56,17 @@ class CommandBusSystem:
 
     name = "commandbus"
 
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings
+
+    @property
+    def bus(self) -> CommandBus:
+        """For what the verbs below do not offer."""
+        return self._bus
+
     @asynccontextmanager
     async def opened(self, dsn: str) -> AsyncIterator[CommandBusSystem]:
-        async with CommandBus.connect(dsn) as self._bus:
+        async with CommandBus.connect(dsn, settings=self._settings) as self._bus:
             self._handled = self._awaited = 0
             self._all_handled = asyncio.Event()
             self._started: dict[Any, float] = {}

@@ -57,6 +57,13 @@ def register(bus: CommandBus, domain: str, record: Any, gate: Any) -> None:
         await record(command, ctx, "work")
         raise TransientCommandError("STILL_DOWN", "try again")
 
+    @bus.handler(domain, "Roll", retry_policy=soon)
+    async def roll(command: Command, ctx: HandlerContext) -> None:
+        if command.data["fate"] == "transient" and ctx.attempt == 1:
+            raise TransientCommandError("UNLUCKY", "once")
+        if command.data["fate"] == "permanent":
+            raise PermanentCommandError("CURSED", "for good")
+
     @bus.handler(domain, "Poison", retry_policy=soon)
     async def poison(command: Command, ctx: HandlerContext) -> None:
         await record(command, ctx, "start")

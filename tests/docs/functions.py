@@ -80,9 +80,11 @@ def changes(functions: dict[str, Function]) -> Iterator[Change]:
     for function in functions.values():
         for statement in statements(function.body, f"update {COMMANDS}"):
             clauses = _clauses(statement)
-            before = _guard(clauses.get("where", ""))
-            is_leased = _lease_guard(clauses.get("where", ""))
+            where = clauses.get("where", "")
+            before = _guard(where)
+            is_leased = _lease_guard(where)
             assigned = _assigned_status(clauses["set"])
+            allowed = _guard_argument(where)
             if assigned is None:
                 yield Change(function.name, before, is_leased, frozenset())
             elif assigned.startswith("p_"):
@@ -90,6 +92,13 @@ def changes(functions: dict[str, Function]) -> Iterator[Change]:
                 place = _argument_names(function).index(assigned)
                 for caller, arguments in call_arguments(function.name, functions):
                     yield Change(caller, before, is_leased, _literals(arguments[place]))
+            elif allowed is not None:
+                # The states that may be left are an argument: one change for each caller.
+                place = _argument_names(function).index(allowed)
+                for caller, arguments in call_arguments(function.name, functions):
+                    yield Change(
+                        caller, before | _literals(arguments[place]), is_leased, _literals(assigned)
+                    )
             else:
                 yield Change(function.name, before, is_leased, _literals(assigned))
 
@@ -117,7 +126,7 @@ def event_writers(functions: dict[str, Function]) -> dict[str, set[str]]:
     writers: dict[str, set[str]] = {}
     for function in functions.values():
         for statement in statements(function.body, f"insert into {AUDIT}"):
-            events = {(event, function.name) for event in _literals(statement)}
+            events = {(event, function.name) for event in _literals(_without_calls(statement))}
             for parameter in set(re.findall(r"\bp_event\b", statement)):
                 place = _argument_names(function).index(parameter)
                 for caller, arguments in call_arguments(function.name, functions):
@@ -149,6 +158,13 @@ def batch_moves(name: str, functions: dict[str, Function]) -> set[str]:
     for caller, arguments in call_arguments("move_batch_counters", functions):
         if caller == name:
             moves.add(f"{arguments[1].strip(chr(39))} -> {arguments[2].strip(chr(39))}")
+    for allowed in _allowed_by(name, "requeue_commands", "p_from", functions):
+        # It counts apart what came from each state; a caller's are those that it allows.
+        for caller, arguments in call_arguments("move_batch_counters", functions):
+            came_from = _literals(arguments[0])
+            if caller == "requeue_commands" and came_from <= allowed:
+                assert came_from, "a counter that moves whatever the state was"
+                moves.add(f"{arguments[1].strip(chr(39))} -> {arguments[2].strip(chr(39))}")
     for caller, arguments in call_arguments("resolve_parked", functions):
         if caller == name:
             moves.add(f"tsq -> {arguments[2].strip(chr(39)).lower()}")
@@ -163,6 +179,16 @@ def call_arguments(name: str, functions: dict[str, Function]) -> Iterator[tuple[
         for match in re.finditer(rf"commandbus\.{name}\s*\(", function.body):
             inner, _ = _parenthesis(function.body, match.end() - 1)
             yield function.name, [part.strip() for part in _split(inner, ",")]
+
+
+def _allowed_by(
+    name: str, helper: str, parameter: str, functions: dict[str, Function]
+) -> Iterator[frozenset[str]]:
+    """The states that a function names when it calls this helper."""
+    place = _argument_names(functions[helper]).index(parameter)
+    for caller, arguments in call_arguments(helper, functions):
+        if caller == name:
+            yield _literals(arguments[place])
 
 
 # -- a little grammar: parentheses, quotes, clauses
@@ -214,6 +240,17 @@ def _guard(condition: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def _guard_argument(condition: str) -> str | None:
+    """The argument that holds the states, if a condition says `c.status = any(p_…)`."""
+    found = [
+        match[1]
+        for part in re.split(r"\band\b", condition)
+        if (match := re.fullmatch(r"c\.status\s*=\s*any\((\w+)\)", part.strip()))
+    ]
+    assert all(name.startswith("p_") for name in found), f"states from nowhere: {condition}"
+    return found[0] if found else None
+
+
 def _lease_guard(condition: str) -> bool | None:
     match = re.search(r"\band\s+c\.leased_by is (not )?null", condition)
     return None if match is None else match[1] is not None
@@ -222,6 +259,14 @@ def _lease_guard(condition: str) -> bool | None:
 def _literals(text: str) -> frozenset[str]:
     """Words in capitals between quotes: states, events and outcomes are written so."""
     return frozenset(re.findall(r"'([A-Z][A-Z_]+)'", text))
+
+
+def _without_calls(text: str) -> str:
+    """The text without what stands between the parentheses of a call."""
+    while match := re.search(r"\b\w+\(", text):
+        _, end = _parenthesis(text, match.end() - 1)
+        text = text[: match.start()] + text[end:]
+    return text
 
 
 def _argument_names(function: Function) -> list[str]:

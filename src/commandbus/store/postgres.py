@@ -11,14 +11,12 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import tuple_row
 
-from commandbus.errors import DuplicateCommandError, InvalidPayloadError
+from commandbus.errors import InvalidPayloadError
 from commandbus.models import (
     AuditEvent,
-    BatchMetadata,
     CommandMetadata,
     CommandStatus,
     Lease,
-    NewBatch,
     NewCommand,
     Outcome,
     OutcomeKind,
@@ -41,12 +39,13 @@ from commandbus.store.connection import (
 )
 from commandbus.store.faults import translated
 from commandbus.store.migrations import check_schema
+from commandbus.store.postgres_batches import PostgresBatches, metadata_of, raise_if_known
 from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.statements import STATEMENTS
 
 
-class PostgresStore(PostgresLoading, PostgresDispatch):
+class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch):
     """Implements commandbus.store.base.Store."""
 
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:
@@ -87,17 +86,17 @@ class PostgresStore(PostgresLoading, PostgresDispatch):
                 # One call whatever the size: were it cut, a caller who catches the duplicate of a
                 # later chunk would commit the earlier ones.
                 params = (domain, documents.sends(commands), batch_id)
-                _raise_if_known(domain, await run_on_foreign(conn, self._sql["offer"], params))
+                raise_if_known(domain, await run_on_foreign(conn, self._sql["offer"], params))
                 return
             async with self._pool.connection() as own:
                 if len(chunks) == 1:
                     params = (domain, documents.sends(chunks[0]), batch_id)
-                    _raise_if_known(domain, await run(own, self._sql["offer"], params))
+                    raise_if_known(domain, await run(own, self._sql["offer"], params))
                     return
                 async with own.transaction():
                     for chunk in chunks:
                         params = (domain, documents.sends(chunk), batch_id)
-                        _raise_if_known(domain, await run(own, self._sql["offer"], params))
+                        raise_if_known(domain, await run(own, self._sql["offer"], params))
 
     # -- receiving and the ways a lease ends
 
@@ -191,7 +190,7 @@ class PostgresStore(PostgresLoading, PostgresDispatch):
 
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         rows = await self._call("get_command", (domain, command_id))
-        return _metadata(rows[0]) if rows else None
+        return metadata_of(rows[0]) if rows else None
 
     async def find_domains(self, command_id: UUID) -> list[str]:
         return [row[0] for row in await self._call("find_domains", (command_id,))]
@@ -208,7 +207,7 @@ class PostgresStore(PostgresLoading, PostgresDispatch):
                 limit, offset,
             ),
         )  # fmt: skip
-        return [_metadata(row) for row in rows]
+        return [metadata_of(row) for row in rows]
 
     async def list_troubleshooting(
         self, domain: str, *, command_type: str | None, limit: int, offset: int
@@ -226,58 +225,6 @@ class PostgresStore(PostgresLoading, PostgresDispatch):
     ) -> list[AuditEvent]:
         rows = await self._call("audit", (command_id, domain, domain, limit))
         return [AuditEvent(*row) for row in rows]
-
-    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
-        rows = await self._call("get_batch", (domain, batch_id))
-        return BatchMetadata(*rows[0]) if rows else None
-
-    async def create_batch(
-        self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
-    ) -> None:
-        await self.ensure_domain(batch.domain)
-        params = (
-            batch.domain, batch.batch_id, documents.sends(commands), batch.name,
-            _text(batch.custom_data), batch.created_by, _text(batch.on_complete), batch.notifies,
-        )  # fmt: skip
-        with translated(batch.domain):
-            if conn is not None:
-                rows = await run_on_foreign(conn, self._sql["create_batch"], params)
-            else:
-                rows = await self._call("create_batch", params, domain=batch.domain)
-        _raise_if_known(batch.domain, rows)
-
-    async def list_batches(
-        self, domain: str, *, status: str | None, limit: int, offset: int
-    ) -> list[BatchMetadata]:
-        rows = await self._call("list_batches", (domain, status, status, limit, offset))
-        return [BatchMetadata(*row) for row in rows]
-
-    async def list_batch_commands(
-        self,
-        domain: str,
-        batch_id: UUID,
-        *,
-        status: CommandStatus | None,
-        limit: int,
-        offset: int,
-    ) -> list[CommandMetadata]:
-        wanted = None if status is None else status.value
-        params = (batch_id, domain, wanted, wanted, limit, offset)
-        return [_metadata(row) for row in await self._call("list_batch_commands", params)]
-
-    async def cancel_batch(
-        self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
-    ) -> int:
-        rows = await self._call("cancel_batch", (domain, batch_id, reason, actor), domain=domain)
-        return int(rows[0][0])
-
-    async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
-        rows = await self._call("retry_batch", (domain, batch_id, actor), domain=domain)
-        return int(rows[0][0])
-
-    async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
-        rows = await self._call("closed_batches", (list(batch_ids),))
-        return [BatchMetadata(*row) for row in rows]
 
     async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
         rows = await self._call("count_by_status", (domain, domain))
@@ -371,21 +318,6 @@ class PostgresExtender:
         if self._conn is not None:
             self._conn.close()
             self._conn = None
-
-
-def _raise_if_known(domain: str, rows: list[Row]) -> None:
-    known = rows[0][0]
-    if known:
-        raise DuplicateCommandError(domain, [UUID(str(command_id)) for command_id in known])
-
-
-def _text(encoded: bytes | None) -> str | None:
-    return None if encoded is None else encoded.decode()
-
-
-def _metadata(row: Row) -> CommandMetadata:
-    values = cast("Any", (*row[:5], CommandStatus(row[5]), *row[6:]))
-    return CommandMetadata(*values)
 
 
 def _troubleshooting_item(row: Row) -> TroubleshootingItem:

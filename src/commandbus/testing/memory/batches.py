@@ -1,120 +1,109 @@
-"""Batches: what sql/functions/batches.sql does, for one command at a time."""
+"""Batches: the verbs of sql/functions/batches.sql, and what can be read of a batch."""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-from datetime import datetime
-from typing import Any, Literal
-from uuid import UUID, uuid4
+from collections.abc import Sequence
+from uuid import UUID
 
-from commandbus.errors import BatchNotFoundError, InvalidOperationError
-from commandbus.models import AuditEventType, BatchMetadata, BatchStatus
+from commandbus.errors import DatabaseError
+from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewBatch, NewCommand
 from commandbus.naming import check_domain
-from commandbus.testing.memory.tables import CommandRow, State
+from commandbus.testing.memory.operator import cancel_commands, requeue_commands
+from commandbus.testing.memory.sending import find_batch, send_commands
+from commandbus.testing.memory.tables import BatchRow, CommandRow, State
 
-#: The classes of states that counters depend on; never whether a command was IN_PROGRESS.
-StateClass = Literal["open", "tsq", "completed", "failed", "canceled"]
+#: Commands that one call of cancel_batch ends.
+CANCEL_LIMIT = 5_000
 
 
-def find_batch(state: State, domain: str, batch_id: UUID) -> BatchMetadata:
-    """The batch, if it is one of this domain."""
+def create_batch(state: State, new: NewBatch, commands: Sequence[NewCommand]) -> None:
+    """A batch with its commands, or the error about those that were sent before."""
+    check_domain(new.domain)
+    if new.batch_id in state.batches:
+        raise DatabaseError(f"there is a batch {new.batch_id} already; give it an id of its own")
+    state.batches[new.batch_id] = BatchRow(
+        batch_id=new.batch_id,
+        domain=new.domain,
+        name=new.name,
+        custom_data=new.custom_data,
+        on_complete=new.on_complete,
+        notifies=new.notifies,
+        created_at=state.clock.now(),
+        total_count=len(commands),
+    )
+    send_commands(state, new.domain, commands, new.batch_id, actor=new.created_by, is_creation=True)
+
+
+def cancel_batch(
+    state: State, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+) -> int:
+    """End what nobody works on; what a worker holds goes on."""
+    find_batch(state, domain, batch_id)
+    waiting = [
+        row.command_id
+        for row in _rows_of(state, domain, batch_id)
+        if row.status is CommandStatus.PENDING and row.leased_by is None
+    ]
+    canceled = cancel_commands(state, domain, waiting[:CANCEL_LIMIT], reason=reason, actor=actor)
+    return len(canceled)
+
+
+def retry_batch(state: State, domain: str, batch_id: UUID, *, actor: str | None) -> int:
+    """Send again what failed: the parked and the FAILED ones."""
+    find_batch(state, domain, batch_id)
+    states = {CommandStatus.IN_TROUBLESHOOTING_QUEUE, CommandStatus.FAILED}
+    rows = [row for row in _rows_of(state, domain, batch_id) if row.status in states]
+    requeue_commands(state, domain, rows, actor=actor, reset_attempts=True)
+    return len(rows)
+
+
+# -- reading
+
+
+def get_batch(state: State, domain: str, batch_id: UUID) -> BatchMetadata | None:
+    """One batch of this domain."""
     batch = state.batches.get(batch_id)
-    if batch is None or batch.domain != domain:
-        raise BatchNotFoundError(domain, batch_id)
-    return batch
+    return batch.metadata() if batch is not None and batch.domain == domain else None
 
 
-def join_batch(state: State, domain: str, batch_id: UUID, count: int) -> None:
-    """New commands join a batch, which must not be finished."""
-    batch = find_batch(state, domain, batch_id)
-    if batch.completed_at is not None:
-        raise InvalidOperationError(
-            f"batch {batch_id} is finished; create a new batch for further commands"
-        )
-    state.batches[batch_id] = replace(batch, total_count=batch.total_count + count)
+def list_batches(
+    state: State, domain: str, *, status: str | None, limit: int, offset: int
+) -> list[BatchMetadata]:
+    """Batches, newest first."""
+    found = [
+        batch
+        for batch in state.batches.values()
+        if batch.domain == domain and status in {None, batch.status}
+    ]
+    found.sort(key=lambda batch: batch.batch_id)
+    found.sort(key=lambda batch: batch.created_at, reverse=True)  # and, among equals, as before
+    return [batch.metadata() for batch in found[offset : offset + limit]]
 
 
-def start_batch(state: State, row: CommandRow, now: datetime) -> None:
-    """The first command of a batch was received."""
-    batch = state.batches.get(row.batch_id) if row.batch_id is not None else None
-    if batch is None or batch.status != BatchStatus.PENDING:
-        return
-    state.batches[batch.batch_id] = replace(
-        batch, status=BatchStatus.IN_PROGRESS.value, started_at=now
-    )
-    state.add_event(
-        batch.domain, batch.batch_id, AuditEventType.BATCH_STARTED, now, None, batch.batch_id
-    )
-
-
-def move_batch_counters(
-    state: State, row: CommandRow, origin: StateClass, target: StateClass
-) -> None:
-    """Move a command from one class to another, and close its batch if that was the last."""
-    if row.batch_id is None:
-        return
-    batch = state.batches[row.batch_id]
-    batch = replace(
-        batch,
-        completed_count=batch.completed_count + (target == "completed"),
-        failed_count=batch.failed_count + (target == "failed"),
-        canceled_count=batch.canceled_count + (target == "canceled"),
-        in_troubleshooting_count=batch.in_troubleshooting_count
-        + (target == "tsq")
-        - (origin == "tsq"),
-    )
-    state.batches[batch.batch_id] = batch
-    ended = batch.completed_count + batch.failed_count + batch.canceled_count
-    if ended == batch.total_count and batch.completed_at is None:
-        _close(state, batch)
-
-
-def _close(state: State, batch: BatchMetadata) -> None:
-    now = state.clock.now()
-    has_failures = batch.failed_count + batch.canceled_count > 0
-    status = BatchStatus.COMPLETED_WITH_FAILURES if has_failures else BatchStatus.COMPLETED
-    state.batches[batch.batch_id] = replace(
-        batch, status=status.value, started_at=batch.started_at or now, completed_at=now
-    )
-    state.add_event(
-        batch.domain,
-        batch.batch_id,
-        AuditEventType.BATCH_COMPLETED,
-        now,
-        {
-            "status": status.value,
-            "total": batch.total_count,
-            "completed": batch.completed_count,
-            "failed": batch.failed_count,
-            "canceled": batch.canceled_count,
-        },
-        batch.batch_id,
-    )
-
-
-def new_batch(
+def list_batch_commands(
     state: State,
     domain: str,
-    batch_id: UUID | None,
-    name: str | None,
-    custom_data: dict[str, Any] | None,
-) -> UUID:
-    """An empty batch."""
-    batch = BatchMetadata(
-        batch_id=batch_id or uuid4(),
-        domain=check_domain(domain),
-        name=name,
-        custom_data=copy.deepcopy(custom_data),
-        status=BatchStatus.PENDING.value,
-        total_count=0,
-        completed_count=0,
-        failed_count=0,
-        canceled_count=0,
-        in_troubleshooting_count=0,
-        created_at=state.clock.now(),
-        started_at=None,
-        completed_at=None,
-    )
-    state.batches[batch.batch_id] = batch
-    return batch.batch_id
+    batch_id: UUID,
+    *,
+    status: CommandStatus | None,
+    limit: int,
+    offset: int,
+) -> list[CommandMetadata]:
+    """Commands of a batch, in their order."""
+    rows = _rows_of(state, domain, batch_id)
+    found = [row for row in rows if status in {None, row.status}]
+    return [row.metadata() for row in found[offset : offset + limit]]
+
+
+def closed_batches(state: State, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
+    """Of these, the batches that have ended, whatever their domain."""
+    found = [state.batches[batch_id] for batch_id in set(batch_ids) & state.batches.keys()]
+    return [batch.metadata() for batch in found if batch.completed_at is not None]
+
+
+def _rows_of(state: State, domain: str, batch_id: UUID) -> list[CommandRow]:
+    """In the order of creation; what joined the batch later comes after that."""
+    rows = [
+        row for row in state.commands.values() if row.batch_id == batch_id and row.domain == domain
+    ]
+    return sorted(rows, key=lambda row: (*row.place, row.created_at, row.command_id))

@@ -1,126 +1,34 @@
-"""Commands: what sql/functions/commands.sql does. Send, receive, and the leases in between."""
+"""Commands: what sql/functions/commands.sql does. Receive, and what keeps a lease; sending.py sends."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from math import ceil
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from commandbus.errors import DuplicateCommandError, InvalidNameError
 from commandbus.models import (
     AuditEventType,
     CommandStatus,
     Failure,
     Lease,
-    NewCommand,
     ParkReason,
 )
-from commandbus.naming import (
-    INBOX,
-    NO_REPLY,
-    check_domain,
-    commands_queue,
-    physical_queue,
-    replies_queue,
-)
+from commandbus.naming import commands_queue
 from commandbus.policies import TRANSIENT
-from commandbus.testing.memory.batches import find_batch, join_batch, start_batch
+from commandbus.testing.memory.counters import start_batch
 from commandbus.testing.memory.outcomes import park
-from commandbus.testing.memory.replies import iso8601
 from commandbus.testing.memory.tables import CommandRow, State
 
 #: Leases in a row that may end without a word before a command is parked unheard.
 MAX_LAPSES = 10
 
-_QUEUE = re.compile(r"[a-z][a-z0-9_]{0,46}\Z")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
-
-
-def ensure_domain(state: State, domain: str) -> None:
-    """Create the queues of a domain."""
-    check_domain(domain)
-    _ensure_queue(state, commands_queue(domain))
-    _ensure_queue(state, replies_queue(domain))
-
-
-def _ensure_queue(state: State, queue: str) -> None:
-    if not _QUEUE.match(physical_queue(queue)):
-        raise InvalidNameError(
-            f"queue name {queue!r} is not well formed; use <domain>.<suffix>, at most 47 characters"
-        )
-    state.queues.create(queue)
-
-
-# -- sending
-
-
-def send_commands(
-    state: State, domain: str, commands: Sequence[NewCommand], batch_id: UUID | None
-) -> None:
-    """Store and queue all of them, or raise."""
-    if not commands:
-        return
-    ensure_domain(state, domain)
-    if batch_id is not None:
-        find_batch(state, domain, batch_id)
-    for queue in {command.reply_to for command in commands} - {NO_REPLY, INBOX}:
-        _ensure_queue(state, queue)
-    known = _known_ids(state, domain, [command.command_id for command in commands])
-    if known:
-        raise DuplicateCommandError(domain, known)
-    now = state.clock.now()
-    msg_ids = state.queues.send_batch(
-        commands_queue(domain), [_envelope(domain, command, now) for command in commands]
-    )
-    for command, msg_id in zip(commands, msg_ids, strict=True):
-        row = CommandRow(
-            domain=domain,
-            command_id=command.command_id,
-            command_type=command.command_type,
-            msg_id=msg_id,
-            max_attempts=command.max_attempts,
-            created_at=now,
-            updated_at=now,
-            reply_queue=command.reply_to,
-            correlation_id=command.correlation_id,
-            batch_id=batch_id,
-            data=command.data,
-        )
-        state.commands[row.key] = row
-        state.record(row, AuditEventType.SENT, now)
-    if batch_id is not None:
-        join_batch(state, domain, batch_id, len(commands))
-    state.wake_workers(domain)
-
-
-def _known_ids(state: State, domain: str, ids: Sequence[UUID]) -> list[UUID]:
-    # What was there before; only if all are new, what stands twice in the call.
-    sent = (
-        {key[1] for key in state.commands}
-        if state.id_scope == "global"
-        else {command_id for command_id in ids if (domain, command_id) in state.commands}
-    )
-    counts = Counter(ids)
-    return sorted(sent & set(ids)) or sorted(i for i, count in counts.items() if count > 1)
-
-
-def _envelope(domain: str, command: NewCommand, now: datetime) -> dict[str, Any]:
-    return {
-        "command_id": str(command.command_id),
-        "type": command.command_type,
-        "domain": domain,
-        "correlation_id": str(command.correlation_id),
-        "reply_to": command.reply_to or None,
-        "created_at": iso8601(now),
-        "data": orjson.loads(command.data),
-    }
 
 
 # -- receiving

@@ -11,7 +11,7 @@ import orjson
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
 from commandbus.naming import check_domain, commands_queue
-from commandbus.testing.memory.batches import move_batch_counters
+from commandbus.testing.memory.counters import move_batch_counters
 from commandbus.testing.memory.replies import canceled_error, publish_reply
 from commandbus.testing.memory.tables import CommandRow, State
 
@@ -29,9 +29,23 @@ def operator_retry(
 ) -> None:
     """The same payload in a new message."""
     check_domain(domain)
-    rows = _rows(state, domain, command_ids, "retry", PARKED, _is_parked)
+    rows = _movable(state, domain, command_ids, _is_parked)
+    requeue_commands(state, domain, rows, actor=actor, reset_attempts=reset_attempts)
+    _refuse_unmoved(state, domain, command_ids, rows, "retry", PARKED)
+
+
+def requeue_commands(
+    state: State,
+    domain: str,
+    rows: Sequence[CommandRow],
+    *,
+    actor: str | None,
+    reset_attempts: bool,
+) -> None:
+    """Send archived payloads again, of commands that are parked or FAILED."""
     if not rows:
         return
+    rows = sorted(rows, key=lambda row: (*row.place, row.command_id))
     queue = commands_queue(domain)
     archive = state.queues.get(queue).archive
     for row in rows:
@@ -42,18 +56,18 @@ def operator_retry(
             )
     now = state.clock.now()
     msg_ids = state.queues.send_batch(queue, [archive[row.msg_id].message for row in rows])
-    for parked, msg_id in zip(rows, msg_ids, strict=True):
+    for ended, msg_id in zip(rows, msg_ids, strict=True):
         row = state.change(
-            parked,
+            ended,
             status=CommandStatus.PENDING,
             msg_id=msg_id,
             updated_at=now,
             lapses=0,
             # Without a reset there is still one attempt to use.
-            attempts=0 if reset_attempts else min(parked.attempts, parked.max_attempts - 1),
+            attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
         )
-        del state.parked[row.key]
-        move_batch_counters(state, row, "tsq", "open")
+        was_parked = state.parked.pop(row.key, None) is not None
+        move_batch_counters(state, row, "tsq" if was_parked else "failed", "open", actor)
         details = {"msg_id": msg_id, "reset_attempts": reset_attempts}
         state.record(row, AuditEventType.OPERATOR_RETRY, now, details, actor)
     state.wake_workers(domain)
@@ -63,7 +77,9 @@ def operator_cancel(
     state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
 ) -> None:
     """End what is parked as CANCELED, with the reply that was held back."""
-    for parked in _rows(state, domain, command_ids, "cancel", PARKED, _is_parked):
+    rows = _movable(state, domain, command_ids, _is_parked)
+    _refuse_unmoved(state, domain, command_ids, rows, "cancel", PARKED)
+    for parked in rows:
         row = _resolve(state, parked, CommandStatus.CANCELED)
         error = canceled_error(reason)
         publish_reply(state, row, ReplyOutcome.CANCELED, row.updated_at, error=error)
@@ -77,7 +93,9 @@ def operator_complete(
 ) -> None:
     """End what is parked as COMPLETED, with the reply that was held back."""
     data: Any = orjson.loads(result)
-    for parked in _rows(state, domain, command_ids, "complete", PARKED, _is_parked):
+    rows = _movable(state, domain, command_ids, _is_parked)
+    _refuse_unmoved(state, domain, command_ids, rows, "complete", PARKED)
+    for parked in rows:
         row = _resolve(state, parked, CommandStatus.COMPLETED)
         publish_reply(state, row, ReplyOutcome.SUCCESS, row.updated_at, data=data)
         move_batch_counters(state, row, "tsq", "completed")
@@ -86,16 +104,19 @@ def operator_complete(
 
 def cancel_commands(
     state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
-) -> None:
+) -> list[UUID]:
     """End what nobody works on as CANCELED; a leased command is refused."""
     check_domain(domain)
-    for pending in _rows(state, domain, command_ids, "cancel", PENDING, _is_waiting):
+    rows = _movable(state, domain, command_ids, _is_waiting)
+    _refuse_unmoved(state, domain, command_ids, rows, "cancel", PENDING)
+    for pending in rows:
         now = state.clock.now()
         row = state.change(pending, status=CommandStatus.CANCELED, updated_at=now)
         state.queues.archive(commands_queue(domain), [row.msg_id])
         publish_reply(state, row, ReplyOutcome.CANCELED, now, error=canceled_error(reason))
         move_batch_counters(state, row, "open", "canceled")
         state.record(row, AuditEventType.CANCELED, now, {"reason": reason}, actor)
+    return [row.command_id for row in rows]
 
 
 def _resolve(state: State, parked: CommandRow, status: CommandStatus) -> CommandRow:
@@ -111,24 +132,28 @@ def _is_waiting(row: CommandRow) -> bool:
     return row.status is CommandStatus.PENDING and row.leased_by is None
 
 
-def _rows(
+def _movable(
+    state: State, domain: str, command_ids: Sequence[UUID], may_move: Callable[[CommandRow], bool]
+) -> list[CommandRow]:
+    """Those of the commands that can be moved, in the order of their ids."""
+    found = (state.commands.get((domain, command_id)) for command_id in sorted(set(command_ids)))
+    return [row for row in found if row is not None and may_move(row)]
+
+
+def _refuse_unmoved(
     state: State,
     domain: str,
     command_ids: Sequence[UUID],
+    moved: Sequence[CommandRow],
     verb: str,
     wanted: str,
-    may_move: Callable[[CommandRow], bool],
-) -> list[CommandRow]:
-    """The rows in the order of their ids, or the error about the first that cannot be moved."""
-    rows = []
-    for command_id in sorted(set(command_ids)):
+) -> None:
+    """All or none: raise the error about the first that cannot be moved."""
+    for command_id in sorted(set(command_ids) - {row.command_id for row in moved}):
         row = state.commands.get((domain, command_id))
         if row is None:
             raise CommandNotFoundError(domain, command_id)
-        if not may_move(row):
-            standing = row.status.value if row.leased_by is None else "leased by a worker"
-            raise InvalidOperationError(
-                f"cannot {verb} command {command_id}: it is {standing}, and only {wanted} can be"
-            )
-        rows.append(row)
-    return rows
+        standing = row.status.value if row.leased_by is None else "leased by a worker"
+        raise InvalidOperationError(
+            f"cannot {verb} command {command_id}: it is {standing}, and only {wanted} can be"
+        )

@@ -19,7 +19,7 @@ from commandbus.models import (
     ReplyOutcome,
 )
 from commandbus.naming import commands_queue
-from commandbus.testing.memory.batches import move_batch_counters
+from commandbus.testing.memory.counters import move_batch_counters
 from commandbus.testing.memory.replies import publish_reply
 from commandbus.testing.memory.tables import CommandRow, ParkedRow, State
 

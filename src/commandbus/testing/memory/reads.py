@@ -13,7 +13,6 @@ import orjson
 from commandbus.errors import InvalidPayloadError
 from commandbus.models import (
     AuditEvent,
-    BatchMetadata,
     Command,
     CommandMetadata,
     CommandStatus,
@@ -142,14 +141,6 @@ def get_audit_trail(
         if event.command_id == command_id and domain in {None, event.domain}
     ]
     return [replace(event, details=copy.deepcopy(event.details)) for event in events[:limit]]
-
-
-def get_batch(state: State, domain: str, batch_id: UUID) -> BatchMetadata | None:
-    """One batch of this domain."""
-    batch = state.batches.get(batch_id)
-    if batch is None or batch.domain != domain:
-        return None
-    return replace(batch, custom_data=copy.deepcopy(batch.custom_data))
 
 
 def count_by_status(state: State, domain: str | None) -> dict[tuple[str, CommandStatus], int]:

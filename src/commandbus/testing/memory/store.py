@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from uuid import UUID
 
 from commandbus.models import (
     AuditEvent,
-    BatchMetadata,
     Command,
     CommandMetadata,
     CommandStatus,
@@ -25,100 +22,28 @@ from commandbus.models import (
 )
 from commandbus.naming import commands_queue
 from commandbus.store.base import CommandFilter, Store
-from commandbus.testing.clock import FakeClock
-from commandbus.testing.fakes import FakePgmqClient
 from commandbus.testing.memory import operator, reads
-from commandbus.testing.memory.batches import new_batch
 from commandbus.testing.memory.commands import (
     confirm_start,
-    ensure_domain,
     extend_leases,
     receive_commands,
-    send_commands,
 )
-from commandbus.testing.memory.listening import MemoryListener, Switchboard, Wake
+from commandbus.testing.memory.listening import MemoryListener, Wake
+from commandbus.testing.memory.sending import ensure_domain, send_commands
 from commandbus.testing.memory.settle import settle
-from commandbus.testing.memory.tables import IdScope, State
-from commandbus.testing.memory.transaction import MemoryConnection, MemoryTransaction
-
-Args = ParamSpec("Args")
-Value = TypeVar("Value")
+from commandbus.testing.memory.store_batches import MemoryBatches
+from commandbus.testing.memory.tables import State
+from commandbus.testing.memory.transaction import MemoryTransaction
 
 
-class InMemoryStore:
+class InMemoryStore(MemoryBatches):
     """Implements commandbus.store.base.Store.
 
-    `conn` of send and cancel may be the connection of `transaction()`. Any other is taken at its
+    `conn` of send, create_batch and cancel may be the connection of `transaction()`. Any other is taken at its
     word: the command is there at once, whatever becomes of that connection.
     """
 
-    def __init__(
-        self, clock: FakeClock | None = None, *, command_id_scope: IdScope = "domain"
-    ) -> None:
-        self.clock = clock or FakeClock()
-        self._state = State(self.clock, command_id_scope)
-        #: The queues underneath, to look into, or to put a stranger's message into.
-        self.pgmq = FakePgmqClient(queues=self._state.queues)
-        # Leases are extended from a thread of the worker.
-        self._lock = threading.RLock()
-        self._workers: set[str] = set()
-        self._switchboard = Switchboard()
-        self.clock.on_advance(self._switchboard.wake_all)
-
-    async def _run(
-        self,
-        verb: Callable[Concatenate[State, Args], Value],
-        *args: Args.args,
-        **kwargs: Args.kwargs,
-    ) -> Value:
-        return await self._run_on(None, verb, *args, **kwargs)
-
-    async def _run_on(
-        self,
-        conn: Any,
-        verb: Callable[Concatenate[State, Args], Value],
-        *args: Args.args,
-        **kwargs: Args.kwargs,
-    ) -> Value:
-        # Give way once, as a verb that waits for a server would.
-        await asyncio.sleep(0)
-        run = conn.run if isinstance(conn, MemoryConnection) else self._commit
-        return run(lambda state: verb(state, *args, **kwargs))
-
-    def _commit(self, verb: Callable[[State], Value]) -> Value:
-        """Run a verb, wholly or not at all, and wake whom it concerns."""
-        with self._lock:
-            backup = self._state.copy()
-            try:
-                value = verb(self._state)
-            except BaseException:
-                self._state.restore(backup)
-                raise
-            notices, self._state.notices = self._state.notices, []
-        self._switchboard.notify(notices)
-        return value
-
-    def _read(
-        self,
-        question: Callable[Concatenate[State, Args], Value],
-        *args: Args.args,
-        **kwargs: Args.kwargs,
-    ) -> Value:
-        with self._lock:
-            return question(self._state, *args, **kwargs)
-
     # -- for tests
-
-    def add_batch(
-        self,
-        domain: str,
-        batch_id: UUID | None = None,
-        *,
-        name: str | None = None,
-        custom_data: dict[str, Any] | None = None,
-    ) -> UUID:
-        """Create an empty batch; commands join it with `send(…, batch_id=…)`."""
-        return self._commit(lambda state: new_batch(state, domain, batch_id, name, custom_data))
 
     def sent(self, domain: str, command_type: str | None = None) -> list[Command]:
         """What was sent, in the order of sending, whatever has become of it."""
@@ -265,9 +190,6 @@ class InMemoryStore:
         self, command_id: UUID, *, domain: str | None, limit: int
     ) -> list[AuditEvent]:
         return self._read(reads.get_audit_trail, command_id, domain=domain, limit=limit)
-
-    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
-        return self._read(reads.get_batch, domain, batch_id)
 
     async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
         return self._read(reads.count_by_status, domain)

@@ -12,10 +12,13 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+import orjson
+
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
     BatchMetadata,
+    BatchStatus,
     CommandMetadata,
     CommandStatus,
     Lease,
@@ -44,6 +47,8 @@ class CommandRow:
     correlation_id: UUID
     batch_id: UUID | None
     data: bytes
+    #: Its place in the batch that was created with it; None if it joined one, or has none.
+    sequence_no: int | None = None
     status: CommandStatus = CommandStatus.PENDING
     attempts: int = 0
     lease_expires_at: datetime | None = None
@@ -59,6 +64,11 @@ class CommandRow:
     def key(self) -> Key:
         """What the tables know it by."""
         return self.domain, self.command_id
+
+    @property
+    def place(self) -> tuple[bool, int]:
+        """Sorts by sequence_no, those without one last."""
+        return self.sequence_no is None, self.sequence_no or 0
 
     @property
     def is_open(self) -> bool:
@@ -95,6 +105,51 @@ class CommandRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A row of command_bus_batch. All are sealed: there is no loading here."""
+
+    batch_id: UUID
+    domain: str
+    name: str | None
+    custom_data: bytes | None
+    on_complete: bytes | None
+    notifies: bool
+    created_at: datetime
+    total_count: int
+    status: BatchStatus = BatchStatus.PENDING
+    completed_count: int = 0
+    failed_count: int = 0
+    canceled_count: int = 0
+    in_troubleshooting_count: int = 0
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    close_count: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its commands have ended."""
+        return self.completed_count + self.failed_count + self.canceled_count == self.total_count
+
+    def metadata(self) -> BatchMetadata:
+        """The row as callers see it."""
+        return BatchMetadata(
+            batch_id=self.batch_id,
+            domain=self.domain,
+            name=self.name,
+            custom_data=None if self.custom_data is None else orjson.loads(self.custom_data),
+            status=self.status.value,
+            total_count=self.total_count,
+            completed_count=self.completed_count,
+            failed_count=self.failed_count,
+            canceled_count=self.canceled_count,
+            in_troubleshooting_count=self.in_troubleshooting_count,
+            created_at=self.created_at,
+            started_at=self.started_at,
+            completed_at=self.completed_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ParkedRow:
     """A row of command_bus_troubleshooting."""
 
@@ -111,7 +166,7 @@ class State:
         self.queues = Queues(clock)
         self.commands: dict[Key, CommandRow] = {}
         self.parked: dict[Key, ParkedRow] = {}
-        self.batches: dict[UUID, BatchMetadata] = {}
+        self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
         self.audit: list[AuditEvent] = []
         #: Channels to notify once the verb is through, as NOTIFY does at commit.
@@ -144,6 +199,12 @@ class State:
         self.commands[row.key] = changed
         return changed
 
+    def change_batch(self, batch: BatchRow, **changes: Any) -> BatchRow:
+        """Replace the row of a batch by one with these changes."""
+        changed = replace(batch, **changes)
+        self.batches[batch.batch_id] = changed
+        return changed
+
     def record(
         self,
         row: CommandRow,
@@ -153,9 +214,20 @@ class State:
         actor: str | None = None,
     ) -> None:
         """Add an event of a command to the audit."""
-        self.add_event(row.domain, row.command_id, event, ts, details, row.batch_id, actor)
+        self._add_event(row.domain, row.command_id, event, ts, details, row.batch_id, actor)
 
-    def add_event(
+    def record_batch(
+        self,
+        batch: BatchRow,
+        event: AuditEventType,
+        ts: datetime,
+        details: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Add an event of a batch, which stands under its own id."""
+        self._add_event(batch.domain, batch.batch_id, event, ts, details, batch.batch_id, actor)
+
+    def _add_event(
         self,
         domain: str,
         command_id: UUID,
@@ -163,9 +235,8 @@ class State:
         ts: datetime,
         details: Mapping[str, Any] | None,
         batch_id: UUID | None,
-        actor: str | None = None,
+        actor: str | None,
     ) -> None:
-        """Add any event to the audit; those of a batch stand under its own id."""
         kept = None if details is None else dict(details)
         self.audit.append(
             AuditEvent(
