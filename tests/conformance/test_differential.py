@@ -15,9 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg_pool import AsyncConnectionPool
 
-from commandbus.errors import CommandBusError, CommandNotFoundError, DuplicateCommandError
+from commandbus.errors import (
+    CommandBusError,
+    CommandNotFoundError,
+    DatabaseError,
+    DuplicateCommandError,
+)
 from commandbus.models import Lease, Outcome, OutgoingCommands
 from commandbus.naming import INBOX, NO_REPLY
+from tests.conformance.batching import CLOSING
 from tests.conformance.worlds import (
     DOMAIN,
     MemoryWorld,
@@ -32,11 +38,13 @@ from tests.conformance.worlds import (
 )
 
 COMMANDS = 6
+BATCHES = 3
 ENDINGS: list[Callable[..., Outcome]] = [done, retried, parked, failed, released]
 REPLY_TO = ["payments.replies", NO_REPLY, INBOX]
 
 Step = Callable[["Run"], Awaitable[Any]]
 some = st.lists(st.integers(0, COMMANDS - 1), min_size=1, max_size=3)
+batches = st.integers(0, BATCHES - 1)
 recent = st.integers(0, 5)  # which of the leases that were given out, from the last
 
 
@@ -47,7 +55,8 @@ class Run:
         self.world = world
         self.ids = [UUID(int=base + n) for n in range(COMMANDS + 50)]
         self.relation = UUID(int=base)
-        self.batches: list[UUID] = []
+        #: The first is there from the beginning.
+        self.batches = [UUID(int=base + 1_000 + n) for n in range(BATCHES)]
         self.leases: list[Lease] = []
 
     def pick(self, indexes: Sequence[int]) -> list[UUID]:
@@ -75,6 +84,8 @@ async def answer(run: Run, step: Step) -> Any:
         return type(error), sorted(error.command_ids)
     except CommandNotFoundError as error:
         return type(error), error.command_id
+    except DatabaseError as error:
+        return type(error)  # in whose words, is the server's business
     except CommandBusError as error:
         return type(error), str(error).partition(";")[0].replace("'", "")
 
@@ -86,9 +97,9 @@ def steps(draw: st.DrawFn) -> Step:
     return step
 
 
-def _send(indexes: Sequence[int], batch: bool) -> Step:
+def _send(indexes: Sequence[int], batch: int | None) -> Step:
     async def step(run: Run) -> None:
-        batch_id = run.batches[0] if batch else None
+        batch_id = None if batch is None else run.batches[batch]
         await run.world.send(*(run.new(index) for index in indexes), batch_id=batch_id)
 
     return step
@@ -170,6 +181,36 @@ def _stray(index: int) -> Step:
     return step
 
 
+def _create(indexes: Sequence[int], batch: int) -> Step:
+    async def step(run: Run) -> None:
+        # Only one has a closing command: if a group closes two, their order is anybody's guess.
+        on_complete = CLOSING if batch == 1 else None
+        batch_id = run.batches[batch]
+        await run.world.create_batch(
+            *(run.new(index) for index in indexes),
+            batch_id=batch_id,
+            created_by="ann",
+            on_complete=on_complete,
+        )
+
+    return step
+
+
+def _operate_batch(verb: str, batch: int) -> Step:
+    async def step(run: Run) -> Any:
+        store, batch_id = run.world.store, run.batches[batch]
+        match verb:
+            case "retry":
+                return await store.retry_batch(DOMAIN, batch_id, actor="ann")
+            case "cancel":
+                return await store.cancel_batch(DOMAIN, batch_id, reason="r", actor="ann")
+            case _:
+                closed = await store.closed_batches(run.batches)
+                return sorted((b.batch_id, b.status, b.completed_count) for b in closed)
+
+    return step
+
+
 def _purge() -> Step:
     return lambda run: run.world.lose_archive()
 
@@ -182,11 +223,16 @@ OTHER = [
     "operate",
     "operate",
     "operate",
+    "create",
+    "create",
+    "operate batch",
+    "operate batch",
+    "operate batch",
     "stray",
     "purge",
 ]
 STRATEGIES: dict[str, st.SearchStrategy[Step]] = {
-    "send": st.builds(_send, some, st.booleans()),
+    "send": st.builds(_send, some, st.none() | batches),
     "receive": st.builds(_receive, st.integers(1, 4), st.booleans(), st.none() | st.integers(1, 4)),
     "settle": st.builds(
         _settle,
@@ -205,6 +251,10 @@ STRATEGIES: dict[str, st.SearchStrategy[Step]] = {
         st.lists(st.integers(0, COMMANDS - 1), min_size=1, max_size=2),
         st.booleans(),
     ),
+    "create": st.builds(_create, some, batches),
+    "operate batch": st.builds(
+        _operate_batch, st.sampled_from(["retry", "retry", "cancel", "closed"]), batches
+    ),
     "stray": st.builds(_stray, st.integers(0, COMMANDS - 1)),
     "purge": st.builds(_purge),
 }
@@ -215,7 +265,7 @@ async def both_agree(worlds: list[World], sequence: Sequence[Step]) -> None:
     runs = [Run(world, base) for world in worlds]
     for run in runs:
         await run.world.store.ensure_domain(DOMAIN)
-        run.batches.append(await run.world.add_batch(batch_id=UUID(int=base + 1_000)))
+        await run.world.add_batch(batch_id=run.batches[0])
         await run.world.send(run.new(0), run.new(1))
         await run.world.send(run.new(2), batch_id=run.batches[0])
     for number, step in enumerate(sequence):

@@ -7,7 +7,7 @@ numbers: two stores that did the same show the same.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -24,6 +24,7 @@ from commandbus.models import (
     CommandStatus,
     Failure,
     Lease,
+    NewBatch,
     NewCommand,
     Outcome,
     OutcomeKind,
@@ -35,6 +36,7 @@ from commandbus.pgmq.client import PgmqClient
 from commandbus.store.base import CommandFilter, Store
 from commandbus.store.postgres import new_store
 from commandbus.testing import InMemoryStore
+from tests.conformance.showing import decoded, shown, shown_envelope, sorted_replies
 
 DOMAIN = "payments"
 TABLES = [
@@ -68,6 +70,25 @@ def new(
         reply_to=reply_to,
         correlation_id=correlation_id or uuid4(),
         max_attempts=max_attempts,
+    )
+
+
+def new_batch(
+    batch_id: UUID | None = None,
+    *,
+    domain: str = DOMAIN,
+    created_by: str | None = None,
+    on_complete: dict[str, Any] | None = None,
+    notifies: bool = False,
+) -> NewBatch:
+    return NewBatch(
+        batch_id=batch_id or uuid4(),
+        domain=domain,
+        name="b",
+        custom_data=b'{"n": 1}',
+        created_by=created_by,
+        on_complete=None if on_complete is None else orjson.dumps(on_complete),
+        notifies=notifies,
     )
 
 
@@ -139,6 +160,15 @@ class World(ABC):
         leases = await self.send_and_receive(*commands, batch_id=batch_id)
         await self.settle(*(parked(lease) for lease in leases))
 
+    async def create_batch(self, *commands: NewCommand, **options: Any) -> UUID:
+        batch = new_batch(**options)
+        await self.store.create_batch(batch, commands)
+        return batch.batch_id
+
+    async def add_batch(self, domain: str = DOMAIN, batch_id: UUID | None = None) -> UUID:
+        """Create an empty batch."""
+        return await self.create_batch(domain=domain, batch_id=batch_id)
+
     async def lapse(self) -> None:
         """All leases run out, and all delays are over."""
         await self.advance(1_000_000)
@@ -178,43 +208,49 @@ class World(ABC):
             b.in_troubleshooting_count,
         )  # fmt: skip
 
+    async def members(
+        self, batch_id: UUID, *, domain: str = DOMAIN, limit: int = 10_000, offset: int = 0,
+        status: CommandStatus | None = None,
+    ) -> list[UUID]:  # fmt: skip
+        """The commands of a batch, in their order."""
+        found = await self.store.list_batch_commands(
+            domain, batch_id, status=status, limit=limit, offset=offset
+        )
+        return [command.command_id for command in found]
+
     async def dump(self, domain: str = DOMAIN) -> dict[str, Any]:
         """Everything that the store remembers of a domain."""
         criteria = CommandFilter(domain=domain)
         commands = await self.store.query_commands(criteria, limit=10_000, offset=0)
         known = {command.command_id for command in commands}
-        batches = {c.batch_id for c in commands if c.batch_id is not None}
+        batches = await self.store.list_batches(domain, status=None, limit=10_000, offset=0)
+        batch_ids = [b.batch_id for b in batches]
         waiting = await self.store.list_troubleshooting(
             domain, command_type=None, limit=10_000, offset=0
         )
         return {
-            "commands": {c.command_id: _shown(asdict(c)) for c in commands},
+            "commands": {c.command_id: shown(asdict(c)) for c in commands},
             "newest_first": [c.command_id for c in commands],
-            "parked": [_shown(asdict(item)) for item in waiting],
-            "audit": {i: await self._trail(domain, i) for i in sorted(known | batches)},
-            "batches": {
-                i: _shown(asdict(b))
-                for i in sorted(batches)
-                if (b := await self.store.get_batch(domain, i)) is not None
-            },
+            "parked": [shown(asdict(item)) for item in waiting],
+            "audit": {i: await self._trail(domain, i) for i in sorted(known | {*batch_ids})},
+            "batches": [shown(asdict(b)) for b in batches],
+            "members": {i: await self.members(i, domain=domain) for i in batch_ids},
             "counts": await self.store.count_by_status(domain),
-            "payloads": {i: _json(await self.store.get_payload(domain, i)) for i in sorted(known)},
+            "payloads": {
+                i: decoded(await self.store.get_payload(domain, i)) for i in sorted(known)
+            },
             **await self.hidden(domain),
         }
 
     async def _trail(self, domain: str, command_id: UUID) -> list[tuple[Any, ...]]:
         trail = await self.store.get_audit_trail(command_id, domain=domain, limit=10_000)
-        return [(e.event_type, _shown(e.details), e.batch_id, e.actor) for e in trail]
+        return [(e.event_type, shown(e.details), e.batch_id, e.actor) for e in trail]
 
     # -- what no verb of the store does
 
     @abstractmethod
     async def advance(self, seconds: float) -> None:
         """Let time pass for every message."""
-
-    @abstractmethod
-    async def add_batch(self, domain: str = DOMAIN, batch_id: UUID | None = None) -> UUID:
-        """Create an empty batch."""
 
     @abstractmethod
     async def lose_archive(self, domain: str = DOMAIN) -> None:
@@ -242,9 +278,6 @@ class MemoryWorld(World):
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
 
-    async def add_batch(self, domain: str = DOMAIN, batch_id: UUID | None = None) -> UUID:
-        return self.memory.add_batch(domain, batch_id, name="b", custom_data={"n": 1})
-
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         self.memory.pgmq.queues.get(commands_queue(domain)).archive.clear()
 
@@ -266,11 +299,12 @@ class MemoryWorld(World):
                 if row.domain == domain
             },
             "queue": [
-                (_envelope(m.message), m.read_ct, m.vt <= now) for m in commands.messages.values()
+                (shown_envelope(m.message), m.read_ct, m.vt <= now)
+                for m in commands.messages.values()
             ],
-            "archive": [_envelope(m.message) for _, m in sorted(commands.archive.items())],
-            "replies": _sorted(m.message for m in replies.messages.values()),
-            "inbox": _sorted(
+            "archive": [shown_envelope(m.message) for _, m in sorted(commands.archive.items())],
+            "replies": sorted_replies(m.message for m in replies.messages.values()),
+            "inbox": sorted_replies(
                 orjson.loads(body) for key, body in state.inbox.items() if key[0] == domain
             ),
         }
@@ -308,15 +342,6 @@ class PostgresWorld(World):
                 (seconds,),
             )
 
-    async def add_batch(self, domain: str = DOMAIN, batch_id: UUID | None = None) -> UUID:
-        batch_id = batch_id or uuid4()
-        await self.conn.execute(
-            "insert into commandbus.command_bus_batch (batch_id, domain, name, custom_data)"
-            """ values (%s, %s, 'b', '{"n": 1}')""",
-            (batch_id, domain),
-        )
-        return batch_id
-
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         table = sql.Identifier("pgmq", f"a_{physical_queue(commands_queue(domain))}")
         await self.conn.execute(sql.SQL("delete from {}").format(table))
@@ -338,49 +363,23 @@ class PostgresWorld(World):
                 )
             },
             "queue": [
-                (_envelope(row["message"]), row["read_ct"], row["is_visible"])
+                (shown_envelope(row["message"]), row["read_ct"], row["is_visible"])
                 for row in await self.rows(
                     f"select *, vt <= clock_timestamp() as is_visible from pgmq.q_{commands}"
                     " order by msg_id"
                 )
             ],
             "archive": [
-                _envelope(row["message"])
+                shown_envelope(row["message"])
                 for row in await self.rows(f"select * from pgmq.a_{commands} order by msg_id")
             ],
-            "replies": _sorted(
+            "replies": sorted_replies(
                 row["message"] for row in await self.rows(f"select message from pgmq.q_{replies}")
             ),
-            "inbox": _sorted(
+            "inbox": sorted_replies(
                 row["reply"]
                 for row in await self.rows(
                     "select reply from commandbus.command_bus_reply_inbox where domain = %s", domain
                 )
             ),
         }
-
-
-# -- making two stores comparable
-
-
-def _shown(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Without times and message numbers: only whether they are there."""
-    if row is None:
-        return None
-    return {
-        key: value is not None if key.endswith("_at") or key == "msg_id" else value
-        for key, value in row.items()
-    }
-
-
-def _envelope(message: Any) -> Any:
-    return _shown(message) if isinstance(message, dict) else message
-
-
-def _sorted(bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    shown = [_shown(body) or {} for body in bodies]
-    return sorted(shown, key=lambda body: (body["command_id"], body["outcome"]))
-
-
-def _json(text: str | None) -> Any:
-    return None if text is None else orjson.loads(text)

@@ -111,7 +111,9 @@ MUTATIONS = {
     ),
     "a new kind of row": ("commands", "i.type, 'PENDING', i.max", "i.type, 'COMPLETED', i.max"),
     "a held row in another state": (
-        "dispatch", "i.type, 'PENDING', i.max", "i.type, 'IN_PROGRESS', i.max",
+        "dispatch",
+        "i.type, 'PENDING', i.max",
+        "i.type, 'IN_PROGRESS', i.max",
     ),
     "a caller that allows more": (
         "batches",

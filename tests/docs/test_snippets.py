@@ -52,7 +52,7 @@ def test_enough_is_run_to_mean_something() -> None:
 
 
 @pytest.fixture
-async def names(bus: CommandBus, dsn: str) -> AsyncIterator[dict[str, Any]]:
+async def names(bus: CommandBus, dsn: str, empty_dsn: str) -> AsyncIterator[dict[str, Any]]:
     """What docs/guides/README.md promises to every snippet."""
     parts = conninfo_to_dict(dsn)
     address: dict[str, Any] = {key: parts[key] for key in ("host", "port", "user", "password")}
@@ -65,7 +65,7 @@ async def names(bus: CommandBus, dsn: str) -> AsyncIterator[dict[str, Any]]:
     async with asyncpg.create_pool(**address, min_size=0, max_size=2) as pool:
         yield {
             "__name__": "snippet", "asyncio": asyncio, "bus": bus, "dsn": dsn, "engine": engine,
-            "asyncpg_pool": pool,
+            "asyncpg_pool": pool, "queue_dsn": empty_dsn,
         }  # fmt: skip
     await engine.dispose()
 

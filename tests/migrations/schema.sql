@@ -36,6 +36,8 @@ table commandbus.command_bus_batch
     request_digest bytea
     total_sealed boolean not null default true
     on_complete jsonb
+    close_count integer not null default 0
+    notifies boolean not null default false
     with fillfactor=50
     constraint command_bus_batch_pkey PRIMARY KEY (batch_id)
     constraint uq_batch_domain_batch_id UNIQUE (domain, batch_id)
@@ -46,6 +48,12 @@ table commandbus.command_bus_batch
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
+
+table commandbus.command_bus_chore
+    name text not null
+    started_at timestamp with time zone not null
+    constraint command_bus_chore_pkey PRIMARY KEY (name)
+    CREATE UNIQUE INDEX command_bus_chore_pkey ON commandbus.command_bus_chore USING btree (name)
 
 table commandbus.command_bus_command
     domain text not null
@@ -85,10 +93,73 @@ table commandbus.command_bus_command
     constraint valid_command_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'IN_PROGRESS'::text, 'COMPLETED'::text, 'CANCELED'::text, 'FAILED'::text, 'IN_TROUBLESHOOTING_QUEUE'::text])))
     constraint valid_dispatch_status CHECK ((dispatch_status = ANY (ARRAY['awaiting_approval'::text, 'scheduled'::text, 'pending_queue'::text, 'queued'::text, 'pending_retry'::text, 'failed'::text])))
     CREATE INDEX idx_command_batch_id ON commandbus.command_bus_command USING btree (batch_id, sequence_no) WHERE (batch_id IS NOT NULL)
+    CREATE INDEX idx_command_dispatch ON commandbus.command_bus_command USING btree (batch_id, dispatch_status, sequence_no) WHERE (dispatch_status <> 'queued'::text)
+    CREATE INDEX idx_command_pending_retry ON commandbus.command_bus_command USING btree (domain, created_at) WHERE (dispatch_status = ANY (ARRAY['pending_retry'::text, 'pending_queue'::text]))
     CREATE INDEX ix_command_bus_command_created ON commandbus.command_bus_command USING btree (created_at)
     CREATE INDEX ix_command_bus_command_updated ON commandbus.command_bus_command USING brin (updated_at)
     CREATE UNIQUE INDEX uq_command_bus_command_domain_cmdid ON commandbus.command_bus_command USING btree (domain, command_id)
     CREATE UNIQUE INDEX uq_command_bus_command_global ON commandbus.command_bus_command USING btree (command_id) WHERE is_globally_unique
+
+table commandbus.command_bus_creation_metric
+    batch_id uuid not null
+    pattern text not null
+    batch_size integer not null
+    db_insert_ms double precision not null
+    queue_send_ms double precision not null
+    status_update_ms double precision not null
+    total_ms double precision not null
+    retry_needed boolean not null
+    created_at timestamp with time zone not null default now()
+    constraint command_bus_creation_metric_pkey PRIMARY KEY (batch_id)
+    CREATE INDEX ix_creation_metric_created ON commandbus.command_bus_creation_metric USING btree (created_at DESC)
+    CREATE UNIQUE INDEX command_bus_creation_metric_pkey ON commandbus.command_bus_creation_metric USING btree (batch_id)
+
+table commandbus.command_bus_dispatch
+    batch_id uuid not null
+    domain text not null
+    pattern text not null
+    dispatch_rate double precision
+    queue text
+    heartbeat_at timestamp with time zone not null default now()
+    ended_at timestamp with time zone
+    constraint command_bus_dispatch_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id)
+    constraint command_bus_dispatch_pkey PRIMARY KEY (batch_id)
+    constraint valid_pattern CHECK ((pattern = ANY (ARRAY['two_phase'::text, 'optimistic'::text])))
+    CREATE INDEX ix_dispatch_domain ON commandbus.command_bus_dispatch USING btree (domain)
+    CREATE UNIQUE INDEX command_bus_dispatch_pkey ON commandbus.command_bus_dispatch USING btree (batch_id)
+
+table commandbus.command_bus_load
+    batch_id uuid not null
+    domain text not null
+    source text not null
+    row_format jsonb not null
+    start_mode text not null
+    status text not null default 'loading'::text
+    checkpoint_size integer
+    rows_committed integer not null default 0
+    checkpoints_done integer not null default 0
+    rows_dispatched integer not null default 0
+    last_error text
+    created_at timestamp with time zone not null default now()
+    updated_at timestamp with time zone not null default now()
+    with fillfactor=50
+    constraint command_bus_load_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id) ON DELETE CASCADE
+    constraint command_bus_load_pkey PRIMARY KEY (batch_id)
+    constraint valid_load_status CHECK ((status = ANY (ARRAY['loading'::text, 'sealed'::text, 'failed'::text])))
+    constraint valid_start_mode CHECK ((start_mode = ANY (ARRAY['sealed'::text, 'as_it_loads'::text])))
+    CREATE UNIQUE INDEX command_bus_load_pkey ON commandbus.command_bus_load USING btree (batch_id)
+
+table commandbus.command_bus_load_checkpoint
+    batch_id uuid not null
+    checkpoint_no integer not null
+    first_row integer not null
+    row_count integer not null
+    digest bytea not null
+    committed_at timestamp with time zone not null default now()
+    constraint command_bus_load_checkpoint_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_load(batch_id) ON DELETE CASCADE
+    constraint pk_load_checkpoint PRIMARY KEY (batch_id, checkpoint_no)
+    constraint valid_row_count CHECK ((row_count > 0))
+    CREATE UNIQUE INDEX pk_load_checkpoint ON commandbus.command_bus_load_checkpoint USING btree (batch_id, checkpoint_no)
 
 table commandbus.command_bus_migration
     version integer not null
@@ -149,33 +220,70 @@ table commandbus.command_bus_worker
     CREATE UNIQUE INDEX command_bus_worker_pkey ON commandbus.command_bus_worker USING btree (worker_id)
 
 relation S command_bus_audit_audit_id_seq
+relation v v_batch_success_rate
+relation v v_pending_retry
+relation v v_queue_lag
 
+function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
+    plpgsql, volatile, body 47f0840075cf4e1c484e05f51ab42682
+function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
+    plpgsql, volatile, body 06b85620ca64f75aecf3f27f44cec298
+function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
+    plpgsql, volatile, body cf743ec6e395125827f06dfdb2dedf9b
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9a0c8aed5e0c9583bfb5e9753592fc1a
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 37c81b124150f446e62a2ac19fe3682e
+function commandbus.claim_chore(p_name text, p_every interval) returns boolean
+    plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, body 86b08be1d9f06626fbd20e665adcb381
+    plpgsql, volatile, body 91a1da82838c8911f24903e76bd2053b
+function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
+    sql, immutable, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, body 688f97e3f5990f2605dde73804eedb86
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 92fd33ae180de7507c483bb1e79be4bd
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
+function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
+    plpgsql, volatile, body de5d9635a4865f32c10de3a73babfc59
+function commandbus.create_held_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body 941354bb04a246f3aa60b44700f0a0e9
+function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
+    plpgsql, volatile, body b9f2333532b291827d06704172047587
+function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
+    sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
+function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
+    plpgsql, volatile, set enable_seqscan=off, body 294b5a7e460333a2c75c2c3fea23a76c
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body 1b81ba64d824c0efb4e420707a0d19d1
+function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 995386a165cb4b1a74c193ae6bfb09b6
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 95920f3d135cc9d86934298cd59c9cda
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 703e8886f1d9c465cb53b1f35648b2f3
+function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
+    sql, volatile, body c8578c92d9092ef058aee12e7d304b5d
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, immutable, body ebdef94b6d4bac5ea42a504d7e733d66
+function commandbus.find_batch(p_domain text, p_batch_id uuid) returns void
+    plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
-    sql, stable, body f697a4bf57b146b3c76c38f82130069d
+    sql, stable, body 0e9748ea415195beba064158fc0d4c61
+function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
+    plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
+function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
+    sql, volatile, body 97255768a96c8c535c7ae4308dc5a5cd
+function commandbus.held_envelopes(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, envelope text)
+    sql, stable, body a6718d9fe6769f580c25bf327bed0b76
+function commandbus.hold_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4c4ed90075bc119ff0318945865a10e4
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
     sql, stable, body be88fccf467e09292a3671d6d57b6e04
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
@@ -186,32 +294,46 @@ function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns voi
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2978857442a623772deba12bdbe79a0b
+function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
+    plpgsql, volatile, body 63f17f9df8280553c5a2ca008a68548d
+function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
+    plpgsql, volatile, body 7e22c5cd8b61ce54684005c33a2b8ff4
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
-function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 84275818f0e5f1c586cf6d4f85a49071
-function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 7f392fab72e26c63dbba01f338bd1e30
+function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
+    plpgsql, volatile, body 9175d8508403012a0f0ba0a1720ef9d0
+function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
+    plpgsql, volatile, body f38e4f4f9f14036660f89538b114a347
+function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body de9d83a92ab57233ddb515f8a9449fa4
+function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body c64757ee2493f7c4bbc29cf91c50714e
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body f9d91441d0607fc548b0d30b2db4b627
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, body 052bab821a57ac6e4d28bcdc959a6131
+    plpgsql, volatile, body 8956b64f98d4ded4f2a9af6846566564
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d96789bd1f00ebbd2a8e3906dbf6bf75
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 1b1a649014f3bd98f42a151a6a5e1106
+function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
+    plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
     plpgsql, volatile, body 209a48931f63290bcc2da4af1cdfeba8
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
+function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body cc875397c7d5acdb0f0aba5d6c78fb07
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 7a909f8d2065e95f3327ec08b57386f2
+function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
 function commandbus.refuse_audit_change() returns trigger
     plpgsql, volatile, body b6f7b2b80628b92f0dfab92e91940564
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
@@ -222,10 +344,16 @@ function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 24a68e90c3ba6549edf315ac7e5e3757
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, immutable, body 07d0362bfc794328e9edfe76d1f1d34a
+function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean) returns SETOF uuid
+    plpgsql, volatile, body 2161d0a16480f8f66ca0fea752b9eb63
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
     plpgsql, volatile, body ed8d43eaac40e2f1f57a6f45ada0efa5
+function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
+    plpgsql, volatile, body c070f9208027541d71fcae9423834178
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
+function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
+    plpgsql, volatile, body 3678eaf1198355794a524f61ad8c7373
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
@@ -236,6 +364,8 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SET
     plpgsql, volatile, body daab3aea13fe08d84297098a1bf6cac8
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
+    plpgsql, volatile, body 91e30fa4d5192edcc6308a32740bfcd1
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 9390c2b507f563c8cf68ffc747002b3d
 function commandbus.wake_workers(p_domain text) returns void

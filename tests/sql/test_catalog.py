@@ -9,10 +9,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
 from commandbus.store.migrations import FUNCTION_FILES, function_text
-from tests.sql.helpers import Session
+from tests.sql.helpers import FAILURE, Session
 
 
 def functions_in_files() -> list[str]:
@@ -70,7 +71,8 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.receive()
     await db.settle("complete", held.item(data=None))
     whole = await db.batch()
-    await db.put("COMPLETED", whole)
+    await db.put("FAILED", whole)
+    await db.value("select commandbus.retry_batch(%s, %s)", db.domain, whole)
     rows = await db.rows("select distinct event_type from commandbus.command_bus_audit")
     assert {row["event_type"] for row in rows} == {event.value for event in AuditEventType}
 
@@ -85,10 +87,11 @@ async def test_every_table_and_index_of_a_command_allows_hot_updates(db: Session
     changing = {
         "status", "attempts", "max_attempts", "lease_expires_at", "last_error_type",
         "last_error_code", "last_error_msg", "updated_at", "lease_epoch", "leased_by", "lapses",
-        "started_alone", "last_attempt_at", "msg_id", "dispatch_status",
+        "started_alone", "last_attempt_at", "msg_id", "queue_attempt_count", "queued_at",
     }  # fmt: skip
     rows = await db.rows(
-        "select i.indexrelid::regclass::text as name, m.amname, a.attname"
+        "select i.indexrelid::regclass::text as name, m.amname, a.attname,"
+        "       pg_get_expr(i.indpred, i.indrelid) as predicate"
         "  from pg_index i join pg_class c on c.oid = i.indexrelid join pg_am m on m.oid = c.relam"
         "  join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)"
         " where i.indrelid = 'commandbus.command_bus_command'::regclass"
@@ -96,6 +99,41 @@ async def test_every_table_and_index_of_a_command_allows_hot_updates(db: Session
     assert rows
     for row in rows:
         assert row["amname"] == "brin" or row["attname"] not in changing, row
+        # A column of the predicate counts as indexed too.
+        assert not changing & set(re.findall(r"\w+", row["predicate"] or "")), row
+
+
+async def test_a_command_that_was_queued_lives_on_by_hot_updates(db: Session) -> None:
+    # dispatch_status is indexed (002): it may change while a command is held, and not afterwards.
+    batch_id = uuid4()
+    held = [{"command_id": str(uuid4()), "type": "Debit"} for _ in range(3)]
+    await db.rows(
+        "select commandbus.create_held_batch("
+        "%s, %s, %s, null, null, null, null, false, 'two_phase')",
+        db.domain, batch_id, Jsonb(held),
+    )  # fmt: skip
+    await db.value(
+        "select commandbus.dispatch_commands(%s, %s, array['pending_queue'], 10)",
+        db.domain, batch_id,
+    )  # fmt: skip
+    async with db.conn.transaction():
+        before = await _updates(db)
+        first, second, third = await db.receive(3)
+        await db.settle("complete", first.item(data=None))
+        await db.settle("park", second.item(reason="PERMANENT", **FAILURE))
+        await db.settle("retry", third.item(delay=0, **FAILURE))
+        await db.value("select commandbus.retry_batch(%s, %s)", db.domain, batch_id)
+        after = await _updates(db)
+    assert after - before == {"all": 7, "hot": 7}
+
+
+async def _updates(db: Session) -> Counter[str]:
+    (row,) = await db.rows(
+        'select pg_stat_get_xact_tuples_updated(c) as "all",'
+        "       pg_stat_get_xact_tuples_hot_updated(c) as hot"
+        " from (select 'commandbus.command_bus_command'::regclass::oid) t(c)"
+    )
+    return Counter(row)
 
 
 async def test_pgmqs_own_notify_trigger_is_not_there(db: Session) -> None:

@@ -53,13 +53,13 @@ def test_help_lists_every_command_and_every_exit_code() -> None:
     result = run("--help")
 
     assert result.exit_code == 0
-    for word in ("demo", "up", "worker", "send", "show", "list", "tsq", "db"):
+    for word in ("demo", "up", "worker", "send", "show", "list", "batch", "tsq", "db"):
         assert f"\n  {word} " in result.stdout
     for code in ExitCode:
         assert f"{code.value:<4} {code.meaning}" in result.stdout
 
 
-@pytest.mark.parametrize("group", ["tsq", "db"])
+@pytest.mark.parametrize("group", ["batch", "tsq", "db"])
 def test_a_group_alone_prints_its_help(group: str) -> None:
     result = run(group)
 

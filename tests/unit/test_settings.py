@@ -15,6 +15,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_payload_bytes": (1, 64 * 1024 * 1024),
     "send_chunk_size": (1, 10_000),
     "max_send_many": (1, 10_000_000),
+    "max_batch_size": (1, 100_000),
+    "bulk_threshold": (0, 1_000_000),
+    "queue_batch_size": (1, 10_000),
+    "max_queue_attempts": (1, 1_000),
+    "dispatch_grace_seconds": (0, 86_400),
+    "maintenance_interval_seconds": (0.05, 86_400),
     "poll_max_seconds": (0.01, 60),
     "max_prefetch": (0, 10_000),
     "shutdown_grace_seconds": (0, 86_400),
@@ -117,6 +123,9 @@ def test_every_field_is_read_from_the_environment() -> None:
     texts = {
         "schema": "other", "max_payload_bytes": "1000", "send_chunk_size": "10",
         "max_send_many": "100", "replies": "none", "mark_in_progress": "off",
+        "max_batch_size": "20", "bulk_threshold": "5", "queue_batch_size": "30",
+        "max_queue_attempts": "4", "dispatch_grace_seconds": "1.5", "maintenance": "off",
+        "maintenance_interval_seconds": "2.5",
         "command_id_scope": "global", "poll_max_seconds": "0.5", "max_prefetch": "7",
         "shutdown_grace_seconds": "1.5", "lease_deadline_seconds": "60", "pool_size": "3",
         "connect_timeout_seconds": "2", "statement_timeout_seconds": "9",
@@ -127,6 +136,8 @@ def test_every_field_is_read_from_the_environment() -> None:
     assert read == Settings(
         schema="other", max_payload_bytes=1000, send_chunk_size=10, max_send_many=100,
         replies="none", mark_in_progress=False, command_id_scope="global", poll_max_seconds=0.5,
+        max_batch_size=20, bulk_threshold=5, queue_batch_size=30, max_queue_attempts=4,
+        dispatch_grace_seconds=1.5, maintenance=False, maintenance_interval_seconds=2.5,
         max_prefetch=7, shutdown_grace_seconds=1.5, lease_deadline_seconds=60.0, pool_size=3,
         connect_timeout_seconds=2.0, statement_timeout_seconds=9.0,
     )  # fmt: skip

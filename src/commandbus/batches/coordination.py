@@ -25,7 +25,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.batches.batch import Batches, BatchOptions
-from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.errors import CommandBusError, InvalidOperationError, InvalidSettingError
 from commandbus.models import BatchCommand, NewBatch, NewCommand
 from commandbus.redaction import redact_text
 from commandbus.settings import Settings
@@ -119,7 +119,10 @@ class Coordination:
     def store(self) -> DispatchStore:
         """The store, if it can do this."""
         if not isinstance(self._plain_store, DispatchStore):
-            raise InvalidSettingError("this store cannot hold commands back; use PostgreSQL")
+            raise InvalidOperationError(
+                "the in-memory store has no dispatch but mode='inline'; test it on the embedded "
+                "server"
+            )
         return self._plain_store
 
     async def dispatch(

@@ -31,7 +31,9 @@ class Loader:
     @property
     def _store(self) -> LoadingStore:
         if not isinstance(self._any_store, LoadingStore):
-            raise InvalidOperationError("this store cannot load; use one on PostgreSQL")
+            raise InvalidOperationError(
+                "the in-memory store has no loading; test it on the embedded server"
+            )
         return self._any_store
 
     def prepare(

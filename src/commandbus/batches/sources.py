@@ -168,8 +168,8 @@ def _from_envelope(row: Mapping[str, Any], batch_id: UUID, number: int) -> Batch
     if unknown or command_type is None:
         what = f"unknown keys {', '.join(unknown)}" if unknown else "no command_type"
         raise InvalidInputError(
-            f"{what}; a row has command_type, data and perhaps command_id, or give load_batch a "
-            "command_type and let each row be the data"
+            f"{what}; a row has command_type, data and perhaps command_id, or name the type of all "
+            "rows (command_type, --type) and let each row be the data"
         )
     return BatchCommand(
         command_type,

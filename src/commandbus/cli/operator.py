@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated
@@ -21,6 +20,7 @@ from commandbus.cli.options import (
     Place,
     Session,
     TypeFilter,
+    actor_or_login,
     open_session,
     parse_json,
 )
@@ -132,7 +132,7 @@ def retry(
     data_dir: DataDir = None,
 ) -> None:
     """Send a parked command again, with the same payload."""
-    actor = _actor(operator)
+    actor = actor_or_login(operator)
 
     async def decide(session: Session, where: str, wanted: UUID) -> None:
         await session.bus.operator_retry(
@@ -153,7 +153,7 @@ def cancel(
     data_dir: DataDir = None,
 ) -> None:
     """End a parked command as CANCELED; its reply goes out."""
-    actor = _actor(operator)
+    actor = actor_or_login(operator)
 
     async def decide(session: Session, where: str, wanted: UUID) -> None:
         await session.bus.operator_cancel(where, wanted, reason, operator=actor)
@@ -174,7 +174,7 @@ def complete(
     data_dir: DataDir = None,
 ) -> None:
     """End a parked command as COMPLETED: its work was done by other means."""
-    actor = _actor(operator)
+    actor = actor_or_login(operator)
     result = None if data is None else parse_json(data, "--data")
 
     async def decide(session: Session, where: str, wanted: UUID) -> None:
@@ -197,12 +197,3 @@ def _decide(
             return f"{wanted} {done}"
 
     say(asyncio.run(work()))
-
-
-def _actor(operator: str | None) -> str | None:
-    if operator is not None:
-        return operator
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import typer
 
 from commandbus.bus import CommandBus
 from commandbus.errors import CommandBusError, InvalidInputError, SchemaMissingError
+from commandbus.models import BatchMetadata
 from commandbus.naming import check_domain, check_uuid
 from commandbus.settings import Settings
 from commandbus.store.base import Store
@@ -96,6 +98,19 @@ class Session:
                     f"several domains know {wanted}: {', '.join(several)}; say which with --domain"
                 )
 
+    async def find_batch(self, batch_id: str, domain: str | None) -> BatchMetadata:
+        """A batch by its id, which no two domains share; raises if there is none."""
+        wanted = check_uuid(batch_id, "batch id")
+        known = await self.store.find_domains(wanted) if domain is None else [domain]
+        for each in known:
+            batch = await self.bus.get_batch(each, wanted)
+            if batch is not None:
+                return batch
+        where = "this database" if domain is None else f"domain {domain!r}"
+        raise CommandBusError(
+            f"no batch {wanted} in {where}; `commandbus batch list DOMAIN` lists what there is"
+        )
+
 
 @asynccontextmanager
 async def open_session(place: Place, *, create: bool = False) -> AsyncIterator[Session]:
@@ -128,3 +143,13 @@ def parse_json(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InvalidInputError(f"{what} is not JSON: {error}") from None
+
+
+def actor_or_login(operator: str | None) -> str | None:
+    """Who acts: the name that was given, else the login name, else nobody."""
+    if operator is not None:
+        return operator
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return None

@@ -132,6 +132,7 @@ def styled_status(status: str) -> str:
     """A status in the colour that it has everywhere."""
     colours = {
         "COMPLETED": "green",
+        "COMPLETED_WITH_FAILURES": "yellow",
         "IN_TROUBLESHOOTING_QUEUE": "red",
         "FAILED": "red",
         "CANCELED": "yellow",

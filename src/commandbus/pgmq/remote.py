@@ -4,23 +4,26 @@ No transaction spans the two, so a message may arrive twice, or before its comma
 that must be harmless. It is: a relay (`bus.relay`) brings each message to the queue beside the
 metadata, where a command is queued at most once, and the workers stay one commit with their rows.
 The remote database needs PGMQ and nothing of ours.
+
+RemoteQueue is a public name of the package, so whoever imports commandbus imports this module: the
+driver is asked for only when a queue is opened (tests in memory do without it).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import psycopg
-from psycopg.rows import tuple_row
 
 from commandbus.naming import dispatch_queue
-from commandbus.pgmq.client import PgmqClient
-from commandbus.pgmq.install import install_pgmq
-from commandbus.store.connection import AsyncPool, ConnectionSource
-from commandbus.store.faults import translated
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from commandbus.pgmq.client import PgmqClient
+    from commandbus.store.connection import AsyncPool
 
 #: Keeps two processes from installing PGMQ at once; "cmdbusrq" as a number.
 INSTALL_LOCK = 0x636D646275737271
@@ -44,6 +47,9 @@ class RemoteQueue:
         cls, dsn: str, *, name: str = "remote", pool_size: int = 2, timeout_seconds: float = 5.0
     ) -> AsyncIterator[RemoteQueue]:
         """Open a queue on a database; creates PGMQ and the queues there if they are missing."""
+        from commandbus.store.connection import ConnectionSource  # noqa: PLC0415  (the driver)
+        from commandbus.store.faults import translated  # noqa: PLC0415  (the driver)
+
         with translated():
             pool = await ConnectionSource(dsn, None).open_pool(
                 "remote-queue",
@@ -86,18 +92,25 @@ class RemoteQueue:
 
     @asynccontextmanager
     async def _client(self, domain: str) -> AsyncIterator[PgmqClient]:
+        from commandbus.pgmq.client import PgmqClient  # noqa: PLC0415  (the driver)
+        from commandbus.store.faults import translated  # noqa: PLC0415  (the driver)
+
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
                 if domain not in self._known:
-                    await _ensure_queue(conn, domain)
+                    await _ensure_pgmq(conn)
+                    await PgmqClient(conn).create(dispatch_queue(domain))
                 yield PgmqClient(conn)
         self._known.add(domain)
 
 
-async def _ensure_queue(conn: psycopg.AsyncConnection[Any], domain: str) -> None:
+async def _ensure_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
+    from psycopg.rows import tuple_row  # noqa: PLC0415  (the driver)
+
+    from commandbus.pgmq.install import install_pgmq  # noqa: PLC0415  (the driver)
+
     await conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
     cursor = conn.cursor(row_factory=tuple_row)
     await cursor.execute("select to_regtype('pgmq.message_record') is null")
     if (await cursor.fetchall())[0][0]:
         await install_pgmq(conn)
-    await PgmqClient(conn).create(dispatch_queue(domain))

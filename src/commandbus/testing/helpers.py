@@ -51,7 +51,8 @@ async def run_until_idle(
     """Run workers until no command is due (of these domains, or of all that have handlers).
 
     A retry that is due later waits for `store_of(bus).clock.advance(…)`. With `skip_waits=True`
-    the clock is advanced from one to the next until every command has ended or is parked.
+    the clock is advanced from one to the next until every command has ended or is parked. The
+    callbacks of batches that have ended are called before it returns.
     """
     store = store_of(bus)
     names = domains or tuple(bus.domains)
@@ -60,6 +61,7 @@ async def run_until_idle(
             await _drain(bus, store, names, concurrency)
             while skip_waits and _skip_wait(store, names):
                 await _drain(bus, store, names, concurrency)
+            await bus._completions.step()
     except TimeoutError:
         raise TimeoutError(
             f"{', '.join(names)} still busy after {timeout:g} s; does a handler hang?"

@@ -77,7 +77,7 @@ language sql as $$
     returning i.reply::text
 $$;
 
--- The domains that know an id: one index probe for each domain.
+-- The domains that know an id, of a command or of a batch: one index probe for each domain.
 create or replace function commandbus.find_domains(p_command_id uuid) returns setof text
 language sql stable as $$
     select c.domain
@@ -85,7 +85,9 @@ language sql stable as $$
       join commandbus.command_bus_command c
         on c.domain = left(m.queue_name, -length('__commands')) and c.command_id = p_command_id
      where m.queue_name like '%\_\_commands'
-     order by c.domain
+    union
+    select b.domain from commandbus.command_bus_batch b where b.batch_id = p_command_id
+     order by 1
 $$;
 
 -- Commands by what is known of them, newest first; null means any. What is parked is read from

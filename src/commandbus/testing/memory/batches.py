@@ -53,8 +53,7 @@ def retry_batch(state: State, domain: str, batch_id: UUID, *, actor: str | None)
     find_batch(state, domain, batch_id)
     states = {CommandStatus.IN_TROUBLESHOOTING_QUEUE, CommandStatus.FAILED}
     rows = [row for row in _rows_of(state, domain, batch_id) if row.status in states]
-    requeue_commands(state, domain, rows, actor=actor, reset_attempts=True)
-    return len(rows)
+    return len(requeue_commands(state, domain, rows, actor=actor, reset_attempts=True))
 
 
 # -- reading

@@ -1,4 +1,4 @@
-"""Commands: what sql/functions/commands.sql does. Receive, and what keeps a lease; sending.py sends."""
+"""Commands: what sql/functions/commands.sql does. Receive, and leases; sending.py has the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine of the in-memory store: runs a verb wholly or not at all, and wakes whom it concerns."""
+"""The engine of the in-memory store: a verb is run wholly or not at all."""
 
 from __future__ import annotations
 

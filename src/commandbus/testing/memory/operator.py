@@ -29,9 +29,9 @@ def operator_retry(
 ) -> None:
     """The same payload in a new message."""
     check_domain(domain)
-    rows = _movable(state, domain, command_ids, _is_parked)
-    requeue_commands(state, domain, rows, actor=actor, reset_attempts=reset_attempts)
-    _refuse_unmoved(state, domain, command_ids, rows, "retry", PARKED)
+    parked = _movable(state, domain, command_ids, _is_parked)
+    moved = requeue_commands(state, domain, parked, actor=actor, reset_attempts=reset_attempts)
+    _refuse_unmoved(state, domain, command_ids, moved, "retry", PARKED)
 
 
 def requeue_commands(
@@ -41,12 +41,12 @@ def requeue_commands(
     *,
     actor: str | None,
     reset_attempts: bool,
-) -> None:
-    """Send archived payloads again, of commands that are parked or FAILED."""
-    if not rows:
-        return
-    rows = sorted(rows, key=lambda row: (*row.place, row.command_id))
+) -> Sequence[CommandRow]:
+    """Send archived payloads again, of commands that are parked or FAILED; returns those moved."""
     queue = commands_queue(domain)
+    if not rows or not state.queues.exists(queue):
+        return []
+    rows = sorted(rows, key=lambda row: (*row.place, row.command_id))
     archive = state.queues.get(queue).archive
     for row in rows:
         if row.msg_id not in archive:
@@ -71,6 +71,7 @@ def requeue_commands(
         details = {"msg_id": msg_id, "reset_attempts": reset_attempts}
         state.record(row, AuditEventType.OPERATOR_RETRY, now, details, actor)
     state.wake_workers(domain)
+    return rows
 
 
 def operator_cancel(

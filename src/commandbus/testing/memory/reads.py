@@ -27,8 +27,10 @@ from commandbus.testing.memory.tables import CommandRow, State
 
 
 def find_domains(state: State, command_id: UUID) -> list[str]:
-    """The domains that know an id."""
-    return sorted(domain for domain, known in state.commands if known == command_id)
+    """The domains that know an id, of a command or of a batch."""
+    domains = {domain for domain, known in state.commands if known == command_id}
+    batch = state.batches.get(command_id)
+    return sorted(domains if batch is None else domains | {batch.domain})
 
 
 def query_commands(

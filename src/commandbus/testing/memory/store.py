@@ -39,8 +39,8 @@ from commandbus.testing.memory.transaction import MemoryTransaction
 class InMemoryStore(MemoryBatches):
     """Implements commandbus.store.base.Store.
 
-    `conn` of send, create_batch and cancel may be the connection of `transaction()`. Any other is taken at its
-    word: the command is there at once, whatever becomes of that connection.
+    `conn` of send, create_batch and cancel may be the connection of `transaction()`. Any other is
+    taken at its word: the command is there at once, whatever becomes of that connection.
     """
 
     # -- for tests

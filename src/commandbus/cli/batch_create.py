@@ -1,0 +1,142 @@
+"""`batch create`: a batch from a file, in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+from uuid import UUID, uuid4
+
+import typer
+
+from commandbus.batches.sources import Reader, open_source, to_command
+from commandbus.cli.batch_options import (
+    BatchDomain,
+    BatchName,
+    By,
+    CustomData,
+    RowType,
+    parse_custom_data,
+    refuse_untyped_csv,
+    source_of,
+)
+from commandbus.cli.options import (
+    AsJson,
+    DataDir,
+    Dsn,
+    Place,
+    actor_or_login,
+    open_session,
+)
+from commandbus.cli.output import print_json
+from commandbus.errors import DuplicateCommandError, InvalidInputError, InvalidOperationError
+from commandbus.loads import RowFormat
+from commandbus.models import BatchCommand
+from commandbus.policies import RetryPolicy
+from commandbus.preparing import Preparer
+from commandbus.settings import Settings
+
+
+def create(
+    domain: BatchDomain,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSON lines (.jsonl), or .csv; '-' is stdin.")
+    ],
+    *,
+    command_type: RowType = None,
+    name: BatchName = None,
+    custom_data: CustomData = None,
+    by: By = None,
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Create a batch from a file, all or nothing, and print its id.
+
+    A row has command_type, data and perhaps command_id; with --type a row is the data itself. A bad
+    row or a repeated id: nothing is created. `batch load` takes what is too large for this.
+    """
+    place = Place(dsn, data_dir)
+    custom = parse_custom_data(custom_data)
+    refuse_untyped_csv(file, command_type)
+
+    async def work() -> dict[str, Any]:
+        lines, commands = await _read_commands(domain, file, RowFormat(command_type))
+        async with open_session(place, create=True) as session:
+            try:
+                batch_id = await session.bus.create_batch(
+                    domain,
+                    commands,
+                    name=name,
+                    custom_data=custom,
+                    created_by=actor_or_login(by),
+                )
+            except DuplicateCommandError as error:
+                raise _repeated(error, commands, lines) from None
+            return {"batch_id": batch_id, "commands": len(commands)}
+
+    created = asyncio.run(work())
+    if as_json:
+        print_json(created)
+    else:
+        print(created["batch_id"])
+
+
+async def _read_commands(
+    domain: str, file: str, row_format: RowFormat
+) -> tuple[list[str], list[BatchCommand]]:
+    """The commands of a file and where each stands; raises at the first that is not acceptable."""
+    settings = Settings.from_env()
+    preparer = Preparer(settings, RetryPolicy())
+    seed, lines, commands = uuid4(), list[str](), list[BatchCommand]()
+    async with open_source(source_of(file), row_format) as reader:
+        while (row := await _next_row(reader, seed, row_format, len(commands) + 1)) is not None:
+            place, command = row
+            if len(commands) == settings.max_batch_size:
+                count = "" if reader.total is None else f" (it has {reader.total:,})"
+                raise InvalidInputError(
+                    f"{file} has more than the {settings.max_batch_size:,} rows that one "
+                    f"transaction should hold{count}; `commandbus batch load` takes the "
+                    "same options and commits in checkpoints"
+                )
+            try:
+                preparer.command(
+                    domain, command.command_type, command.command_id, command.data,
+                    command.reply_to, command.correlation_id,
+                )  # fmt: skip
+            except InvalidInputError as error:
+                raise reader.error_at(place, f"{error}; nothing was created") from None
+            lines.append(f"{reader.unit} {place:,}")
+            commands.append(command)
+    if not commands:
+        raise InvalidInputError(f"{file} has no rows, and a batch needs at least one command")
+    return lines, commands
+
+
+async def _next_row(
+    reader: Reader, seed: UUID, row_format: RowFormat, number: int
+) -> tuple[int, BatchCommand] | None:
+    raw = await reader.read()
+    if raw is None:
+        return None
+    place, content = raw
+    try:
+        return place, to_command(content, row_format, seed, number)
+    except InvalidInputError as error:
+        raise reader.error_at(place, f"{error}; nothing was created") from None
+
+
+def _repeated(
+    error: DuplicateCommandError, commands: list[BatchCommand], lines: list[str]
+) -> InvalidOperationError:
+    """Where in the file a repeated id stands."""
+    repeated = {str(command_id) for command_id in error.command_ids}
+    places = [
+        f"{line} ({command.command_id})"
+        for line, command in zip(lines, commands, strict=True)
+        if str(command.command_id) in repeated
+    ]
+    more = f" and {len(places) - 5:,} more" if len(places) > 5 else ""
+    return InvalidOperationError(
+        f"command ids that were sent before, or stand twice: {', '.join(places[:5])}{more}; "
+        "nothing was created"
+    )
