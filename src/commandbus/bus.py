@@ -32,10 +32,10 @@ from commandbus.naming import (
 from commandbus.ops.audit import Reading, check_status
 from commandbus.ops.troubleshooting import Troubleshooting
 from commandbus.policies import RetryPolicy
-from commandbus.preparing import Preparer
+from commandbus.preparing import Preparer, check_batch_command
 from commandbus.redaction import redact_text
 from commandbus.replies import Replies
-from commandbus.settings import Settings, check_worker_settings
+from commandbus.settings import Settings, check_number, check_worker_settings
 from commandbus.store.base import CommandFilter, Store
 from commandbus.worker.worker import Worker, WorkerOptions
 
@@ -138,6 +138,7 @@ class CommandBus:
         conn: Any = None,
     ) -> list[UUID]:
         """Send many commands in one transaction: all of them, or, on any error, none."""
+        commands = [check_batch_command(command) for command in commands]
         prepared = [
             self._preparer.command(
                 domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
@@ -171,8 +172,7 @@ class CommandBus:
         The reply comes to this call and to no queue. A command that ends in troubleshooting has no
         reply until an operator decides.
         """
-        if not 0 < timeout <= 86_400:
-            raise InvalidSettingError(f"timeout is {timeout!r}; use seconds from 0 to 86,400")
+        check_number(timeout, "timeout", 0.001, 86_400)
         command = self._preparer.command(
             domain, command_type, command_id or uuid4(), data, INBOX, correlation_id
         )
@@ -300,6 +300,8 @@ class CommandBus:
         """
         if (domain is None) == (queue is None):
             raise InvalidSettingError("give either a domain or the name of a reply queue")
+        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
+        check_number(batch_size, "batch_size", 1, 10_000, is_whole=True)
         name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
         return self._replies.stream(name, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait)
 
