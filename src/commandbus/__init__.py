@@ -51,11 +51,12 @@ from commandbus.models import (
     ReplyOutcome,
     TroubleshootingItem,
 )
-from commandbus.naming import NO_REPLY
+from commandbus.naming import INBOX, NO_REPLY
 from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
 
 __all__ = [
+    "INBOX",
     "NO_REPLY",
     # What comes back
     "AuditEvent",

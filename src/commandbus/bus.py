@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from commandbus.errors import InvalidInputError, InvalidNameError, InvalidSettingError
+from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
 from commandbus.models import (
     AuditEvent,
@@ -119,8 +119,6 @@ class CommandBus:
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
         exists if and only if that commits.
         """
-        if reply_to == INBOX:
-            raise InvalidNameError("replies to the inbox are for `call`; use <domain>.replies")
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
@@ -173,11 +171,26 @@ class CommandBus:
         reply until an operator decides.
         """
         check_number(timeout, "timeout", 0.001, 86_400)
-        command = self._preparer.command(
+        sent = await self.send(
             domain, command_type, command_id or uuid4(), data, INBOX, correlation_id
         )
-        await self._store.send(domain, [command])
-        return await self._replies.wait(domain, command.command_id, timeout)
+        return await self.wait_reply(domain, sent, timeout=timeout)
+
+    async def wait_reply(
+        self,
+        domain: str,
+        command_id: UUID,
+        *,
+        timeout: float = 30.0,
+    ) -> Reply:
+        """Wait for the reply to a command that was sent with `reply_to=INBOX`.
+
+        So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
+        committed. The reply is there for the first who asks.
+        """
+        check_domain(domain)
+        check_number(timeout, "timeout", 0.001, 86_400)
+        return await self._replies.wait(domain, check_uuid(command_id), timeout)
 
     async def cancel(
         self,

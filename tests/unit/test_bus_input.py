@@ -375,7 +375,7 @@ def test_a_bus_is_refused_without_or_with_two_databases(store: Recorder) -> None
     [
         lambda bus: bus.send_many("shop", [{"command_type": "Work"}]),
         lambda bus: bus.call("shop", "Work", {}, timeout="soon"),
-        lambda bus: bus.send("shop", "Work", uuid4(), {}, "@inbox"),
+        lambda bus: bus.wait_reply("shop", uuid4(), timeout=0),
         lambda bus: bus.query_commands(batch_id="no uuid"),
         lambda bus: bus.query_commands(created_after="yesterday"),
     ],
