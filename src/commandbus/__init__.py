@@ -55,13 +55,14 @@ from commandbus.models import (
     ReplyOutcome,
     TroubleshootingItem,
 )
-from commandbus.naming import NO_REPLY
+from commandbus.naming import INBOX, NO_REPLY
 from commandbus.pgmq.remote import RemoteQueue
 from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.store.dispatching import RecoveryReport
 
 __all__ = [
+    "INBOX",
     "NO_REPLY",
     # What comes back
     "AuditEvent",

@@ -14,7 +14,7 @@ from commandbus.batches.completion import Completions
 from commandbus.batches.coordination import Coordination
 from commandbus.batches.dispatch_verbs import DispatchVerbs
 from commandbus.batches.verbs import BatchVerbs
-from commandbus.errors import InvalidInputError, InvalidNameError, InvalidSettingError
+from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
 from commandbus.maintenance import maintenance_of
 from commandbus.models import (
@@ -34,10 +34,10 @@ from commandbus.ops.audit import Reading
 from commandbus.ops.troubleshooting import Troubleshooting
 from commandbus.ops.verbs import OperatorVerbs
 from commandbus.policies import RetryPolicy
-from commandbus.preparing import Preparer
+from commandbus.preparing import Preparer, check_batch_command
 from commandbus.redaction import redact_text
 from commandbus.replies import Replies
-from commandbus.settings import Settings, check_worker_settings
+from commandbus.settings import Settings, check_number, check_worker_settings
 from commandbus.store.base import Store
 from commandbus.worker.worker import Worker, WorkerOptions
 
@@ -124,8 +124,6 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
         exists if and only if that commits.
         """
-        if reply_to == INBOX:
-            raise InvalidNameError("replies to the inbox are for `call`; use <domain>.replies")
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
@@ -143,6 +141,7 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         conn: Any = None,
     ) -> list[UUID]:
         """Send many commands in one transaction: all of them, or, on any error, none."""
+        commands = [check_batch_command(command) for command in commands]
         prepared = [
             self._preparer.command(
                 domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
@@ -176,13 +175,27 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         The reply comes to this call and to no queue. A command that ends in troubleshooting has no
         reply until an operator decides.
         """
-        if not 0 < timeout <= 86_400:
-            raise InvalidSettingError(f"timeout is {timeout!r}; use seconds from 0 to 86,400")
-        command = self._preparer.command(
+        check_number(timeout, "timeout", 0.001, 86_400)
+        sent = await self.send(
             domain, command_type, command_id or uuid4(), data, INBOX, correlation_id
         )
-        await self._store.send(domain, [command])
-        return await self._replies.wait(domain, command.command_id, timeout)
+        return await self.wait_reply(domain, sent, timeout=timeout)
+
+    async def wait_reply(
+        self,
+        domain: str,
+        command_id: UUID,
+        *,
+        timeout: float = 30.0,
+    ) -> Reply:
+        """Wait for the reply to a command that was sent with `reply_to=INBOX`.
+
+        So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
+        committed. The reply is there for the first who asks.
+        """
+        check_domain(domain)
+        check_number(timeout, "timeout", 0.001, 86_400)
+        return await self._replies.wait(domain, check_uuid(command_id), timeout)
 
     async def cancel(
         self,
@@ -307,5 +320,7 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         """
         if (domain is None) == (queue is None):
             raise InvalidSettingError("give either a domain or the name of a reply queue")
+        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
+        check_number(batch_size, "batch_size", 1, 10_000, is_whole=True)
         name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
         return self._replies.stream(name, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait)

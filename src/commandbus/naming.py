@@ -20,7 +20,7 @@ MAX_TYPE_LENGTH = 200
 
 #: `reply_to=NO_REPLY`: nobody wants an answer.
 NO_REPLY = ""
-#: The reply goes to a table row that `call` waits for, not to a queue.
+#: `reply_to=INBOX`: the reply is kept for `wait_reply` (and `call`), not published to a queue.
 INBOX = "@inbox"
 
 _SEGMENT = re.compile(r"[a-z][a-z0-9_]*\Z")

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import orjson
 
+from commandbus.errors import InvalidInputError
 from commandbus.models import BatchCommand, NewCommand, OutgoingCommands
 from commandbus.naming import (
     NO_REPLY,
@@ -20,6 +21,16 @@ from commandbus.naming import (
 from commandbus.payload import encode_payload
 from commandbus.policies import RetryPolicy, check_max_attempts
 from commandbus.settings import Settings
+
+
+def check_batch_command(command: Any) -> BatchCommand:
+    """Return the command, or raise InvalidInputError."""
+    if not isinstance(command, BatchCommand):
+        raise InvalidInputError(
+            "commands are BatchCommand(command_type, command_id, data), "
+            f"not {type(command).__name__}"
+        )
+    return command
 
 
 class Preparer:

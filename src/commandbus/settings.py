@@ -126,8 +126,12 @@ def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
 
 
 def _check_range(settings: Settings, name: str, low: float, high: float) -> None:
-    value = getattr(settings, name)
     is_whole = name in _WHOLE_NUMBERS
+    check_number(getattr(settings, name), name, low, high, is_whole=is_whole)
+
+
+def check_number(value: Any, name: str, low: float, high: float, *, is_whole: bool = False) -> None:
+    """Refuse what is not a number, or not one that can be meant."""
     if type(value) not in ({int} if is_whole else {int, float}) or not low <= value <= high:
         kind = "whole number" if is_whole else "number"
         raise InvalidSettingError(f"{name} is {value!r}; use a {kind} from {low:,} to {high:,}")

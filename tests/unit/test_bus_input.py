@@ -368,3 +368,28 @@ def test_a_bus_is_refused_without_or_with_two_databases(store: Recorder) -> None
         CommandBus()
     with pytest.raises(InvalidSettingError, match="give CommandBus a pool"):
         CommandBus(object(), store=cast("Store", store))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bus: bus.send_many("shop", [{"command_type": "Work"}]),
+        lambda bus: bus.call("shop", "Work", {}, timeout="soon"),
+        lambda bus: bus.wait_reply("shop", uuid4(), timeout=0),
+        lambda bus: bus.query_commands(batch_id="no uuid"),
+        lambda bus: bus.query_commands(created_after="yesterday"),
+    ],
+)
+async def test_an_argument_of_the_wrong_kind_is_refused_with_advice(
+    stub: CommandBus, call: Any
+) -> None:
+    with pytest.raises(InvalidInputError):
+        await call(stub)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": -1}, {"vt_seconds": "x"}])
+def test_a_stream_of_replies_needs_sensible_numbers(
+    stub: CommandBus, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInputError):
+        stub.replies("shop", **options)

@@ -213,3 +213,18 @@ def test_errors_that_are_not_of_a_database_pass_untouched(error: Any) -> None:
     with pytest.raises(type(raised)) as info, translated():
         raise raised
     assert info.value is raised
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pg.DeadlockDetected("x"),
+        pg.SerializationFailure("x"),
+        pg.LockNotAvailable("x"),
+        pg.QueryCanceled("canceling statement due to statement timeout"),
+    ],
+)
+def test_what_may_work_the_next_time_says_so(error: Exception) -> None:
+    found = caught(error)
+    assert type(found) is DatabaseUnavailableError
+    assert "repeat the call" in str(found)

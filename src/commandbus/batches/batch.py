@@ -25,7 +25,7 @@ from commandbus.models import (
 from commandbus.naming import check_domain, check_text, check_uuid
 from commandbus.ops.paging import check_page
 from commandbus.payload import encode_json
-from commandbus.preparing import Preparer
+from commandbus.preparing import Preparer, check_batch_command
 from commandbus.redaction import redact_text
 from commandbus.settings import Settings
 from commandbus.store.base import Store
@@ -102,6 +102,7 @@ class Batches:
         """Check and encode a batch and its commands."""
         check_domain(domain)
         self._check_size(len(commands))
+        commands = [check_batch_command(command) for command in commands]
         prepared = [
             self._preparer.command(
                 domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,

@@ -28,6 +28,8 @@ from commandbus.redaction import redact_text
 
 _NOT_INSTALLED = {"42883", "42P01", "3F000"}  # no such function, table, schema
 _WRONG_LOGIN = {"28P01", "28000"}
+# Deadlock, serialization, lock and statement timeouts: nothing was written, and a repeat may work.
+_AGAIN = {"40001", "40P01", "55P03", "57014"}
 _GONE = ("08", "57P", "53")  # connection, shutdown, resources
 # Complaints about the address itself. They quote the part that was not understood, which may well
 # be a part of the password, so they are never repeated: not as text, and not as the cause.
@@ -124,6 +126,11 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
         return SchemaMissingError(
             f"the database is not set up for commandbus ({redact_text(message, 120)}); "
             "run `commandbus db init`, or `commandbus db migrate` if an older version set it up"
+        )
+    if state in _AGAIN:
+        return DatabaseUnavailableError(
+            f"PostgreSQL could not finish ({state}: {redact_text(message, 200)}); nothing was "
+            "written, repeat the call"
         )
     if state in _WRONG_LOGIN or state.startswith(_GONE):
         return unavailable(Exception(message))

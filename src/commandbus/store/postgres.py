@@ -66,6 +66,8 @@ class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch):
     async def ensure_domain(self, domain: str) -> None:
         # In a transaction of its own and once per process: the DDL of a first use must never
         # sit, with its locks, in a caller's open transaction.
+        if not self._known_domains:
+            await self.check()
         if domain not in self._known_domains:
             await self._call("ensure_domain", (domain,), domain=domain)
             self._known_domains.add(domain)

@@ -140,7 +140,7 @@ class LeaseKeeper:
         elif not self._is_stalled:
             self._is_stalled = True
             frame = sys._current_frames().get(self._loop_thread)
-            where = "".join(traceback.format_stack(frame, limit=8)) if frame else "unknown"
+            where = "".join(traceback.format_stack(frame, limit=25)) if frame else "unknown"
             _log.warning(
                 "the event loop has been blocked for %.1f s; leases are kept, but nothing else "
                 "runs. Use `def` handlers for blocking work. It is here:\n%s", silence, where,
