@@ -127,7 +127,8 @@ STATEMENTS: dict[str, LiteralString] = {
     "claim_chore": "select {schema}.claim_chore(%s, make_interval(secs => cast(%s as float8)))",
     "interrupted_loads": (
         "select l.batch_id, l.domain, l.source, l.rows_committed, l.updated_at"
-        " from {schema}.command_bus_load l where (l.status = 'loading' or l.status = 'sealed' and l.rows_dispatched < l.rows_committed) and l.updated_at"
+        " from {schema}.command_bus_load l where (l.status = 'loading'"
+        " or l.status = 'sealed' and l.rows_dispatched < l.rows_committed) and l.updated_at"
         " < clock_timestamp() - make_interval(secs => cast(%s as float8)) order by l.updated_at"
     ),
     "prune_workers": "select {schema}.prune_workers()",
