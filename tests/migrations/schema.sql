@@ -345,7 +345,7 @@ function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, immutable, body 07d0362bfc794328e9edfe76d1f1d34a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean) returns SETOF uuid
-    plpgsql, volatile, body 2161d0a16480f8f66ca0fea752b9eb63
+    plpgsql, volatile, body c635e8711530b1c1ca7102e2099a7209
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
     plpgsql, volatile, body ed8d43eaac40e2f1f57a6f45ada0efa5
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer

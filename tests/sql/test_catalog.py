@@ -124,7 +124,10 @@ async def test_a_command_that_was_queued_lives_on_by_hot_updates(db: Session) ->
         await db.settle("retry", third.item(delay=0, **FAILURE))
         await db.value("select commandbus.retry_batch(%s, %s)", db.domain, batch_id)
         after = await _updates(db)
-    assert after - before == {"all": 7, "hot": 7}
+    # Before PostgreSQL 16 the BRIN on updated_at stands in the way (docs/adr/0002).
+    hot = 7 if db.conn.info.server_version >= 160000 else 0
+    assert (after - before)["all"] == 7
+    assert (after - before)["hot"] == hot
 
 
 async def _updates(db: Session) -> Counter[str]:
