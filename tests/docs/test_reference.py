@@ -97,7 +97,7 @@ def test_every_code_of_our_own_is_listed() -> None:
     worker = "".join(
         path.read_text(encoding="utf-8") for path in (ROOT / "src/commandbus/worker").glob("*.py")
     )
-    given = set(re.findall(r'_parked\(\s*lease,\s*"([A-Z_]+)"', worker))
+    given = set(re.findall(r'\bparked\(\s*lease,\s*"([A-Z_]+)"', worker))
     given |= set(re.findall(r'Failure\(\s*"[A-Z]+",\s*"([A-Z_]+)"', worker))
     for value in re.findall(r"'error_code',\s*case (.*?) end", function_texts()["commands"]):
         given |= set(re.findall(r"'([A-Z_]+)'", value))

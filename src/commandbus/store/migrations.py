@@ -31,7 +31,7 @@ MIGRATION_LOCK = 0x636D64627573
 
 #: Loaded in this order: plain SQL functions are checked against what they call.
 FUNCTION_FILES = (
-    "support", "settings", "batches", "outcomes", "commands", "dispatch", "recovery",
+    "support", "settings", "batches", "outcomes", "settle", "commands", "dispatch", "recovery",
     "loading", "operator", "reads",
 )  # fmt: skip
 

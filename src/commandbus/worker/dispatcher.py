@@ -22,8 +22,8 @@ from commandbus.errors import (
     LeaseLostError,
 )
 from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
-from commandbus.models import Command, Failure, Lease, Outcome, OutcomeKind, ParkReason
-from commandbus.payload import decode_payload, encode_json
+from commandbus.models import Command, Lease, Outcome, OutcomeKind
+from commandbus.payload import encode_json
 from commandbus.policies import (
     GiveUp,
     Park,
@@ -33,6 +33,7 @@ from commandbus.policies import (
     describe_failure,
 )
 from commandbus.store.base import Store
+from commandbus.worker.commands import command_of, parked
 from commandbus.worker.threads import HandlerThreads
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
@@ -268,13 +269,13 @@ class Dispatcher:
     async def _run(self, lease: Lease) -> Outcome | None:
         try:
             entry = self._registry.get(lease.domain, lease.command_type)
-            command = _command_of(lease)
+            command = command_of(lease)
         except HandlerNotFoundError as error:
             _log.warning("%s is parked: %s", lease.command_id, error)
-            return _parked(lease, "HANDLER_NOT_FOUND", str(error))
+            return parked(lease, "HANDLER_NOT_FOUND", str(error))
         except InvalidPayloadError as error:
             _log.warning("%s is parked: %s", lease.command_id, error)
-            return _parked(lease, "PAYLOAD_UNDECODABLE", str(error))
+            return parked(lease, "PAYLOAD_UNDECODABLE", str(error))
         if entry.is_transactional:
             return await self._run_in_transaction(lease, entry, command)
         return await self._outcome_of(lease, entry, self._context(lease, command))
@@ -342,14 +343,14 @@ class Dispatcher:
                 result, what="the handler's result", max_bytes=self._max_result_bytes
             )
         except InvalidPayloadError as error:
-            return _parked(lease, "INVALID_RESULT", str(error))
+            return parked(lease, "INVALID_RESULT", str(error))
         return Outcome(lease, OutcomeKind.COMPLETE, result=encoded, sends=context.sends)
 
     def _failed(self, lease: Lease, entry: HandlerEntry, error: BaseException) -> Outcome:
         policy = entry.retry_policy or self._default_policy
         failure = describe_failure(error, policy)
         if isinstance(error, DuplicateCommandError) and entry.is_transactional:
-            return _parked(lease, "DUPLICATE_COMMAND", failure.message)
+            return parked(lease, "DUPLICATE_COMMAND", failure.message)
         match decide(error, lease.attempt, lease.max_attempts, policy):
             case RetryAfter(seconds):
                 _log.info(
@@ -386,25 +387,3 @@ def _cancel(task: asyncio.Task[None]) -> None:
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _command_of(lease: Lease) -> Command:
-    return Command(
-        domain=lease.domain,
-        command_type=lease.command_type,
-        command_id=lease.command_id,
-        data=decode_payload(lease.payload),
-        correlation_id=lease.correlation_id,
-        reply_to=lease.reply_queue or None,
-        created_at=lease.created_at,
-        batch_id=lease.batch_id,
-    )
-
-
-def _parked(lease: Lease, code: str, message: str) -> Outcome:
-    return Outcome(
-        lease,
-        OutcomeKind.PARK,
-        reason=ParkReason.PERMANENT,
-        failure=Failure("PERMANENT", code, message),
-    )

@@ -1,0 +1,46 @@
+-- Settle: what a worker commits at once, whatever its handlers came to.
+
+-- A group of mixed outcomes in one round trip: what a worker commits at once. All messages are
+-- locked in one sorted pass before the first command is touched.
+--   p_outcomes: {"complete": [...], "retry": [...], "park": [...], "fail": [...], "release": [...],
+--                "send": [{"by", "lease_epoch", "domain", "commands", "batch_id"?}]}
+-- What a handler sends goes out only if its own outcome counts: `by` must hold its lease.
+-- A duplicate among the commands to send is an error that undoes the group; the worker then
+-- settles one by one and finds the one to blame.
+create or replace function commandbus.settle_commands(p_domain text, p_outcomes jsonb)
+returns setof uuid
+language plpgsql as $$
+declare
+    v_sends jsonb;
+    v_send  jsonb;
+begin
+    perform commandbus.lock_messages(p_domain || '.commands', array(
+        select (i ->> 'msg_id')::bigint
+          from jsonb_each(p_outcomes - 'send') o cross join lateral jsonb_array_elements(o.value) i));
+    if p_outcomes ? 'send' then
+        select jsonb_agg(s.value) into v_sends
+          from jsonb_array_elements(p_outcomes -> 'send') s
+          join commandbus.command_bus_command c
+            on c.domain = p_domain and c.command_id = (s.value ->> 'by')::uuid
+           and c.lease_epoch = (s.value ->> 'lease_epoch')::bigint and c.leased_by is not null;
+    end if;
+    if p_outcomes ? 'complete' then
+        return query select commandbus.complete_commands(p_domain, p_outcomes -> 'complete');
+    end if;
+    if p_outcomes ? 'retry' then
+        return query select commandbus.retry_commands(p_domain, p_outcomes -> 'retry');
+    end if;
+    if p_outcomes ? 'park' then
+        return query select commandbus.park_commands(p_domain, p_outcomes -> 'park');
+    end if;
+    if p_outcomes ? 'fail' then
+        return query select commandbus.fail_commands(p_domain, p_outcomes -> 'fail');
+    end if;
+    if p_outcomes ? 'release' then
+        return query select commandbus.release_commands(p_domain, p_outcomes -> 'release');
+    end if;
+    for v_send in select s from jsonb_array_elements(v_sends) s loop
+        perform commandbus.send_commands(v_send ->> 'domain', v_send -> 'commands',
+                                         (v_send ->> 'batch_id')::uuid);
+    end loop;
+end $$;

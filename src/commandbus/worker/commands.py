@@ -1,0 +1,30 @@
+"""The command that a lease carries, and how a lease ends that no handler could be given."""
+
+from __future__ import annotations
+
+from commandbus.models import Command, Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.payload import decode_payload
+
+
+def command_of(lease: Lease) -> Command:
+    """What the handler is given; raises InvalidPayloadError if the payload cannot be decoded."""
+    return Command(
+        domain=lease.domain,
+        command_type=lease.command_type,
+        command_id=lease.command_id,
+        data=decode_payload(lease.payload),
+        correlation_id=lease.correlation_id,
+        reply_to=lease.reply_queue or None,
+        created_at=lease.created_at,
+        batch_id=lease.batch_id,
+    )
+
+
+def parked(lease: Lease, code: str, message: str) -> Outcome:
+    """Straight to troubleshooting: no retry can help."""
+    return Outcome(
+        lease,
+        OutcomeKind.PARK,
+        reason=ParkReason.PERMANENT,
+        failure=Failure("PERMANENT", code, message),
+    )
