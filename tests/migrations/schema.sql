@@ -242,6 +242,8 @@ function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time 
     plpgsql, volatile, body 91a1da82838c8911f24903e76bd2053b
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, body dc41179f995cdc5887ba609717f60936
+function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
+    plpgsql, stable, body d6007c9828d9414ea4bdbccc5d4b5b85
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, body 688f97e3f5990f2605dde73804eedb86
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -271,7 +273,7 @@ function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uu
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, body c8578c92d9092ef058aee12e7d304b5d
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
-    sql, immutable, body ebdef94b6d4bac5ea42a504d7e733d66
+    sql, stable, body ebdef94b6d4bac5ea42a504d7e733d66
 function commandbus.find_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
@@ -287,7 +289,7 @@ function commandbus.hold_commands(p_domain text, p_commands jsonb, p_batch_id uu
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
     sql, stable, body be88fccf467e09292a3671d6d57b6e04
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
-    sql, immutable, body 71d3d1a94dbdb7c22853b052dde5e544
+    sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
     plpgsql, volatile, body d964df021a4668f4a96dd938897f42ce
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
@@ -321,7 +323,7 @@ function commandbus.physical_queue(p_queue text) returns text
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
-    plpgsql, volatile, body 209a48931f63290bcc2da4af1cdfeba8
+    plpgsql, volatile, body 750c69c2a5ea70a95f42b37ca872b00d
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_exists(p_queue text) returns boolean
@@ -331,7 +333,7 @@ function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 7a909f8d2065e95f3327ec08b57386f2
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 19736523c98db2f45345a47545745140
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
 function commandbus.refuse_audit_change() returns trigger
@@ -343,7 +345,7 @@ function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) r
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 24a68e90c3ba6549edf315ac7e5e3757
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
-    sql, immutable, body 07d0362bfc794328e9edfe76d1f1d34a
+    sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean) returns SETOF uuid
     plpgsql, volatile, body c635e8711530b1c1ca7102e2099a7209
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]

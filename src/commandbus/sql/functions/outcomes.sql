@@ -43,7 +43,8 @@ create or replace function commandbus.publish_replies(p_domain text, p_queues te
 returns void
 language plpgsql as $$
 declare
-    v_queue text;
+    v_queue  text;
+    v_is_one boolean := p_queues[1] = all(p_queues); -- as good as always; then nothing is sorted out
 begin
     for v_queue in select distinct q from unnest(p_queues) q where q <> '' order by q loop
         if v_queue = '@inbox' then
@@ -56,9 +57,11 @@ begin
         else
             -- Somebody dropped it: better an empty queue than a handler that runs again and again.
             perform commandbus.ensure_queue(v_queue);
-            perform pgmq.send_batch(commandbus.physical_queue(v_queue), array(
-                select r.reply from unnest(p_queues, p_replies) r(queue, reply)
-                 where r.queue = v_queue));
+            perform pgmq.send_batch(
+                commandbus.physical_queue(v_queue),
+                case when v_is_one then p_replies else array(
+                    select r.reply from unnest(p_queues, p_replies) r(queue, reply)
+                     where r.queue = v_queue) end);
         end if;
     end loop;
 end $$;
@@ -67,7 +70,8 @@ create or replace function commandbus.reply_body(
     p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text,
     p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb
 ) returns jsonb
-language sql immutable as $$
+-- Not immutable: jsonb_build_object is not, and then it would not be inlined but called each time.
+language sql stable as $$
     select jsonb_build_object(
         'command_id', p_command_id, 'correlation_id', p_correlation_id, 'domain', p_domain,
         'type', p_command_type || 'Response', 'outcome', p_outcome,
@@ -180,7 +184,7 @@ end $$;
 create or replace function commandbus.failure_details(
     p_attempt int, p_class text, p_code text, p_message text, p_details jsonb, p_delay float8
 ) returns jsonb
-language sql immutable as $$
+language sql stable as $$
     select jsonb_strip_nulls(jsonb_build_object(
                'attempt', p_attempt, 'class', p_class, 'code', p_code, 'message', p_message,
                'retry_in_seconds', p_delay))

@@ -73,7 +73,7 @@ language sql stable as $$
 $$;
 
 create or replace function commandbus.iso8601(p_ts timestamptz) returns text
-language sql immutable as $$
+language sql stable as $$
     select to_char(p_ts at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
 
