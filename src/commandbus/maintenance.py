@@ -12,7 +12,7 @@ from commandbus.loops import Loop
 from commandbus.redaction import redact_text
 from commandbus.settings import Settings
 from commandbus.store.base import Store
-from commandbus.store.dispatching import DispatchStore, RecoveryReport
+from commandbus.store.dispatching import DispatchStore, InterruptedLoad, RecoveryReport
 
 #: Commands that one transaction of recovery looks after (R113).
 RECOVERY_LIMIT = 1_000
@@ -61,7 +61,7 @@ class Maintenance(Loop):
         self._settings = settings
         self._chores: dict[str, Callable[[], Awaitable[None]]] = {
             f"recover dispatch of {domain}": self._recover,
-            "report interrupted loads": self._report_loads,
+            "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
         }
 
@@ -103,12 +103,24 @@ class Maintenance(Loop):
                 report.given_up, self._domain,
             )  # fmt: skip
 
-    async def _report_loads(self) -> None:
+    async def _look_after_loads(self) -> None:
         for load in await self._store.interrupted_loads(LOAD_IDLE_SECONDS):
+            if load.is_sealed:
+                await self._dispatch_rest(load)
+                continue
             self._log.warning(
                 "load %s of %s (%s) stopped after %d rows; load the same source again to resume it",
                 load.batch_id, load.domain, load.source, load.rows_committed,
             )  # fmt: skip
+
+    async def _dispatch_rest(self, load: InterruptedLoad) -> None:
+        rows = 0
+        while rows < load.rows_committed:
+            rows = await self._store.dispatch_load(load.domain, load.batch_id, RECOVERY_LIMIT)
+        self._log.info(
+            "load %s of %s was complete but not all queued when its process ended; now it is",
+            load.batch_id, load.domain,
+        )  # fmt: skip
 
     async def _prune_workers(self) -> None:
         pruned = await self._store.prune_workers()

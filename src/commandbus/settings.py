@@ -84,10 +84,9 @@ class Settings:
             raise InvalidSettingError(
                 f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, not pgmq or pg_*"
             )
-        if type(self.mark_in_progress) is not bool:
-            raise InvalidSettingError(
-                f"mark_in_progress is {self.mark_in_progress!r}; use True or False"
-            )
+        for name in ("mark_in_progress", "maintenance"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; use True or False")
         if not _is_reply_setting(self.replies):
             raise InvalidSettingError(
                 f"replies is {self.replies!r}; use 'domain', 'none' or the name of a queue, for "

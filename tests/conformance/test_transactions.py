@@ -1,11 +1,13 @@
 """transaction: the work of a handler and its own outcome, together or not at all."""
 
+from uuid import UUID
+
 import pytest
 
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError
-from commandbus.models import CommandStatus, OutgoingCommands
+from commandbus.models import CommandStatus, NewBatch, OutgoingCommands
 from commandbus.store.base import Store
-from tests.conformance.worlds import DOMAIN, World, done, new, parked
+from tests.conformance.worlds import DOMAIN, World, done, new, new_batch, parked
 
 
 class BoomError(Exception):
@@ -112,3 +114,28 @@ async def test_a_refusal_on_the_connection_is_the_same_error(store: Store) -> No
             )
 
     assert await store.get_command(DOMAIN, command.command_id) is None
+
+
+async def test_it_is_known_what_became_of_a_batch_when_its_transaction_is_over(
+    world: World, store: Store
+) -> None:
+    kept, undone = new_batch(notifies=True), new_batch(notifies=True)
+    names: dict[UUID, str] = {}
+
+    async def create(batch: NewBatch, conn: object) -> None:
+        name = await store.create_batch(batch, [new()], conn=conn)
+        assert name is not None
+        names[batch.batch_id] = name
+
+    async with store.transaction() as transaction:
+        await create(kept, transaction.conn)
+        assert await store.settled_batches(names) == {}, "nobody knows yet"
+    with pytest.raises(BoomError):  # noqa: PT012  (the block is the transaction)
+        async with store.transaction() as transaction:
+            await create(undone, transaction.conn)
+            raise BoomError
+
+    assert await store.settled_batches(names) == {kept.batch_id: True, undone.batch_id: False}
+    async with store.transaction() as transaction:
+        silent = await store.create_batch(new_batch(), [new()], conn=transaction.conn)
+    assert (silent, await store.create_batch(new_batch(notifies=True), [new()])) == (None, None)

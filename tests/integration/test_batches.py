@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -231,6 +232,49 @@ async def test_a_batch_joins_the_callers_transaction(bus: CommandBus, dsn: str) 
         await mine.commit()
     assert await bus.get_batch("shop", rolled_back) is None
     assert counts(await bus.get_batch("shop", kept)) == (3, 0, 0, 0, 0)
+
+
+async def test_a_batch_that_its_caller_takes_back_takes_its_callback_with_it(
+    bus: CommandBus, dsn: str
+) -> None:
+    """C23: registered before the commit, dropped after a rollback, fired after a commit."""
+    register_handlers(bus)
+    called: list[UUID] = []
+
+    async def remember(batch: BatchMetadata) -> None:
+        called.append(batch.batch_id)
+
+    async with await psycopg.AsyncConnection.connect(dsn) as mine:
+        await bus.create_batch("shop", commands(1), on_complete=remember, conn=mine)
+        await mine.rollback()
+        await mine.execute("savepoint before")
+        await bus.create_batch("shop", commands(1), on_complete=remember, conn=mine)
+        await mine.execute("rollback to savepoint before")
+        kept = await bus.create_batch("shop", commands(1), on_complete=remember, conn=mine)
+        callbacks = bus._completions._batch_callbacks
+        await until(lambda: len(callbacks) == 2, "the first is known to be gone")
+        await mine.commit()
+    await until(lambda: list(callbacks) == [("shop", kept)], "the second is gone, the third stays")
+    async with working(bus, "shop"):
+        await until(lambda: called == [kept], "the callback")
+    assert bus._completions._unsettled == {}
+
+
+async def test_creation_is_measured_where_the_batch_is_created(
+    bus: CommandBus, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R157: a structured line and a row, in the commit of the batch itself."""
+    with caplog.at_level(logging.INFO, logger="commandbus.batches"):
+        batch_id = await bus.create_batch("shop", commands(3))
+    [line] = [r.__dict__ for r in caplog.records if r.name == "commandbus.batches"]
+    assert (line["batch_id"], line["pattern"], line["batch_size"]) == (str(batch_id), "inline", 3)
+    assert line["total_ms"] > 0
+    cursor = await conn.execute(
+        "select pattern, batch_size, db_insert_ms = total_ms, total_ms > 0, retry_needed"
+        " from commandbus.command_bus_creation_metric where batch_id = %s",
+        (batch_id,),
+    )
+    assert await cursor.fetchone() == ("inline", 3, True, True, False)
 
 
 async def test_commands_sent_into_a_batch_are_counted(bus: CommandBus) -> None:

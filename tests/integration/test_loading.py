@@ -25,9 +25,11 @@ from commandbus import (
     InvalidOperationError,
     LoadProgress,
     LoadStatus,
+    Settings,
     SourceError,
 )
 from commandbus.batches import load_run
+from commandbus.maintenance import Maintenance
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]
@@ -107,6 +109,14 @@ async def test_a_file_is_loaded_in_checkpoints_and_worked_on_to_its_end(
     assert loading[0].seconds_left == pytest.approx(150 / loading[0].per_second)
     dispatching = [report.rows for report in reports if report.stage == "dispatching"]
     assert dispatching == ([100, 200, 250] if start == "sealed" else [])
+    measured = await value(
+        conn,
+        "select array[pattern, batch_size::text, (db_insert_ms > 0)::text,"
+        " (queue_send_ms > 0)::text, (total_ms > db_insert_ms + queue_send_ms)::text]"
+        " from commandbus.command_bus_creation_metric where batch_id = %s",
+        result.batch_id,
+    )
+    assert measured == ["checkpoint", "250", "true", str(start == "sealed").lower(), "true"]
     async with working(bus, "shop"):
         batch = await bus.wait_batch("shop", result.batch_id, timeout=30)
         await until(lambda: -1 in done, "the command of the closing")
@@ -257,6 +267,33 @@ async def test_commands_of_a_sealed_load_start_only_when_everything_is_in(
         result = await bus.load_batch("shop", rows(), command_type="Work", checkpoint_size=20)
         await bus.wait_batch("shop", result.batch_id, timeout=30)
     assert sorted(done) == list(range(40))
+
+
+async def test_a_sealed_load_whose_process_ended_is_queued_to_its_end_by_a_chore(
+    bus: CommandBus, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = bus._store
+
+    async def cut_off(*_: object) -> int:
+        raise DatabaseUnavailableError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(load_run, "RETRY_SECONDS", -1)
+        patched.setattr(store, "dispatch_load", cut_off)
+        source = json_lines(tmp_path, 1_200)
+        result = await bus.load_batch("shop", source, command_type="Work", checkpoint_size=600)
+    assert result.status == "partial_success"
+    assert await queued(conn) == 0
+    await Maintenance(store, "shop", Settings()).step()
+    assert await queued(conn) == 0, "it may still be at work"
+    await conn.execute(
+        "update commandbus.command_bus_load set updated_at = now() - interval '1 hour'"
+    )
+    await conn.execute("delete from commandbus.command_bus_chore")
+    await Maintenance(store, "shop", Settings()).step()
+    assert await queued(conn) == 1_200
+    assert (await bus.resume_load("shop", result.batch_id, source)).status == "success"
+    assert await queued(conn) == 1_200
 
 
 async def test_a_load_that_is_canceled_half_way_still_ends(

@@ -139,6 +139,7 @@ table commandbus.command_bus_load
     rows_committed integer not null default 0
     checkpoints_done integer not null default 0
     rows_dispatched integer not null default 0
+    insert_ms double precision not null default 0
     last_error text
     created_at timestamp with time zone not null default now()
     updated_at timestamp with time zone not null default now()
@@ -251,7 +252,7 @@ function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETO
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
-    plpgsql, volatile, body de5d9635a4865f32c10de3a73babfc59
+    plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
 function commandbus.create_held_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 941354bb04a246f3aa60b44700f0a0e9
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
@@ -259,7 +260,7 @@ function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from tex
 function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
     sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
-    plpgsql, volatile, set enable_seqscan=off, body 294b5a7e460333a2c75c2c3fea23a76c
+    plpgsql, volatile, set enable_seqscan=off, body ca2d88d402ceec9bac680f88c93819de
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
@@ -285,7 +286,7 @@ function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
 function commandbus.held_envelopes(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, envelope text)
     sql, stable, body a6718d9fe6769f580c25bf327bed0b76
 function commandbus.hold_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4c4ed90075bc119ff0318945865a10e4
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ac44642e91b448d62d124ce3571eeb97
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
     sql, stable, body be88fccf467e09292a3671d6d57b6e04
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
@@ -297,7 +298,7 @@ function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns voi
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2978857442a623772deba12bdbe79a0b
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
-    plpgsql, volatile, body 63f17f9df8280553c5a2ca008a68548d
+    plpgsql, volatile, body 3a82883b168b634fd8609b8c137aa5b5
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
     plpgsql, volatile, body 7e22c5cd8b61ce54684005c33a2b8ff4
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
@@ -306,10 +307,12 @@ function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_
     plpgsql, volatile, body 9175d8508403012a0f0ba0a1720ef9d0
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, body f38e4f4f9f14036660f89538b114a347
+function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
+    sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body de9d83a92ab57233ddb515f8a9449fa4
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body c64757ee2493f7c4bbc29cf91c50714e
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e6dd8260007c61132a9bbdd5e80c1250
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -355,7 +358,7 @@ function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEF
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
-    plpgsql, volatile, body 3678eaf1198355794a524f61ad8c7373
+    plpgsql, volatile, body f2777ffbf3c19006800c13e38b8c9026
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
@@ -370,6 +373,8 @@ function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempt
     plpgsql, volatile, body 91e30fa4d5192edcc6308a32740bfcd1
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 9390c2b507f563c8cf68ffc747002b3d
+function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
+    sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 22f98cea303d8cc1ef31760b28cc53ec
 function commandbus.worker_gone(p_worker text) returns void

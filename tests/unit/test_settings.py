@@ -108,10 +108,11 @@ def test_replies_are_refused_when_they_name_no_queue(replies: Any) -> None:
         make(replies=replies)
 
 
+@pytest.mark.parametrize("name", ["mark_in_progress", "maintenance"])
 @pytest.mark.parametrize("value", ["no", 1, None])
-def test_a_switch_is_refused_when_it_is_neither_on_nor_off(value: Any) -> None:
-    with pytest.raises(InvalidSettingError, match=r"mark_in_progress is .*; use True or False"):
-        make(mark_in_progress=value)
+def test_a_switch_is_refused_when_it_is_neither_on_nor_off(name: str, value: Any) -> None:
+    with pytest.raises(InvalidSettingError, match=rf"{name} is .*; use True or False"):
+        make(**{name: value})
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -39,6 +39,8 @@ class Completions(Loop):
         self._listener = listener
         self._batch_callbacks: dict[tuple[str, UUID], BatchCompletionCallback] = {}
         self._fired: OrderedDict[tuple[str, UUID], BatchCompletionCallback] = OrderedDict()
+        # Batches created in a transaction of the caller's, and which: it may still roll back.
+        self._unsettled: dict[UUID, tuple[str, str]] = {}
         self._domains: set[str] = set()
         self._polls = Backoff(*POLL_SECONDS)
         self._task: asyncio.Task[None] | None = None
@@ -62,6 +64,10 @@ class Completions(Loop):
         """The batch was not created after all."""
         self._batch_callbacks.pop((domain, batch_id), None)
 
+    def depends_on(self, domain: str, batch_id: UUID, transaction: str) -> None:
+        """The batch is there only if this transaction, the caller's, commits."""
+        self._unsettled[batch_id] = (domain, transaction)
+
     async def wait(
         self, domain: str, batch_id: UUID, timeout_seconds: float | None
     ) -> BatchMetadata:
@@ -82,10 +88,19 @@ class Completions(Loop):
 
     async def step(self) -> float | None:
         """Fire what has ended since the last look."""
+        if self._unsettled:
+            await self._settle()
         ids = [batch_id for _, batch_id in self._batch_callbacks]
         for batch in await self._store.closed_batches(ids) if ids else ():
             await self._fire(batch)
         return self._polls.next()
+
+    async def _settle(self) -> None:
+        transactions = {batch_id: name for batch_id, (_, name) in self._unsettled.items()}
+        for batch_id, is_there in (await self._store.settled_batches(transactions)).items():
+            domain, _ = self._unsettled.pop(batch_id)
+            if not is_there:
+                self.forget(domain, batch_id)
 
     async def _fire(self, batch: BatchMetadata) -> None:
         # Taken off the list first: a callback that fails, or hangs, is not called again.

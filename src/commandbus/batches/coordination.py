@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
-from commandbus.batches.batch import Batches, BatchOptions
+from commandbus.batches.batch import Batches, BatchOptions, log_creation
 from commandbus.errors import CommandBusError, InvalidOperationError, InvalidSettingError
 from commandbus.models import BatchCommand, NewBatch, NewCommand
 from commandbus.redaction import redact_text
@@ -246,15 +246,11 @@ class Coordination:
             retry_needed=job.error is not None,
             **spent,
         )
-        _log.info(
-            "batch %s of %d commands created (%s) in %.1f ms",
-            job.batch.batch_id, metric.batch_size, metric.pattern, metric.total_ms,
-            extra={"batch_id": str(job.batch.batch_id), **asdict(metric)},
-        )  # fmt: skip
-        if job.is_abandoned or not isinstance(self._plain_store, DispatchStore):
-            return
+        log_creation(job.batch.batch_id, metric)
+        if job.is_abandoned or job.mode is DispatchMode.INLINE:
+            return  # create_batch has recorded its own
         try:
-            await self._plain_store.finish_dispatch(job.batch.batch_id, metric)
+            await self.store.finish_dispatch(job.batch.batch_id, metric)
         except CommandBusError as error:
             _log.warning("the end of batch %s was not noted: %s", job.batch.batch_id, error)
 

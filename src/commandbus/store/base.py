@@ -174,8 +174,14 @@ class Store(Protocol):
 
     async def create_batch(
         self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
-    ) -> None:
-        """Create a batch with its commands, or raise DuplicateCommandError and create nothing."""
+    ) -> str | None:
+        """Create a batch with its commands, or raise DuplicateCommandError and create nothing.
+
+        Returns the name of the caller's transaction, if the batch depends on one and notifies.
+        """
+
+    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
+        """Of these batches, those whose transaction has ended: whether the batch is there."""
 
     async def list_batches(
         self, domain: str, *, status: str | None, limit: int, offset: int

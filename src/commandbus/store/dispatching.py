@@ -44,13 +44,18 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedLoad:
-    """A load that nobody has continued for a while; loading the same source again resumes it."""
+    """A load that nobody has continued for a while.
+
+    Loading the same source again resumes it. A sealed one is all in the database: queueing the rest
+    needs no source.
+    """
 
     batch_id: UUID
     domain: str
     source: str
     rows_committed: int
     updated_at: datetime
+    is_sealed: bool
 
 
 class MessageQueue(Protocol):
@@ -123,6 +128,9 @@ class DispatchStore(Protocol):
 
     async def interrupted_loads(self, idle_seconds: float) -> list[InterruptedLoad]:
         """Loads that are not done and that nobody continues."""
+
+    async def dispatch_load(self, domain: str, batch_id: UUID, limit: int) -> int:
+        """Queue the next held rows of a sealed load; returns how many rows are behind it now."""
 
     async def prune_workers(self) -> int:
         """Remove workers that vanished; returns how many."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -31,18 +31,28 @@ class PostgresBatches(ABC):
 
     async def create_batch(
         self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
-    ) -> None:
+    ) -> str | None:
         await self.ensure_domain(batch.domain)
         params = (
             batch.domain, batch.batch_id, documents.sends(commands), batch.name,
             _text(batch.custom_data), batch.created_by, _text(batch.on_complete), batch.notifies,
         )  # fmt: skip
         if conn is None:
-            rows = await self._call("create_batch", params, domain=batch.domain)
-        else:
-            with translated(batch.domain):
-                rows = await run_on_foreign(conn, self._sql["create_batch"], params)
-        raise_if_known(batch.domain, rows)
+            raise_if_known(
+                batch.domain, await self._call("create_batch", params, domain=batch.domain)
+            )
+            return None
+        with translated(batch.domain):
+            rows = await run_on_foreign(conn, self._sql["create_batch"], params)
+            raise_if_known(batch.domain, rows)
+            if not batch.notifies:
+                return None
+            transaction: str = (await run_on_foreign(conn, self._sql["transaction"], ()))[0][0]
+            return transaction
+
+    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
+        params = (list(transactions), list(transactions.values()))
+        return {row[0]: row[1] for row in await self._call("settled_batches", params)}
 
     async def list_batches(
         self, domain: str, *, status: str | None, limit: int, offset: int

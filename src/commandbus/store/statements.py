@@ -85,6 +85,15 @@ STATEMENTS: dict[str, LiteralString] = {
         + " from {schema}.command_bus_batch b"
         " where b.batch_id = any(%s) and b.completed_at is not null"
     ),
+    "transaction": "select cast(pg_current_xact_id() as text)",
+    # By the snapshot, not by the state of the transaction now: what has ended before the snapshot
+    # is either in it or will never be.
+    "settled_batches": (
+        "select u.batch_id, b.batch_id is not null"
+        " from unnest(cast(%s as uuid[]), cast(%s as xid8[])) as u(batch_id, transaction)"
+        " left join {schema}.command_bus_batch b on b.batch_id = u.batch_id"
+        " where pg_visible_in_snapshot(u.transaction, pg_current_snapshot())"
+    ),
     "get_batch": (
         "select "  # noqa: S608  (literals only)
         + BATCH_COLUMNS
@@ -126,7 +135,8 @@ STATEMENTS: dict[str, LiteralString] = {
     ),
     "claim_chore": "select {schema}.claim_chore(%s, make_interval(secs => cast(%s as float8)))",
     "interrupted_loads": (
-        "select l.batch_id, l.domain, l.source, l.rows_committed, l.updated_at"
+        "select l.batch_id, l.domain, l.source, l.rows_committed, l.updated_at,"
+        " l.status = 'sealed'"
         " from {schema}.command_bus_load l where (l.status = 'loading'"
         " or l.status = 'sealed' and l.rows_dispatched < l.rows_committed) and l.updated_at"
         " < clock_timestamp() - make_interval(secs => cast(%s as float8)) order by l.updated_at"

@@ -9,6 +9,28 @@
 -- a materialized list that carries the domain, so that the planner cannot turn the join into a walk
 -- over all commands of the domain.
 
+-- The commands of a document, with what is left out filled in, and the message of each.
+create or replace function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text)
+returns table (n bigint, command_id uuid, type text, reply_to text, correlation_id uuid,
+               max_attempts int, message jsonb)
+language sql stable as $$
+    select i.n, i.command_id, i.type, i.reply_to, i.correlation_id, i.max_attempts,
+           jsonb_build_object(
+               'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
+               'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
+               'created_at', p_created, 'data', i.data)
+      from (select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
+                   coalesce(r.reply_to, p_domain || '.replies') as reply_to,
+                   coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
+                   coalesce(r.max_attempts, 3) as max_attempts
+              from rows from (jsonb_to_recordset(p_commands) as (
+                       command_id uuid, type text, data jsonb, reply_to text,
+                       correlation_id uuid, max_attempts int)) with ordinality
+                   as r(command_id, type, data, reply_to, correlation_id, max_attempts, n)
+            -- a fence: the ids made here must be the same in the row and in the message
+            offset 0) i
+$$;
+
 -- Sends commands and returns the ids that were there before; if there are any, nothing of the
 -- call is created, and the caller's transaction is still good to go on. Callers who would rather
 -- have an error use send_commands.
@@ -50,20 +72,9 @@ begin
 
     select array_agg(i.command_id order by i.n), array_agg(i.type order by i.n),
            array_agg(i.reply_to order by i.n), array_agg(i.correlation_id order by i.n),
-           array_agg(i.max_attempts order by i.n),
-           array_agg(jsonb_build_object(
-               'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
-               'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
-               'created_at', v_created, 'data', i.data) order by i.n)
+           array_agg(i.max_attempts order by i.n), array_agg(i.message order by i.n)
       into v_ids, v_types, v_replies, v_relations, v_limits, v_messages
-      from (select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
-                   coalesce(r.reply_to, p_domain || '.replies') as reply_to,
-                   coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
-                   coalesce(r.max_attempts, 3) as max_attempts
-              from rows from (jsonb_to_recordset(p_commands) as (
-                       command_id uuid, type text, data jsonb, reply_to text,
-                       correlation_id uuid, max_attempts int)) with ordinality
-                   as r(command_id, type, data, reply_to, correlation_id, max_attempts, n)) i;
+      from commandbus.unpack_commands(p_domain, p_commands, v_created) i;
     if v_ids is null then
         return '{}';
     end if;

@@ -32,15 +32,8 @@ begin
         perform commandbus.ensure_queue(v_reply);
     end loop;
     v_ids := array(select (i ->> 'command_id')::uuid from jsonb_array_elements(p_commands) i);
-    with item as (
-        select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
-               coalesce(r.reply_to, p_domain || '.replies') as reply_to,
-               coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
-               coalesce(r.max_attempts, 3) as max_attempts
-          from rows from (jsonb_to_recordset(p_commands) as (
-                   command_id uuid, type text, data jsonb, reply_to text,
-                   correlation_id uuid, max_attempts int)) with ordinality
-               as r(command_id, type, data, reply_to, correlation_id, max_attempts, n)
+    with item as materialized (
+        select * from commandbus.unpack_commands(p_domain, p_commands, v_created)
     ), fresh as (
         insert into commandbus.command_bus_command (
             domain, queue_name, command_id, command_type, status, max_attempts, created_at,
@@ -56,10 +49,7 @@ begin
         returning command_id
     ), kept as (
         insert into commandbus.command_bus_payload_archive (domain, command_id, payload_json)
-        select p_domain, i.command_id, jsonb_build_object(
-                   'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
-                   'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
-                   'created_at', v_created, 'data', i.data)
+        select p_domain, i.command_id, i.message
           from item i   -- all of them: if one is not fresh, the whole call is undone
         on conflict (domain, command_id) do nothing
     ), audited as (

@@ -64,6 +64,7 @@ language plpgsql as $$
 declare
     v_load  commandbus.command_bus_load := commandbus.lock_load(p_domain, p_batch_id);
     v_count int := jsonb_array_length(p_commands);
+    v_began timestamptz := clock_timestamp();
     v_there commandbus.command_bus_load_checkpoint;
     v_actor text;
     v_known uuid[];
@@ -107,7 +108,8 @@ begin
     values (p_batch_id, p_checkpoint_no, p_first_row, v_count, p_digest);
     update commandbus.command_bus_load l
        set rows_committed = l.rows_committed + v_count, checkpoints_done = p_checkpoint_no,
-           status = 'loading', last_error = null, updated_at = clock_timestamp()
+           status = 'loading', last_error = null, updated_at = clock_timestamp(),
+           insert_ms = l.insert_ms + commandbus.milliseconds_since(v_began)
      where l.batch_id = p_batch_id;
     return 'committed';
 end $$;
@@ -140,6 +142,12 @@ begin
            = v_batch.completed_count + v_batch.failed_count + v_batch.canceled_count then
         perform commandbus.close_batches(array[p_batch_id], v_now);
     end if;
+    insert into commandbus.command_bus_creation_metric (
+        batch_id, pattern, batch_size, db_insert_ms, queue_send_ms, status_update_ms, total_ms,
+        retry_needed)
+    values (p_batch_id, 'checkpoint', p_rows, v_load.insert_ms, 0,
+            commandbus.milliseconds_since(v_now), commandbus.milliseconds_since(v_load.created_at),
+            false);
 end $$;
 
 -- Queues the held commands of the next p_limit rows of a sealed load; returns how many rows are
@@ -153,6 +161,7 @@ as $$
 declare
     v_load commandbus.command_bus_load := commandbus.lock_load(p_domain, p_batch_id);
     v_last int := least(v_load.rows_dispatched + p_limit, v_load.rows_committed);
+    v_began timestamptz := clock_timestamp();
     v_ids  uuid[];
 begin
     if v_load.status <> 'sealed' then
@@ -172,6 +181,10 @@ begin
     perform commandbus.queue_held(p_domain, v_ids, array['scheduled']);
     update commandbus.command_bus_load l
        set rows_dispatched = v_last, updated_at = clock_timestamp() where l.batch_id = p_batch_id;
+    update commandbus.command_bus_creation_metric m
+       set queue_send_ms = m.queue_send_ms + commandbus.milliseconds_since(v_began),
+           total_ms = commandbus.milliseconds_since(v_load.created_at)
+     where m.batch_id = p_batch_id;
     return v_last;
 end $$;
 

@@ -77,6 +77,11 @@ language sql stable as $$
     select to_char(p_ts at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
 $$;
 
+create or replace function commandbus.milliseconds_since(p_began timestamptz) returns double precision
+language sql volatile as $$
+    select round(extract(epoch from clock_timestamp() - p_began) * 1000, 3)::double precision
+$$;
+
 -- One hint per call, and only if some worker of the domain says that it waits: NOTIFY takes a
 -- lock on all commits of the server, so under load nobody should send one. Polling is what
 -- delivery rests on; a lost hint costs latency, never a command.

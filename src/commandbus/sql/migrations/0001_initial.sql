@@ -154,6 +154,7 @@ create table commandbus.command_bus_load (
     rows_committed   int not null default 0,
     checkpoints_done int not null default 0,
     rows_dispatched  int not null default 0,         -- the first so many are not held any more
+    insert_ms        double precision not null default 0, -- spent in its checkpoints
     last_error       text null,
     created_at       timestamptz not null default now(),
     updated_at       timestamptz not null default now(),

@@ -94,6 +94,11 @@ def list_batch_commands(
     return [row.metadata() for row in found[offset : offset + limit]]
 
 
+def has_batch(state: State, batch_id: UUID) -> bool:
+    """Whether there is such a batch, in whichever domain."""
+    return batch_id in state.batches
+
+
 def closed_batches(state: State, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
     """Of these, the batches that have ended, whatever their domain."""
     found = [state.batches[batch_id] for batch_id in set(batch_ids) & state.batches.keys()]

@@ -3,19 +3,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewBatch, NewCommand
 from commandbus.payload import encode_json
+from commandbus.testing.clock import FakeClock
 from commandbus.testing.memory import batches
 from commandbus.testing.memory.engine import MemoryEngine
 from commandbus.testing.memory.sending import ensure_domain
+from commandbus.testing.memory.tables import IdScope
+from commandbus.testing.memory.transaction import MemoryConnection
 
 
 class MemoryBatches(MemoryEngine):
     """Implements the batches of commandbus.store.base.Store."""
+
+    def __init__(
+        self, clock: FakeClock | None = None, *, command_id_scope: IdScope = "domain"
+    ) -> None:
+        super().__init__(clock, command_id_scope=command_id_scope)
+        self._open: dict[str, MemoryConnection] = {}  # transactions that a batch depends on
 
     def add_batch(
         self,
@@ -42,9 +51,23 @@ class MemoryBatches(MemoryEngine):
 
     async def create_batch(
         self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
-    ) -> None:
+    ) -> str | None:
         await self._run(ensure_domain, batch.domain)
         await self._run_on(conn, batches.create_batch, batch, commands)
+        if not (batch.notifies and isinstance(conn, MemoryConnection)):
+            return None
+        self._open[conn.name] = conn
+        return conn.name
+
+    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
+        ended = {name for name in transactions.values() if self._open[name].is_closed}
+        for name in ended:
+            del self._open[name]
+        return {
+            batch_id: self._read(batches.has_batch, batch_id)
+            for batch_id, name in transactions.items()
+            if name in ended
+        }
 
     async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         return self._read(batches.get_batch, domain, batch_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from commandbus.errors import InvalidOperationError, LeaseLostError
 from commandbus.models import Outcome
@@ -25,6 +25,7 @@ class MemoryConnection:
     def __init__(self, fork: Callable[[], State]) -> None:
         self._fork = fork
         self._done: list[tuple[Verb, Any]] = []
+        self.name = str(uuid4())
         self.is_closed = False
 
     def run(self, verb: Callable[[State], Value]) -> Value:
