@@ -1,7 +1,8 @@
-"""python -m benchmarks.batches [--commands N] [--pairs N] [--load ROWS]
+"""python -m benchmarks.batches [--commands N] [--pairs N] [--deltas] [--load ROWS]
 
-Two questions about batches, each answered within one run:
-- what does belonging to one batch cost a drain? (pairs of the same commands with and without)
+Questions about batches, each answered within one run:
+- what does belonging to one batch cost a drain? (pairs of the same commands with and without, the
+  order changing from pair to pair; with --deltas also with counters as append-only rows)
 - does a load of very many rows survive being killed, at which rate and in how much memory?
 """
 
@@ -12,7 +13,6 @@ import asyncio
 import json
 import os
 import random
-import resource
 import secrets
 import signal
 import statistics
@@ -25,13 +25,24 @@ from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.systems import PAYLOAD, CommandBusSystem
 from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.embedded import EmbeddedPostgres
 
 KILLS = 5
+
+
+#: What move_batch_counters would be with append-only deltas, and nobody who adds them up.
+DELTAS = """
+create table commandbus.bench_delta (batch_id uuid, moved_to text, n int);
+create or replace function commandbus.move_batch_counters(
+    p_batch_ids uuid[], p_from text, p_to text, p_actor text default null
+) returns void language sql as $$
+    insert into commandbus.bench_delta
+    select id, p_to, count(*) from unnest(p_batch_ids) id where id is not null group by id
+$$"""
 
 
 async def fresh_database(dsn: str) -> str:
@@ -42,18 +53,39 @@ async def fresh_database(dsn: str) -> str:
     return make_conninfo(dsn, dbname=name)
 
 
-async def drain(dsn: str, count: int, *, in_batch: bool) -> float:
-    """Commands per second of one worker at concurrency 100."""
+async def drain(server: EmbeddedPostgres, count: int, kind: str) -> float:
+    """Commands per second of one worker at concurrency 250."""
     settings = Settings(max_batch_size=100_000)
-    async with CommandBusSystem(settings).opened(await fresh_database(dsn)) as system:
+    address = await fresh_database(server.dsn)
+    async with CommandBusSystem(settings).opened(address) as system:
         commands = [BatchCommand("Work", uuid4(), PAYLOAD) for _ in range(count)]
-        if in_batch:
-            await system.bus.create_batch("bench", commands)
-        else:
+        if kind == "none":
             await system.bus.send_many("bench", commands)
+        else:
+            await system.bus.create_batch("bench", commands)
+        async with await psycopg.AsyncConnection.connect(address, autocommit=True) as conn:
+            if kind == "deltas":
+                await conn.execute(DELTAS)
+        await settle(server)
         began = time.perf_counter()
-        await system.drain(count, 100)
-        return count / (time.perf_counter() - began)
+        await system.drain(count, 250)
+        rate = count / (time.perf_counter() - began)
+    await drop(server.dsn, address)
+    return rate
+
+
+async def settle(server: EmbeddedPostgres) -> None:
+    """Write what is dirty now, so that no checkpoint falls into one run and not into the other."""
+    address = server.superuser_dsn_for("postgres")
+    async with await psycopg.AsyncConnection.connect(address, autocommit=True) as conn:
+        await conn.execute("checkpoint")
+
+
+async def drop(dsn: str, address: str) -> None:
+    """Remove a database that has been measured."""
+    name = str(conninfo_to_dict(address)["dbname"])
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as admin:
+        await admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
 async def load(dsn: str, rows: int) -> None:
@@ -66,7 +98,7 @@ async def load(dsn: str, rows: int) -> None:
             source.write(json.dumps({"n": number, **PAYLOAD}) + "\n")
         source.flush()
         began = time.perf_counter()
-        kills = 0
+        kills = peak = 0
         async with CommandBus.connect(address) as bus:
             points = sorted(chance.uniform(0.05, 0.95) for _ in range(KILLS))
             while True:
@@ -75,10 +107,14 @@ async def load(dsn: str, rows: int) -> None:
                     source.name, str(batch_id),
                 )  # fmt: skip
                 if kills == KILLS:
-                    assert await process.wait() == 0
+                    while process.returncode is None:
+                        peak = max(peak, _peak_kib(process.pid))
+                        await asyncio.sleep(0.02)
+                    assert process.returncode == 0
                     break
                 while await _rows_committed(bus, batch_id) < points[kills] * rows:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
+                peak = max(peak, _peak_kib(process.pid))
                 process.send_signal(signal.SIGKILL)
                 await process.wait()
                 kills += 1
@@ -89,13 +125,21 @@ async def load(dsn: str, rows: int) -> None:
                 " from commandbus.command_bus_command"
             )
             found = await cursor.fetchone()
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(
         f"load of {rows:,} rows, killed {kills} times: {found[0]:,} commands, {found[1]:,} ids, "
-        f"last number {found[2]:,}; {rows / seconds:,.0f} rows/s, peak memory {peak:,.0f} MB"
+        f"last number {found[2]:,}; {rows / seconds:,.0f} rows/s, peak memory {peak / 1024:,.0f} MB"
         if found
         else "nothing found"
     )
+
+
+def _peak_kib(pid: int) -> int:
+    """Most memory that a process ever had resident; 0 once it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.partition("VmHWM:")[2].split()[0]) if "VmHWM:" in status else 0
 
 
 async def _rows_committed(bus: CommandBus, batch_id: UUID) -> int:
@@ -113,21 +157,21 @@ async def be_loader(address: str, source: str, batch_id: str) -> None:
     assert result.status == "success", result
 
 
-async def run(dsn: str, commands: int, pairs: int, rows: int) -> None:
-    """Measure and print."""
-    ratios = []
+async def compare(server: EmbeddedPostgres, commands: int, pairs: int, kinds: list[str]) -> None:
+    """Drain the same commands in each way, pair by pair; the first one is what is compared with."""
+    ratios: dict[str, list[float]] = {kind: [] for kind in kinds[1:]}
     for pair in range(pairs):
-        plain = await drain(dsn, commands, in_batch=False)
-        batch = await drain(dsn, commands, in_batch=True)
-        ratios.append(batch / plain)
+        order = kinds if pair % 2 == 0 else kinds[::-1]
+        rates = {kind: await drain(server, commands, kind) for kind in order}
+        for kind, values in ratios.items():
+            values.append(rates[kind] / rates[kinds[0]])
+        told = ", ".join(f"{kind} {rates[kind]:,.0f}/s" for kind in kinds)
+        print(f"drain of {commands:,} [{pair + 1}/{pairs}]: {told}", flush=True)
+    for kind, values in ratios.items():
         print(
-            f"drain of {commands:,} [{pair + 1}/{pairs}]: without a batch {plain:,.0f}/s, "
-            f"in one batch {batch:,.0f}/s, ratio {ratios[-1]:.2f}",
-            flush=True,
+            f"{kind} / {kinds[0]}: {statistics.median(values):.2f} "
+            f"({min(values):.2f} to {max(values):.2f})"
         )
-    print(f"ratio: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    if rows:
-        await load(dsn, rows)
 
 
 def main() -> None:
@@ -135,6 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batches", description=__doc__)
     parser.add_argument("--commands", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--deltas", action="store_true", help="compare append-only counters too")
     parser.add_argument("--load", type=int, default=0, metavar="ROWS")
     parser.add_argument("--as-loader", nargs=3, metavar=("DSN", "SOURCE", "BATCH_ID"))
     arguments = parser.parse_args()
@@ -143,8 +188,12 @@ def main() -> None:
         return
     with ExitStack() as stack:
         folder = Path(tempfile.gettempdir()) / f"commandbus-bench-{os.getuid()}"
-        dsn = stack.enter_context(EmbeddedPostgres(folder)).dsn
-        asyncio.run(run(dsn, arguments.commands, arguments.pairs, arguments.load))
+        server = stack.enter_context(EmbeddedPostgres(folder))
+        kinds = ["none", "one row"] + ["deltas"] * arguments.deltas
+        if arguments.pairs:
+            asyncio.run(compare(server, arguments.commands, arguments.pairs, kinds))
+        if arguments.load:
+            asyncio.run(load(server.dsn, arguments.load))
 
 
 if __name__ == "__main__":
