@@ -112,13 +112,23 @@ class Queues:
         return sent
 
     def read(self, queue: str, vt: int, qty: int = 1) -> list[StoredMessage]:
-        source = self.get(queue)
+        """Lease the oldest visible messages."""
         now = self.clock.now()
-        visible = [m for m in source.messages.values() if m.vt <= now][:qty]
-        leased = [
-            replace(m, read_ct=m.read_ct + 1, vt=now + timedelta(seconds=vt)) for m in visible
-        ]
-        source.messages.update((m.msg_id, m) for m in leased)
+        return self._lease(
+            queue, vt, [m for m in self.get(queue).messages.values() if m.vt <= now][:qty]
+        )
+
+    def read_due(self, queue: str, vt: int, qty: int) -> list[StoredMessage]:
+        """Lease the messages that have been due for longest, as the SQL function read_messages."""
+        now = self.clock.now()
+        due = [m for m in self.get(queue).messages.values() if m.vt <= now]
+        chosen = sorted(due, key=lambda m: (m.vt, m.msg_id))[:qty]
+        return self._lease(queue, vt, sorted(chosen, key=lambda m: m.msg_id))
+
+    def _lease(self, queue: str, vt: int, messages: list[StoredMessage]) -> list[StoredMessage]:
+        until = self.clock.now() + timedelta(seconds=vt)
+        leased = [replace(m, read_ct=m.read_ct + 1, vt=until) for m in messages]
+        self.get(queue).messages.update((m.msg_id, m) for m in leased)
         return leased
 
     def delete(self, queue: str, msg_ids: Iterable[int]) -> list[int]:

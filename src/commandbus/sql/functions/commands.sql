@@ -204,22 +204,19 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-    v_queue    text := commandbus.physical_queue(p_domain || '.commands');
-    v_now      timestamptz;
+    v_now      timestamptz := clock_timestamp();
     v_msg_ids  bigint[];
     v_messages jsonb[];
     v_ids      uuid[];
     v_leased   int;
 begin
-    -- PGMQ's record gains columns between releases: by name, never by position.
     select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
       into v_msg_ids, v_messages
-      from pgmq.read(v_queue, p_vt, p_quantity) r;
+      from commandbus.read_messages(p_domain || '.commands', v_now, p_vt, p_quantity) r;
     if v_msg_ids is null then
         return;
     end if;
     v_ids := commandbus.command_ids_of(v_messages);
-    v_now := clock_timestamp();
 
     return query
     with item as materialized (

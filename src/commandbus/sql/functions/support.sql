@@ -44,9 +44,31 @@ begin
             using errcode = 'CB005', hint = 'use <domain>.<suffix>, at most 47 characters in all';
     end if;
     perform pgmq.create(v_physical);
+    -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
+    execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
+    execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
+                   'q_' || v_physical);
     execute format(
         'alter table pgmq.%I set (autovacuum_vacuum_scale_factor = 0.01,'
         ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
+end $$;
+
+-- Leases the messages that have been due for longest. In the order of vt, not of msg_id as pgmq.read
+-- does: there a read steps over every message that backs off before it finds one that is due, and
+-- after an outage those are a hundred thousand at the head of the queue (docs/adr/0019). p_now is a
+-- parameter, because clock_timestamp() could not be looked up in an index.
+create or replace function commandbus.read_messages(
+    p_queue text, p_now timestamptz, p_vt int, p_quantity int
+) returns table (msg_id bigint, message jsonb)
+language plpgsql as $$
+begin
+    return query execute format(
+        'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+        ' where m.ctid = any(array('
+        '     select q.ctid from pgmq.%1$I q where q.vt <= $1'
+        '      order by q.vt, q.msg_id limit $3 for update skip locked))'
+        ' returning m.msg_id, m.message',
+        'q_' || commandbus.physical_queue(p_queue)) using p_now, p_vt, p_quantity;
 end $$;
 
 create or replace function commandbus.ensure_domain(p_domain text) returns void

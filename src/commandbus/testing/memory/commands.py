@@ -56,7 +56,7 @@ def receive_commands(
     """Lease up to so many commands, oldest first; what must not run is turned away."""
     deliveries = [
         _delivery(message.msg_id, message.message)
-        for message in state.queues.read(commands_queue(domain), vt_seconds, quantity)
+        for message in state.queues.read_due(commands_queue(domain), vt_seconds, quantity)
     ]
     now = state.clock.now()
     leases: list[Lease] = []
