@@ -81,10 +81,6 @@ class Searching:
         following = None if found.next_id is None else _cursor_of([found.next_id], bound)
         return AuditPage(found.events, following, found.searched_to)
 
-    def audit_cursor(self, criteria: AuditSearch, after: AuditEvent) -> str:
-        """The cursor that goes on after an event, in the order of writing."""
-        return _cursor_of([after.audit_id], (criteria, False))
-
 
 def _check_commands(criteria: CommandSearch) -> None:
     if criteria.domain is not None:
