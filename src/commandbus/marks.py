@@ -114,7 +114,10 @@ def _required(payload_type: type) -> set[str]:
             and spec.default is dataclasses.MISSING
             and spec.default_factory is dataclasses.MISSING
         }
-    return set(getattr(payload_type, "__required_keys__", ()))
+    # `NotRequired` in a postponed annotation is not yet known to the class itself.
+    hints = get_type_hints(payload_type, include_extras=True)
+    listed: frozenset[str] = getattr(payload_type, "__required_keys__", frozenset())
+    return {name for name in listed if get_origin(hints[name]) is not NotRequired}
 
 
 def _is_model(kind: Any) -> bool:
