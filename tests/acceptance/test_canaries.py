@@ -122,7 +122,8 @@ async def go_every_way(bus: CommandBus, canaries: Canaries) -> list[UUID]:
                 raise PermanentCommandError(f"token={canaries.header}", text)
             case "result":
                 return {f"password={canaries.header}": object()}
-        return None
+            case _:
+                return None
 
     @bus.handler("bank", "Fail", retry_policy=RetryPolicy(1, (), (), "fail"), payload_type=Payment)
     def fail(command: Command, ctx: HandlerContext) -> Any:

@@ -68,7 +68,7 @@ async def test_commands_are_found_by_each_criterion(world: World, store: Store) 
     assert await search(store, command_id=uuid4()) == []
     assert await search(store, error_code="BANK_DOWN") == [b, a]
     assert await search(store, error_code="OTHER") == []
-    parked_only = {"status": CommandStatus.IN_TROUBLESHOOTING_QUEUE}
+    parked_only: dict[str, Any] = {"status": CommandStatus.IN_TROUBLESHOOTING_QUEUE}
     assert await search(store, error_code="BANK_DOWN", **parked_only) == [a]
     assert await search(store, error_code="OTHER", **parked_only) == []
     assert await search(store, batch_id=batch_id, **parked_only) == [a]
@@ -146,7 +146,7 @@ async def test_a_search_goes_on_while_commands_are_sent(world: World, store: Sto
 async def test_events_are_found_by_each_criterion(world: World, store: Store) -> None:
     command = new()
     batch_id = await world.create_batch(command)
-    mine = {"batch_id": batch_id}
+    mine: dict[str, Any] = {"batch_id": batch_id}
     [lease] = await world.receive(worker="w7")
     await world.settle(done(lease))
 
@@ -187,7 +187,7 @@ async def test_pages_of_the_audit_hold_everything_once(
     batch_id = await world.create_batch(command)
     [lease] = await world.receive()
     await world.settle(parked(lease))
-    criteria = {by: command.command_id if by == "command_id" else batch_id}
+    criteria: dict[str, Any] = {by: command.command_id if by == "command_id" else batch_id}
     whole = await events(store, newest_first=newest_first, **criteria)
 
     pages: list[AuditEvent] = []

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -259,6 +260,10 @@ def test_audit_of_a_batch_has_its_commands_too(run: Run, dsn: str) -> None:
     assert sorted(kinds) == ["BATCH_COMPLETED", "CANCELED", "SENT"]
 
 
+def _is_in(part: str, lines: list[str]) -> bool:
+    return any(part in line for line in lines)
+
+
 @pytest.mark.parametrize("as_json", [True, False])
 def test_audit_follows_what_happens(
     run: Run, dsn: str, parked: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
@@ -288,8 +293,8 @@ def test_audit_follows_what_happens(
         await until(lambda: len(seen) == 2, "the latest two events")
         async with CommandBus.connect(dsn) as bus:
             for n in range(3):
-                await bus.note("shop", parked, f"note {n}")  # type: ignore[arg-type]
-                await until(lambda n=n: any(f"note {n}" in line for line in seen), "the note")
+                await bus.note("shop", UUID(parked), f"note {n}")
+                await until(partial(_is_in, f"note {n}", seen), "the note")
 
     try:
         asyncio.run(act())

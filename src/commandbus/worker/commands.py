@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from commandbus.errors import InvalidPayloadError
 from commandbus.handler import HandlerEntry
 from commandbus.models import Command, Failure, Lease, Outcome, OutcomeKind, ParkReason
 from commandbus.payload import decode_payload
@@ -38,10 +37,7 @@ def failure_of(
     lease: Lease, entry: HandlerEntry, error: BaseException, policy: RetryPolicy
 ) -> Failure:
     """What is stored of a failed attempt. A handler may repeat parts of its payload in an error:
-    those that are secret are masked there.
+    those that are secret are masked there. The payload was decoded once before, for the handler.
     """
-    try:
-        secrets = secret_values(decode_payload(lease.payload), entry.secret_keys)
-    except InvalidPayloadError:
-        secrets = ()
+    secrets = secret_values(decode_payload(lease.payload), entry.secret_keys)
     return describe_failure(error, policy, marked=entry.secret_keys, secrets=secrets)

@@ -214,7 +214,10 @@ begin
          order by case when p_is_newest_first then -a.audit_id else a.audit_id end limit p_limit;
         return;
     end if;
-    v_low := coalesce(commandbus.audit_id_at(p_since - c_slack), 0);
+    -- Nothing was written of a batch before it was there.
+    v_low := coalesce(commandbus.audit_id_at(greatest(p_since, (
+        select b.created_at from commandbus.command_bus_batch b
+         where b.batch_id = p_batch_id)) - c_slack), 0);
     v_high := coalesce(commandbus.audit_id_at(p_until + c_slack), 9223372036854775807);
     if p_is_newest_first then
         v_high := least(v_high, p_from_id - 1);
