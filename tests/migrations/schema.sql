@@ -308,7 +308,7 @@ function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) 
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 35621b7eb49b94143efa75127c8b8ae4
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 224edee2997f6a72d9615d98a4d89f70
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2978857442a623772deba12bdbe79a0b
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
