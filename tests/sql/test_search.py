@@ -20,6 +20,9 @@ from tests.sql.helpers import DOMAIN, Session
 if TYPE_CHECKING:
     from tests.conftest import Server
 
+# One process fills the table for all of them.
+pytestmark = pytest.mark.xdist_group("search")
+
 #: Commands in the table; each has three events in the audit. SEARCH_ROWS=10000000 is the issue's.
 ROWS = int(os.environ.get("SEARCH_ROWS", "40000"))
 #: Rows that a search may look at here before it says how far it came.
