@@ -20,6 +20,7 @@ from psycopg_pool import AsyncConnectionPool
 from commandbus import CommandBus, Settings
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.wiring import migrate_database
+from tests.canaries import assert_log_is_clean
 
 #: A test may wait so long for a condition before it fails, in seconds; it never waits so long
 #: for something that does happen.
@@ -63,6 +64,7 @@ def server() -> Iterator[Server]:
     )
     embedded.start()
     yield Server(embedded)
+    assert_log_is_clean(folder / "server.log")
     embedded.stop()
     if not (folder / "cluster" / "postmaster.pid").exists():  # nobody else uses it
         shutil.rmtree(folder, ignore_errors=True)

@@ -39,6 +39,7 @@ from commandbus.errors import (
 )
 from commandbus.handler import HandlerContext
 from commandbus.loads import LoadMetadata, LoadProgress, LoadResult, LoadStart, LoadStatus
+from commandbus.marks import Secret
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -56,6 +57,7 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.naming import INBOX, NO_REPLY
+from commandbus.ops.search import AuditPage, CommandPage
 from commandbus.pgmq.remote import RemoteQueue
 from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
@@ -67,6 +69,7 @@ __all__ = [
     # What comes back
     "AuditEvent",
     "AuditEventType",
+    "AuditPage",
     "BatchCommand",
     "BatchCompletionCallback",
     "BatchMetadata",
@@ -82,6 +85,7 @@ __all__ = [
     "CommandBusError",
     "CommandMetadata",
     "CommandNotFoundError",
+    "CommandPage",
     "CommandStatus",
     "DatabaseError",
     "DatabaseUnavailableError",
@@ -122,6 +126,7 @@ __all__ = [
     "SchemaTooNewError",
     "SchemaTooOldError",
     "SchemaVersionError",
+    "Secret",
     "Settings",
     "SourceError",
     "TransientCommandError",

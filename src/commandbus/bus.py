@@ -31,11 +31,12 @@ from commandbus.naming import (
     replies_queue,
 )
 from commandbus.ops.audit import Reading
+from commandbus.ops.search import Searching
 from commandbus.ops.troubleshooting import Troubleshooting
 from commandbus.ops.verbs import OperatorVerbs
 from commandbus.policies import RetryPolicy
 from commandbus.preparing import Preparer, check_batch_command
-from commandbus.redaction import redact_text
+from commandbus.redaction import also_redact, redact_text
 from commandbus.replies import Replies
 from commandbus.settings import Settings, check_number, check_worker_settings
 from commandbus.store.base import Store
@@ -72,10 +73,12 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         self._registry = HandlerRegistry()
         self._workers: set[Worker] = set()
         self._replies = Replies(store)
+        also_redact(self._settings.redact_keys.split(","))
         self._troubleshooting = Troubleshooting(
-            store, max_result_bytes=self._settings.max_payload_bytes
+            store, self._registry, max_bytes=self._settings.max_payload_bytes
         )
         self._reading = Reading(store)
+        self._searching = Searching(store)
         self._completions = Completions(store, self._replies.listener)
         self._batches = Batches(store, self._preparer, self._settings, self._completions)
         self._coordination = Coordination(store, self._batches, self._settings)
@@ -225,15 +228,22 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         *,
         retry_policy: RetryPolicy | None = None,
         transactional: bool = False,
+        payload_type: type | None = None,
     ) -> None:
         """Register a handler for a command type.
 
         `async def` handlers run on the event loop, `def` handlers in threads. With
         `transactional=True` what the handler writes on `ctx.conn` and the completion of the command
-        are one commit.
+        are one commit. `payload_type` (a dataclass, a TypedDict or a pydantic model) says which
+        fields are secret, and what an operator's edited payload must look like.
         """
         self._registry.register(
-            domain, command_type, handler, retry_policy=retry_policy, transactional=transactional
+            domain,
+            command_type,
+            handler,
+            retry_policy=retry_policy,
+            transactional=transactional,
+            payload_type=payload_type,
         )
 
     def handler(
@@ -243,6 +253,7 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         *,
         retry_policy: RetryPolicy | None = None,
         transactional: bool = False,
+        payload_type: type | None = None,
     ) -> Callable[[AnyHandler], AnyHandler]:
         """Register the decorated function."""
 
@@ -253,6 +264,7 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
                 function,
                 retry_policy=retry_policy,
                 transactional=transactional,
+                payload_type=payload_type,
             )
             return function
 

@@ -14,6 +14,7 @@ from commandbus.errors import (
     InvalidOperationError,
     InvalidSettingError,
 )
+from commandbus.marks import check_payload_type, secret_keys
 from commandbus.models import Command, Lease, OutgoingCommands
 from commandbus.naming import check_command_type, check_domain
 from commandbus.policies import RetryPolicy
@@ -33,6 +34,9 @@ class HandlerEntry:
     retry_policy: RetryPolicy | None
     is_transactional: bool
     is_async: bool
+    payload_type: type | None = None
+    #: Keys of the payload that its type marks as secret.
+    secret_keys: frozenset[str] = frozenset()
 
 
 class HandlerRegistry:
@@ -49,6 +53,7 @@ class HandlerRegistry:
         *,
         retry_policy: RetryPolicy | None = None,
         transactional: bool = False,
+        payload_type: type | None = None,
     ) -> None:
         """Add a handler; a second one for the same type is an error."""
         check_domain(domain)
@@ -71,9 +76,30 @@ class HandlerRegistry:
                 f"{domain}/{command_type}: a transactional handler must be `async def`, because "
                 "ctx.conn is an asynchronous connection"
             )
+        if payload_type is not None:
+            check_payload_type(payload_type, f"{domain}/{command_type}")
         self._entries[key] = HandlerEntry(
-            domain, command_type, handler, retry_policy, transactional, is_async
+            domain,
+            command_type,
+            handler,
+            retry_policy,
+            transactional,
+            is_async,
+            payload_type,
+            frozenset() if payload_type is None else secret_keys(payload_type),
         )
+
+    def find(self, domain: str, command_type: str) -> HandlerEntry | None:
+        """A handler, or None."""
+        return self._entries.get((domain, command_type))
+
+    def secret_keys(self, domain: str) -> dict[str, frozenset[str]]:
+        """The secret keys of payloads, by command type; only types that have some."""
+        return {
+            entry.command_type: entry.secret_keys
+            for entry in self.of_domain(domain)
+            if entry.secret_keys
+        }
 
     def get(self, domain: str, command_type: str) -> HandlerEntry:
         """Find a handler, or raise HandlerNotFoundError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,16 +104,31 @@ def is_permanent(error: BaseException, policy: RetryPolicy) -> bool:
     return isinstance(error, (PermanentCommandError, *policy.permanent_errors))
 
 
-def describe_failure(error: BaseException, policy: RetryPolicy) -> Failure:
-    """Turn an exception into what is stored of it: class, code, redacted text and details."""
+def describe_failure(
+    error: BaseException,
+    policy: RetryPolicy,
+    *,
+    marked: Collection[str] = (),
+    secrets: Sequence[str] = (),
+) -> Failure:
+    """Turn an exception into what is stored of it: class, code, redacted text and details.
+
+    `marked` are the secret keys of the payload's type, `secrets` its values that must not be shown.
+    """
     code = getattr(error, "code", None)
     message = getattr(error, "message", None)
     details = getattr(error, "details", None)
     return Failure(
         error_type=PERMANENT if is_permanent(error, policy) else TRANSIENT,
-        code=redact_text(str(code if isinstance(code, str) else type(error).__name__), 200),
-        message=redact_text(message if isinstance(message, str) else text_of(error)),
-        details=redact_details(details) if isinstance(details, dict) else None,
+        code=redact_text(
+            str(code if isinstance(code, str) else type(error).__name__), 200, secrets=secrets
+        ),
+        message=redact_text(
+            message if isinstance(message, str) else text_of(error), secrets=secrets
+        ),
+        details=redact_details(details, marked=marked, secrets=secrets)
+        if isinstance(details, dict)
+        else None,
     )
 
 

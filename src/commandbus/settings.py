@@ -56,6 +56,9 @@ class Settings:
     shutdown_grace_seconds: float = 30.0
     #: A handler that runs longer loses its lease: a hung one is not held for ever.
     lease_deadline_seconds: float = 3_600.0
+    #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
+    #: that contains one of the names is meant too.
+    redact_keys: str = ""
     #: Connections of the pool that `connect` builds for callers.
     pool_size: int = 10
     #: How long to wait for a connection.
@@ -80,6 +83,10 @@ class Settings:
         _check_range(self, "pool_size", 1, 1_000)
         _check_range(self, "connect_timeout_seconds", 0.1, 600)
         _check_range(self, "statement_timeout_seconds", 0.1, 3_600)
+        if not isinstance(self.redact_keys, str):
+            raise InvalidSettingError(
+                f"redact_keys is {self.redact_keys!r}; use names separated by commas"
+            )
         if not _SCHEMA.match(str(self.schema)):
             raise InvalidSettingError(
                 f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, not pgmq or pg_*"

@@ -298,7 +298,8 @@ def test_list_filters_and_sums_up(run: Any, dsn: str) -> None:
 
 def test_an_empty_list_says_so(run: Any) -> None:
     assert run("list").stdout == "No commands.\n"
-    assert json.loads(run("list", "--json").stdout) == {"commands": []}
+    empty: dict[str, Any] = {"commands": [], "next_cursor": None, "searched_back_to": None}
+    assert json.loads(run("list", "--json").stdout) == empty
 
 
 def test_a_status_that_does_not_exist_is_refused(run: Any) -> None:

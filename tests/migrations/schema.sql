@@ -95,6 +95,7 @@ table commandbus.command_bus_command
     CREATE INDEX idx_command_batch_id ON commandbus.command_bus_command USING btree (batch_id, sequence_no) WHERE (batch_id IS NOT NULL)
     CREATE INDEX idx_command_dispatch ON commandbus.command_bus_command USING btree (batch_id, dispatch_status, sequence_no) WHERE (dispatch_status <> 'queued'::text)
     CREATE INDEX idx_command_pending_retry ON commandbus.command_bus_command USING btree (domain, created_at) WHERE (dispatch_status = ANY (ARRAY['pending_retry'::text, 'pending_queue'::text]))
+    CREATE INDEX ix_command_bus_command_correlation ON commandbus.command_bus_command USING btree (correlation_id)
     CREATE INDEX ix_command_bus_command_created ON commandbus.command_bus_command USING btree (created_at)
     CREATE INDEX ix_command_bus_command_updated ON commandbus.command_bus_command USING brin (updated_at)
     CREATE UNIQUE INDEX uq_command_bus_command_domain_cmdid ON commandbus.command_bus_command USING btree (domain, command_id)
@@ -187,6 +188,13 @@ table commandbus.command_bus_reply_inbox
     constraint command_bus_reply_inbox_pkey PRIMARY KEY (domain, command_id)
     CREATE UNIQUE INDEX command_bus_reply_inbox_pkey ON commandbus.command_bus_reply_inbox USING btree (domain, command_id)
 
+table commandbus.command_bus_secret_key
+    domain text not null
+    command_type text not null
+    key text not null
+    constraint pk_secret_key PRIMARY KEY (domain, command_type, key)
+    CREATE UNIQUE INDEX pk_secret_key ON commandbus.command_bus_secret_key USING btree (domain, command_type, key)
+
 table commandbus.command_bus_setting
     name text not null
     value text not null
@@ -202,6 +210,7 @@ table commandbus.command_bus_troubleshooting
     parked_at timestamp with time zone not null
     constraint pk_troubleshooting PRIMARY KEY (domain, command_id)
     constraint valid_reason CHECK ((reason = ANY (ARRAY['PERMANENT'::text, 'EXHAUSTED'::text])))
+    CREATE INDEX ix_troubleshooting_newest ON commandbus.command_bus_troubleshooting USING btree (parked_at, command_id)
     CREATE INDEX ix_troubleshooting_parked ON commandbus.command_bus_troubleshooting USING btree (domain, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_type ON commandbus.command_bus_troubleshooting USING btree (domain, command_type, parked_at)
     CREATE UNIQUE INDEX pk_troubleshooting ON commandbus.command_bus_troubleshooting USING btree (domain, command_id)
@@ -225,14 +234,18 @@ relation v v_batch_success_rate
 relation v v_pending_retry
 relation v v_queue_lag
 
+function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, body 47f0840075cf4e1c484e05f51ab42682
+function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
+    plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
     plpgsql, volatile, body 06b85620ca64f75aecf3f27f44cec298
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, body cf743ec6e395125827f06dfdb2dedf9b
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, body 9a0c8aed5e0c9583bfb5e9753592fc1a
+    plpgsql, volatile, body 0484ba2d62b0470ca8ef73b977b93b6b
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
 function commandbus.check_domain(p_domain text) returns void
@@ -255,6 +268,8 @@ function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands json
     plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
 function commandbus.create_held_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 941354bb04a246f3aa60b44700f0a0e9
+function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
+    sql, volatile, body 15a2948c499ca7e80c5bed8af396e8eb
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
     plpgsql, volatile, body b9f2333532b291827d06704172047587
 function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
@@ -295,6 +310,8 @@ function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) 
     plpgsql, volatile, body d964df021a4668f4a96dd938897f42ce
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 224edee2997f6a72d9615d98a4d89f70
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2978857442a623772deba12bdbe79a0b
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
@@ -317,8 +334,8 @@ function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reaso
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body f9d91441d0607fc548b0d30b2db4b627
-function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, body 8956b64f98d4ded4f2a9af6846566564
+function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
+    plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d96789bd1f00ebbd2a8e3906dbf6bf75
 function commandbus.physical_queue(p_queue text) returns text
@@ -343,6 +360,8 @@ function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
 function commandbus.refuse_audit_change() returns trigger
     plpgsql, volatile, body b6f7b2b80628b92f0dfab92e91940564
+function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
+    plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
@@ -351,8 +370,8 @@ function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 24a68e90c3ba6549edf315ac7e5e3757
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
-function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean) returns SETOF uuid
-    plpgsql, volatile, body c635e8711530b1c1ca7102e2099a7209
+function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
+    plpgsql, volatile, body e26fbd798bc145253e9531aaa493a1b0
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
     plpgsql, volatile, body ed8d43eaac40e2f1f57a6f45ada0efa5
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -361,6 +380,12 @@ function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
     plpgsql, volatile, body f2777ffbf3c19006800c13e38b8c9026
+function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body d84beee57943142a6fa114f62f094ad1
+function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 471b86d874e532cddf42889f5318c8f5
+function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body c4d4733ed9929063c2828ebab6788503
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer

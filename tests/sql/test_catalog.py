@@ -64,6 +64,8 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     ):
         parked = await db.put("IN_TROUBLESHOOTING_QUEUE")
         await db.rows(f"select commandbus.{verb}", db.domain, [parked.command_id])
+    noted = await db.put("PENDING")
+    await db.rows("select commandbus.add_note(%s, %s, 'x')", db.domain, noted.command_id)
     held = await db.put("IN_PROGRESS")
     await db.settle("release", held.item())
     (held, *_) = await db.receive()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from commandbus import redaction
 from commandbus.redaction import (
     MASK,
+    MAX_DETAILS,
     MAX_ERROR_TEXT,
     SENSITIVE_KEYS,
+    also_redact,
     is_sensitive_key,
     redact_details,
     redact_text,
     redact_value,
+    secret_values,
 )
 
 CANARY = "cAnArY-19"
@@ -44,6 +49,15 @@ LEAKS = [
     f"cb_ab12_{CANARY} was refused",
     f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n-----END RSA PRIVATE KEY-----",
     f"-----BEGIN PRIVATE KEY-----\n{CANARY} and never ended",
+    f"Authorization: Digest {CANARY}",
+    f'{{"Authorization": "AWS4 {CANARY}, x={CANARY}"}}',
+    f"Proxy-Authorization: Negotiate a {CANARY}",
+    f"Set-Cookie: a=1; b={CANARY}; Path=/",
+    f"X-Api-Key: {CANARY}",
+    f"private-key={CANARY}",
+    f"eyJhbGciOiJIUzI1NiJ9.{CANARY}.c2lnbmF0dXJl",
+    f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{CANARY} expired",
+    f"passphrase: {CANARY}",
 ]
 
 
@@ -94,8 +108,12 @@ def test_a_text_becomes_storable() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a.", "a-", "token", "a://a:", "password ", "cb_a", "-----BEGIN ", "x", "=:"]
-)
+    "piece",
+    [
+        "a.", "a-", "token", "a://a:", "password ", "cb_a", "-----BEGIN ", "x", "=:",
+        "eyJaaaaaa.", "cookie:", "authorization:'",
+    ],
+)  # fmt: skip
 def test_a_long_text_is_redacted_in_time_that_grows_with_its_length_only(piece: str) -> None:
     # A regular expression that backtracks would need minutes for this.
     started = time.process_time()
@@ -149,3 +167,77 @@ def test_a_value_that_contains_itself_ends() -> None:
 def test_details_are_always_a_dict() -> None:
     assert redact_details({"token": CANARY, "a": 1}) == {"token": MASK, "a": 1}
     assert redact_details({}) == {}
+
+
+# -- what is declared by settings and by marks
+
+
+@pytest.fixture
+def own_keys() -> Iterator[None]:
+    before = redaction._rules
+    also_redact(["Club-Card", " ", "password"])
+    yield
+    redaction._rules = before
+
+
+def test_keys_of_ones_own_are_masked_in_values_and_in_texts(own_keys: None) -> None:
+    value = {"my_club_card_no": CANARY, "nested": {"CLUB-CARD": CANARY}, "club": "x"}
+    assert CANARY not in str(redact_value(value))
+    assert redact_value(value)["club"] == "x"
+    assert CANARY not in redact_text(f"club card: {CANARY}, club-card={CANARY} clubcard={CANARY}")
+    also_redact(["club_card"])
+    assert redaction._rules.names.count("club_card") == 1
+
+
+def test_marked_keys_must_match_as_a_whole() -> None:
+    value = {"Pin": CANARY, "spinning": "x", "deep": [{"pin": CANARY}]}
+    redacted = redact_value(value, marked={"pin"})
+    assert redacted == {"Pin": MASK, "spinning": "x", "deep": [{"pin": MASK}]}
+
+
+def test_the_values_of_secrets_are_masked_wherever_they_are_repeated() -> None:
+    data = {"password": f"{CANARY}-long", "list": [{"token": [CANARY, 123456, True, None, "abc"]}]}
+    secrets = secret_values(data)
+    assert secrets == (f"{CANARY}-long", CANARY, "123456")  # the longest first, none too short
+    assert redact_text(f"no {CANARY}-long or {CANARY} or 123456", secrets=secrets) == (
+        f"no {MASK} or {MASK} or {MASK}"
+    )
+    assert CANARY not in str(redact_details({"why": f"{CANARY}!", CANARY: 1}, secrets=secrets))
+
+
+def test_marked_values_are_secrets_too_and_others_are_not() -> None:
+    data = {"account": {"iban": CANARY, "bank": "ordinary"}, "deep": {}}
+    assert secret_values(data, {"iban"}) == (CANARY,)
+    assert set(secret_values(data, {"account"})) == {"ordinary", CANARY}
+    below: Any = data["deep"]
+    for _ in range(20):
+        below["x"] = {}
+        below = below["x"]
+    below["password"] = CANARY  # deeper than anything that is shown
+    assert secret_values(data) == ()
+
+
+# -- how much is kept
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {f"k{n}": "x" * 300 for n in range(10_000)},
+        {"list": ["y" * 300] * 10_000},
+        {"list": list(range(100_000))},
+        {"a": {"b": {"c": [{"d": "z" * 10_000}] * 500}}},
+        {"k" * 100_000: 1, "v": "v" * 100_000},
+    ],
+)
+def test_details_are_bounded_and_still_json(details: dict[str, Any]) -> None:
+    redacted = redact_details(details)
+    text = json.dumps(redacted, ensure_ascii=False)
+    assert json.loads(text) == redacted
+    assert len(text) < 2 * MAX_DETAILS
+    assert "…" in text
+
+
+def test_details_that_are_not_too_much_are_kept_whole() -> None:
+    details = {"shelf": 3, "tried": ["a", None, 1.5], "more": {"x": True}}
+    assert redact_details(details) == details

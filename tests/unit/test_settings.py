@@ -55,6 +55,11 @@ def test_a_number_is_refused_when_it_is_negative_or_absurd(name: str) -> None:
             make(**{name: value})
 
 
+def test_names_of_keys_are_one_text() -> None:
+    with pytest.raises(InvalidSettingError, match="separated by commas"):
+        make(redact_keys=["iban"])
+
+
 @pytest.mark.parametrize("name", WHOLE_NUMBERS)
 def test_a_count_is_refused_when_it_is_not_whole(name: str) -> None:
     with pytest.raises(InvalidSettingError, match=f"{name} is 2.5; use a whole number"):
@@ -130,6 +135,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         "command_id_scope": "global", "poll_max_seconds": "0.5", "max_prefetch": "7",
         "shutdown_grace_seconds": "1.5", "lease_deadline_seconds": "60", "pool_size": "3",
         "connect_timeout_seconds": "2", "statement_timeout_seconds": "9",
+        "redact_keys": "iban,tax_no",
     }  # fmt: skip
     assert set(texts) == {spec.name for spec in fields(Settings)}
     environ = {f"COMMANDBUS_{name.upper()}": text for name, text in texts.items()}
@@ -140,7 +146,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         max_batch_size=20, bulk_threshold=5, queue_batch_size=30, max_queue_attempts=4,
         dispatch_grace_seconds=1.5, maintenance=False, maintenance_interval_seconds=2.5,
         max_prefetch=7, shutdown_grace_seconds=1.5, lease_deadline_seconds=60.0, pool_size=3,
-        connect_timeout_seconds=2.0, statement_timeout_seconds=9.0,
+        connect_timeout_seconds=2.0, statement_timeout_seconds=9.0, redact_keys="iban,tax_no",
     )  # fmt: skip
     for spec in fields(Settings):
         assert type(getattr(read, spec.name)) is type(spec.default)

@@ -1,4 +1,4 @@
-"""`send`, `show` and `list`: one command, its life, and the commands there are."""
+"""`send`: one command, and its reply."""
 
 from __future__ import annotations
 
@@ -12,34 +12,23 @@ import typer
 
 from commandbus.cli.options import (
     AsJson,
-    CommandId,
     DataDir,
-    DomainFilter,
-    DomainOfId,
     Dsn,
     Place,
     Session,
-    TypeFilter,
     open_session,
     parse_json,
 )
 from commandbus.cli.output import (
-    Column,
     ExitCode,
-    jsonable,
-    moment,
     print_error,
     print_json,
-    print_table,
     say,
-    styled_status,
     text_of,
 )
-from commandbus.cli.timeline import print_command, timeline_document
-from commandbus.errors import CommandNotFoundError, InvalidInputError
+from commandbus.errors import InvalidInputError
 from commandbus.models import CommandStatus, Reply, ReplyOutcome
 from commandbus.naming import INBOX, check_uuid
-from commandbus.redaction import redact_value
 from commandbus.replies import Replies
 
 #: Seconds between two looks whether a command that `send --wait` waits for was parked.
@@ -47,11 +36,8 @@ PARKED_POLL_SECONDS = 0.25
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    panel = "Send and look"
-    app.command("send", rich_help_panel=panel)(send)
-    app.command("show", rich_help_panel=panel)(show)
-    app.command("list", rich_help_panel=panel)(list_commands)
+    """Register the command."""
+    app.command("send", rich_help_panel="Send and look")(send)
 
 
 # -- send
@@ -101,7 +87,7 @@ def send(  # noqa: PLR0913  (each is an option)
         raise InvalidInputError("--wait takes the reply itself; leave out --reply-to")
     if wait is not None and not 0 < wait <= 86_400:
         raise InvalidInputError(f"--wait is {wait:g}; use seconds from 0 to 86,400")
-    payload = _read_payload(data, data_file)
+    payload = read_payload(data, data_file)
     wanted = uuid4() if command_id is None else check_uuid(command_id, "--id")
     correlation = None if correlation_id is None else check_uuid(correlation_id, "--correlation-id")
 
@@ -132,7 +118,8 @@ def send(  # noqa: PLR0913  (each is an option)
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _read_payload(data: str | None, data_file: Path | None) -> Any:
+def read_payload(data: str | None, data_file: Path | None) -> Any:
+    """The payload that was given, in whichever way."""
     if data is not None and data_file is not None:
         raise InvalidInputError("--data and --data-file are two payloads; use one of them")
     if data == "-" or data_file == Path("-"):
@@ -170,126 +157,3 @@ def _print_reply(reply: Reply) -> None:
     say(f"[{colour}]{reply.outcome}[/]{text_of(error) if error else ''}")
     if reply.data is not None:
         print_json(reply.data)
-
-
-# -- show
-
-
-def show(
-    command_id: CommandId,
-    *,
-    domain: DomainOfId = None,
-    payload: Annotated[
-        bool, typer.Option("--payload", help="Show the payload too, secrets masked.")
-    ] = False,
-    show_secrets: Annotated[
-        bool, typer.Option("--show-secrets", help="Do not mask the payload.")
-    ] = False,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Show the life of a command: every step, who took it, and how long it took."""
-    place = Place(dsn, data_dir)
-
-    async def work() -> dict[str, Any]:
-        async with open_session(place) as session:
-            where, wanted = await session.find(command_id, domain)
-            command = await session.bus.get_command(where, wanted)
-            if command is None:
-                raise CommandNotFoundError(where, wanted)
-            events = await session.bus.get_audit_trail(wanted, where)
-            document = timeline_document(command, events)
-            if payload:
-                text = await session.store.get_payload(where, wanted)
-                data = None if text is None else parse_json(text, "the payload")
-                document["payload"] = data if show_secrets else redact_value(data)
-            return document
-
-    document = asyncio.run(work())
-    if as_json:
-        print_json(document)
-    else:
-        print_command(document)
-
-
-# -- list
-
-
-def list_commands(
-    *,
-    domain: DomainFilter = None,
-    command_type: TypeFilter = None,
-    status: Annotated[
-        str | None, typer.Option("--status", "-s", help="Only this status, for example PENDING.")
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 20,
-    summary: Annotated[
-        bool, typer.Option("--summary", help="Count by domain and status too; reads every row.")
-    ] = False,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
-    """List commands, newest first."""
-    place = Place(dsn, data_dir)
-    wanted_status = None if status is None else status.upper()
-
-    async def work() -> dict[str, Any]:
-        async with open_session(place) as session:
-            found = await session.bus.query_commands(
-                domain=domain, command_type=command_type, status=wanted_status, limit=limit
-            )
-            document: dict[str, Any] = {"commands": found}
-            if summary:
-                counts = await session.store.count_by_status(domain)
-                document["summary"] = [
-                    {"domain": where, "status": state, "count": count}
-                    for (where, state), count in sorted(counts.items())
-                ]
-            return document
-
-    document = asyncio.run(work())
-    if as_json:
-        print_json(document)
-        return
-    _print_listing(document["commands"])
-    if summary:
-        say()
-        _print_summary(jsonable(document["summary"]))
-
-
-def _print_listing(found: list[Any]) -> None:
-    if not found:
-        say("No commands.")
-        return
-    print_table(
-        [
-            Column("ID"),
-            Column("DOMAIN"),
-            Column("TYPE"),
-            Column("STATUS"),
-            Column("ATTEMPTS", is_number=True),
-            Column("SENT"),
-            Column("LAST ERROR", may_fold=True),
-        ],
-        [
-            [
-                str(command.command_id),
-                command.domain,
-                command.command_type,
-                styled_status(command.status),
-                f"{command.attempts}/{command.max_attempts}",
-                moment(command.created_at),
-                text_of(command.last_error_code),
-            ]
-            for command in found
-        ],
-    )
-
-
-def _print_summary(counts: list[dict[str, Any]]) -> None:
-    print_table(
-        [Column("DOMAIN"), Column("STATUS"), Column("COMMANDS", is_number=True)],
-        [[row["domain"], styled_status(row["status"]), f"{row['count']:,}"] for row in counts],
-    )

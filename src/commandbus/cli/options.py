@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -143,6 +145,25 @@ def parse_json(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InvalidInputError(f"{what} is not JSON: {error}") from None
+
+
+_AGO = re.compile(r"(\d{1,9})\s*([smhdw])\Z")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_moment(text: str, what: str) -> datetime:
+    """A moment that somebody typed: ISO 8601, local unless it says its zone, or how long ago."""
+    if ago := _AGO.match(text.strip()):
+        try:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except OverflowError:
+            raise InvalidInputError(f"{what} is {text!r}, which is before all times") from None
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError):
+        raise InvalidInputError(
+            f"{what} is {text!r}; write 2026-05-01T10:00, or how long ago: 90s, 15m, 2h, 3d, 1w"
+        ) from None
 
 
 def actor_or_login(operator: str | None) -> str | None:

@@ -6,7 +6,9 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
+from commandbus.cli.options import Session, parse_json
 from commandbus.cli.output import (
     Column,
     duration,
@@ -18,7 +20,31 @@ from commandbus.cli.output import (
     styled_status,
     text_of,
 )
+from commandbus.errors import CommandNotFoundError
 from commandbus.models import AuditEvent, CommandMetadata
+from commandbus.redaction import redact_value
+
+#: Events of one command that are read.
+MAX_EVENTS = 1_000
+
+
+async def read_timeline(
+    session: Session, domain: str, command_id: UUID, *, payload: bool, masked: bool
+) -> dict[str, Any]:
+    """The life of a command as a document, with its payload only if that is asked for."""
+    command = await session.bus.get_command(domain, command_id)
+    if command is None:
+        raise CommandNotFoundError(domain, command_id)
+    events = await session.bus.get_audit_trail(command_id, domain, limit=MAX_EVENTS)
+    document = timeline_document(command, events)
+    if payload:
+        text = await session.store.get_payload(domain, command_id)
+        data = None if text is None else parse_json(text, "the payload")
+        if masked:
+            marked = await session.store.secret_keys(domain, command.command_type)
+            data = redact_value(data, marked=marked)
+        document["payload"] = data
+    return document
 
 
 def timeline_document(command: CommandMetadata, events: Sequence[AuditEvent]) -> dict[str, Any]:
@@ -33,6 +59,8 @@ def timeline_document(command: CommandMetadata, events: Sequence[AuditEvent]) ->
                 "seconds_since_previous": None
                 if before is None
                 else (event.ts - before).total_seconds(),
+                "seconds_since_sent": (event.ts - command.created_at).total_seconds(),
+                "attempt": (event.details or {}).get("attempt"),
                 "actor": event.actor,
                 "details": event.details,
             }
@@ -58,6 +86,8 @@ def print_command(document: dict[str, Any]) -> None:
         ],
         [_row(step) for step in document["events"]],
     )
+    if len(document["events"]) == MAX_EVENTS:
+        say(f"These are the first {MAX_EVENTS:,} events; `commandbus audit ID` has the latest.")
     if "payload" in document:
         say()
         _print_payload(document["payload"])
@@ -85,21 +115,38 @@ def _facts(command: CommandMetadata) -> list[tuple[str, str]]:
 
 
 def _row(step: dict[str, Any]) -> list[str]:
-    details = dict(step["details"] or {})
-    attempt = details.pop("attempt", None)
     after = step["seconds_since_previous"]
     return [
-        step["ts"].astimezone().strftime("%H:%M:%S.%f")[:-3],
+        _when(step["ts"]),
         "" if after is None else duration(after),
-        _styled_event(step["event_type"]),
-        "" if attempt is None else str(attempt),
-        text_of(step["actor"]) if step["actor"] else "",
-        text_of(_what(details)) if details else "",
+        *_cells(step["event_type"], step["actor"], step["details"]),
     ]
 
 
+def event_row(event: AuditEvent) -> list[str]:
+    """An event of any command as the cells of a table."""
+    cells = _cells(event.event_type, event.actor, event.details)
+    return [_when(event.ts), str(event.command_id), *cells]
+
+
+def _cells(event_type: str, actor: str | None, details: dict[str, Any] | None) -> list[str]:
+    rest = dict(details or {})
+    attempt = rest.pop("attempt", None)
+    return [
+        _styled_event(event_type),
+        "" if attempt is None else str(attempt),
+        text_of(actor) if actor else "",
+        text_of(_what(rest)) if rest else "",
+    ]
+
+
+def _when(ts: datetime) -> str:
+    """To the millisecond; with the date, unless it is today."""
+    return f"{moment(ts)}.{ts.microsecond // 1000:03}"
+
+
 def _styled_event(name: str) -> str:
-    colours = {"COMPLETED": "green", "FAILED": "red", "LEASE_EXPIRED": "yellow"}
+    colours = {"COMPLETED": "green", "FAILED": "red", "LEASE_EXPIRED": "yellow", "NOTE": "cyan"}
     colour = "red" if name.startswith("MOVED_TO") else colours.get(name)
     return f"[{colour}]{name}[/]" if colour else name
 
@@ -111,12 +158,26 @@ def _what(details: dict[str, Any]) -> str:
         parts.append(f"{details.pop('code', '?')}: {details.pop('message')}")
     if "retry_in_seconds" in details:
         parts.append(f"next try after {details.pop('retry_in_seconds'):g} s")
+    if "text" in details:  # a note
+        parts.append(str(details.pop("text")))
+    if isinstance(details.get("edited"), dict):
+        parts += _edits(details.pop("edited").get("changes") or {})
     details.pop("class", None)
     parts += [
         f"{key} {value if isinstance(value, str | int) else json.dumps(jsonable(value))}"
         for key, value in details.items()
     ]
     return "; ".join(parts)
+
+
+def _edits(changes: dict[str, Any]) -> list[str]:
+    """What an operator changed in the payload, a phrase for each."""
+    phrases = [
+        *(f"{c['path']}: {c['from']} -> {c['to']}" for c in changes.get("changed", ())),
+        *(f"{c['path']} added: {c['to']}" for c in changes.get("added", ())),
+        *(f"{c['path']} removed: {c['from']}" for c in changes.get("removed", ())),
+    ]
+    return [*phrases, f"and {changes['more']} more changes"] if "more" in changes else phrases
 
 
 def _print_payload(payload: Any) -> None:

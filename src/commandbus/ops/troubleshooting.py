@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from commandbus.models import TroubleshootingItem
+import orjson
+
+from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
+from commandbus.handler import HandlerRegistry
+from commandbus.marks import check_fits
+from commandbus.models import CommandStatus, TroubleshootingItem
 from commandbus.naming import (
     check_command_type,
     check_domain,
@@ -13,18 +19,24 @@ from commandbus.naming import (
     check_text,
     check_uuid,
 )
+from commandbus.ops.edits import difference, unmasked
 from commandbus.ops.paging import check_page
-from commandbus.payload import encode_json
+from commandbus.payload import encode_json, encode_payload
 from commandbus.redaction import redact_text
 from commandbus.store.base import Store
+from commandbus.store.searching import Edit
+
+#: Characters of a note.
+MAX_NOTE = 2_000
 
 
 class Troubleshooting:
     """The operator's verbs. Of two at once one wins, the other gets InvalidOperationError."""
 
-    def __init__(self, store: Store, *, max_result_bytes: int) -> None:
+    def __init__(self, store: Store, registry: HandlerRegistry, *, max_bytes: int) -> None:
         self._store = store
-        self._max_result_bytes = max_result_bytes
+        self._registry = registry
+        self._max_bytes = max_bytes
 
     async def list(
         self, domain: str, *, command_type: str | None, limit: int, offset: int
@@ -39,14 +51,69 @@ class Troubleshooting:
         )
 
     async def retry(
-        self, domain: str, command_id: UUID, *, operator: str | None, reset_attempts: bool
+        self,
+        domain: str,
+        command_id: UUID,
+        *,
+        operator: str | None,
+        reset_attempts: bool,
+        payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send the same payload again."""
+        """Send the same payload again, or an edited one."""
+        check_domain(domain)
+        wanted = check_uuid(command_id)
+        actor = check_operator(operator)
+        edit = None if payload is None else await self._edit(domain, wanted, payload)
         await self._store.operator_retry(
-            check_domain(domain),
-            [check_uuid(command_id)],
-            actor=check_operator(operator),
+            domain,
+            [wanted],
+            actor=actor,
             reset_attempts=reset_attempts,
+            edits=None if edit is None else {wanted: edit},
+        )
+
+    async def _edit(self, domain: str, command_id: UUID, payload: Mapping[str, Any]) -> Edit | None:
+        """What the edit changes; None if that is nothing. The row is read before the payload: if
+        somebody retries in between, the store finds that the edit was made from an older message.
+        """
+        encode_payload(payload, max_bytes=self._max_bytes)  # refused before anything is read
+        command = await self._store.get_command(domain, command_id)
+        if command is None:
+            raise CommandNotFoundError(domain, command_id)
+        if command.status is not CommandStatus.IN_TROUBLESHOOTING_QUEUE:
+            raise InvalidOperationError(
+                f"cannot retry command {command_id}: it is {command.status}, and only a command in "
+                "troubleshooting can be"
+            )
+        old = await self._store.get_payload(domain, command_id)
+        if old is None:
+            raise PayloadLostError(
+                f"the payload of command {command_id} is no longer archived; cancel or complete "
+                "it, and send the work again under a new id"
+            )
+        marked = await self.secret_keys(domain, command.command_type)
+        before = orjson.loads(old)
+        after = unmasked(orjson.loads(orjson.dumps(payload)), before, marked)
+        data = encode_payload(after, max_bytes=self._max_bytes)
+        entry = self._registry.find(domain, command.command_type)
+        if entry is not None and entry.payload_type is not None:
+            check_fits(entry.payload_type, after)
+        changes = difference(before, after, marked)
+        return Edit(data, command.msg_id, changes) if changes else None
+
+    async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:
+        """The keys of a payload that are marked as secret, here or by any worker before."""
+        entry = self._registry.find(domain, command_type)
+        known = await self._store.secret_keys(domain, command_type)
+        return known if entry is None else known | entry.secret_keys
+
+    async def note(self, domain: str, command_id: UUID, text: str, *, operator: str | None) -> None:
+        """Put a remark into the audit; the command stays as it is."""
+        await self._store.add_note(
+            check_domain(domain),
+            check_uuid(command_id),
+            text=redact_text(check_text(text, "note"), MAX_NOTE),
+            actor=check_operator(operator),
         )
 
     async def cancel(
@@ -67,6 +134,6 @@ class Troubleshooting:
         await self._store.operator_complete(
             check_domain(domain),
             [check_uuid(command_id)],
-            result=encode_json(result_data, what="result_data", max_bytes=self._max_result_bytes),
+            result=encode_json(result_data, what="result_data", max_bytes=self._max_bytes),
             actor=check_operator(operator),
         )

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -26,19 +24,7 @@ from commandbus.models import (
     QueuedReply,
     TroubleshootingItem,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CommandFilter:
-    """Which commands to list; None means any."""
-
-    domain: str | None = None
-    command_type: str | None = None
-    status: CommandStatus | None = None
-    batch_id: UUID | None = None
-    correlation_id: UUID | None = None
-    created_after: datetime | None = None
-    created_before: datetime | None = None
+from commandbus.store.searching import CommandFilter, Edit, SearchingStore
 
 
 class Transaction(Protocol):
@@ -75,7 +61,7 @@ class Listener(Protocol):
         """Listen until cancelled, reconnecting as often as it takes."""
 
 
-class Store(Protocol):
+class Store(SearchingStore, Protocol):
     """The verbs of the command bus."""
 
     # -- sending
@@ -119,9 +105,15 @@ class Store(Protocol):
 
     # -- operators
     async def operator_retry(
-        self, domain: str, command_ids: Sequence[UUID], *, actor: str | None, reset_attempts: bool
+        self,
+        domain: str,
+        command_ids: Sequence[UUID],
+        *,
+        actor: str | None,
+        reset_attempts: bool,
+        edits: Mapping[UUID, Edit] | None = None,
     ) -> None:
-        """Parked -> PENDING, all or none."""
+        """Parked -> PENDING, all or none; with edited payloads for some, if there are edits."""
 
     async def operator_cancel(
         self, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
@@ -277,3 +269,13 @@ class LoadingStore(Protocol):
 
     async def get_load(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
         """One load, or None."""
+
+
+__all__ = (
+    "CommandFilter",
+    "LeaseExtender",
+    "Listener",
+    "LoadingStore",
+    "Store",
+    "Transaction",
+)

@@ -7,12 +7,14 @@ Payloads and results are encoded already and go in as they are.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import orjson
 
 from commandbus.models import Lease, NewCommand, Outcome, OutcomeKind
+from commandbus.store.searching import Edit
 
 
 def dump(value: Any) -> str:
@@ -51,6 +53,20 @@ def outcomes(settled: Sequence[Outcome]) -> str:
                 }
             )
     return dump(document)
+
+
+def edits(edited: Mapping[UUID, Edit]) -> str:
+    """What operator_retry takes."""
+    return dump(
+        {
+            str(command_id): {
+                "data": orjson.Fragment(edit.data),
+                "previous_msg_id": edit.previous_msg_id,
+                "changes": dict(edit.changes),
+            }
+            for command_id, edit in edited.items()
+        }
+    )
 
 
 def _send(command: NewCommand) -> dict[str, Any]:

@@ -32,7 +32,7 @@ MIGRATION_LOCK = 0x636D64627573
 #: Loaded in this order: plain SQL functions are checked against what they call.
 FUNCTION_FILES = (
     "support", "settings", "batches", "outcomes", "settle", "commands", "dispatch", "recovery",
-    "loading", "operator", "reads",
+    "loading", "operator", "reads", "search",
 )  # fmt: skip
 
 _BOOTSTRAP = """

@@ -42,10 +42,12 @@ from commandbus.store.migrations import check_schema
 from commandbus.store.postgres_batches import PostgresBatches, metadata_of, raise_if_known
 from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_loading import PostgresLoading
+from commandbus.store.postgres_search import PostgresSearch
+from commandbus.store.searching import Edit
 from commandbus.store.statements import STATEMENTS
 
 
-class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch):
+class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch, PostgresSearch):
     """Implements commandbus.store.base.Store."""
 
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:
@@ -155,9 +157,16 @@ class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch):
     # -- operators
 
     async def operator_retry(
-        self, domain: str, command_ids: Sequence[UUID], *, actor: str | None, reset_attempts: bool
+        self,
+        domain: str,
+        command_ids: Sequence[UUID],
+        *,
+        actor: str | None,
+        reset_attempts: bool,
+        edits: Mapping[UUID, Edit] | None = None,
     ) -> None:
-        params = (domain, list(command_ids), actor, reset_attempts)
+        document = documents.edits(edits or {})
+        params = (domain, list(command_ids), actor, reset_attempts, document)
         await self._call("operator_retry", params, domain=domain)
 
     async def operator_cancel(

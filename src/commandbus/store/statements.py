@@ -30,7 +30,7 @@ STATEMENTS: dict[str, LiteralString] = {
     "settle": "select * from {schema}.settle_commands(%s, cast(%s as jsonb))",
     "confirm_start": "select {schema}.confirm_start(%s, %s, %s)",
     "extend": "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)",
-    "operator_retry": "select {schema}.operator_retry(%s, %s, %s, %s)",
+    "operator_retry": "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb))",
     "operator_cancel": "select {schema}.operator_cancel(%s, %s, %s, %s)",
     "operator_complete": "select {schema}.operator_complete(%s, %s, cast(%s as jsonb), %s)",
     "cancel": (
@@ -50,6 +50,26 @@ STATEMENTS: dict[str, LiteralString] = {
         + " from {schema}.query_commands("
         "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
         " cast(%s as timestamptz), %s, %s) c"
+    ),
+    "search": (
+        "select s.place, "  # noqa: S608  (literals only)
+        + COMMAND_COLUMNS
+        + " from {schema}.search_commands("
+        "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
+        " cast(%s as timestamptz), cast(%s as uuid), %s, cast(%s as timestamptz),"
+        " cast(%s as uuid), %s, %s) s cross join lateral (select (s.command).*) c"
+    ),
+    "list_audit": (
+        "select a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id,"
+        " a.actor from {schema}.list_audit(%s, cast(%s as uuid), cast(%s as uuid), %s,"
+        " cast(%s as text[]), cast(%s as timestamptz), cast(%s as timestamptz),"
+        " cast(%s as bigint), %s, %s, %s) a"
+    ),
+    "add_note": "select {schema}.add_note(%s, %s, %s, %s)",
+    "declare_secrets": "select {schema}.declare_secrets(%s, cast(%s as jsonb))",
+    "secret_keys": (
+        "select k.key from {schema}.command_bus_secret_key k"
+        " where k.domain = %s and k.command_type = %s"
     ),
     "list_troubleshooting": "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)",
     "get_payload": "select {schema}.command_payload(%s, %s)",

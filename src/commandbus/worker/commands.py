@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from commandbus.handler import HandlerEntry
 from commandbus.models import Command, Failure, Lease, Outcome, OutcomeKind, ParkReason
 from commandbus.payload import decode_payload
+from commandbus.policies import RetryPolicy, describe_failure
+from commandbus.redaction import redact_text, secret_values
 
 
 def command_of(lease: Lease) -> Command:
@@ -26,5 +29,15 @@ def parked(lease: Lease, code: str, message: str) -> Outcome:
         lease,
         OutcomeKind.PARK,
         reason=ParkReason.PERMANENT,
-        failure=Failure("PERMANENT", code, message),
+        failure=Failure("PERMANENT", code, redact_text(message)),
     )
+
+
+def failure_of(
+    lease: Lease, entry: HandlerEntry, error: BaseException, policy: RetryPolicy
+) -> Failure:
+    """What is stored of a failed attempt. A handler may repeat parts of its payload in an error:
+    those that are secret are masked there. The payload was decoded once before, for the handler.
+    """
+    secrets = secret_values(decode_payload(lease.payload), entry.secret_keys)
+    return describe_failure(error, policy, marked=entry.secret_keys, secrets=secrets)

@@ -30,10 +30,10 @@ from commandbus.policies import (
     RetryAfter,
     RetryPolicy,
     decide,
-    describe_failure,
 )
+from commandbus.redaction import redact_text
 from commandbus.store.base import Store
-from commandbus.worker.commands import command_of, parked
+from commandbus.worker.commands import command_of, failure_of, parked
 from commandbus.worker.threads import HandlerThreads
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
@@ -262,7 +262,9 @@ class Dispatcher:
         try:
             is_ours = await self._store.confirm_start(lease)
         except CommandBusError as error:
-            _log.warning("cannot confirm the start of %s: %s", lease.command_id, error)
+            _log.warning(
+                "cannot confirm the start of %s: %s", lease.command_id, redact_text(str(error))
+            )
             return Outcome(lease, OutcomeKind.RELEASE)
         return await self._run(lease) if is_ours else None
 
@@ -348,7 +350,7 @@ class Dispatcher:
 
     def _failed(self, lease: Lease, entry: HandlerEntry, error: BaseException) -> Outcome:
         policy = entry.retry_policy or self._default_policy
-        failure = describe_failure(error, policy)
+        failure = failure_of(lease, entry, error, policy)
         if isinstance(error, DuplicateCommandError) and entry.is_transactional:
             return parked(lease, "DUPLICATE_COMMAND", failure.message)
         match decide(error, lease.attempt, lease.max_attempts, policy):

@@ -94,6 +94,8 @@ class Worker:
                         self._store.dedicated("handlers", self.options.concurrency)
                     )
                 await control.ensure_domain(domain)
+                if declared := self.registry.secret_keys(domain):
+                    await control.declare_secrets(domain, declared)
                 await self._run_parts(
                     _Parts(self, control, handlers, await control.open_extender())
                 )

@@ -28,15 +28,20 @@ begin
         using errcode = 'CB003', detail = v_id::text;
 end $$;
 
--- IN_TROUBLESHOOTING_QUEUE -> PENDING: the same payload in a new message.
+-- IN_TROUBLESHOOTING_QUEUE -> PENDING: the same payload in a new message, or an edited one.
+--   p_edits: {"<command_id>": {"data", "previous_msg_id", "changes"}}. The edit was made from the
+--   payload of that message: if the command has another one by now, the edit is refused. Changes
+--   are for the audit, and redacted by the caller.
 create or replace function commandbus.operator_retry(
     p_domain text, p_command_ids uuid[], p_actor text default null,
-    p_reset_attempts boolean default true, p_is_strict boolean default true
+    p_reset_attempts boolean default true, p_is_strict boolean default true,
+    p_edits jsonb default '{}'
 ) returns setof uuid
 language plpgsql as $$
 declare
     v_moved uuid[] := array(select * from commandbus.requeue_commands(
-        p_domain, p_command_ids, array['IN_TROUBLESHOOTING_QUEUE'], p_actor, p_reset_attempts));
+        p_domain, p_command_ids, array['IN_TROUBLESHOOTING_QUEUE'], p_actor, p_reset_attempts,
+        p_edits));
 begin
     if p_is_strict then
         perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'retry',
@@ -47,7 +52,8 @@ end $$;
 
 -- Sends archived payloads again, for the commands that are in one of these states.
 create or replace function commandbus.requeue_commands(
-    p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean
+    p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean,
+    p_edits jsonb default '{}'
 ) returns setof uuid
 language plpgsql as $$
 declare
@@ -68,11 +74,18 @@ begin
       where c.domain = p_domain and c.command_id = any(p_command_ids)
       order by c.command_id for update;
     v_now := clock_timestamp();
+    if p_edits <> '{}' then
+        perform commandbus.refuse_outdated_edits(p_domain, p_edits, p_from);
+    end if;
     execute format(
         'select array_agg(c.command_id order by c.sequence_no, c.command_id),'
         '       array_agg(c.status order by c.sequence_no, c.command_id),'
         '       array_agg(c.batch_id order by c.sequence_no, c.command_id),'
-        '       array_agg(coalesce(a.message, p.payload_json) order by c.sequence_no, c.command_id),'
+        '       array_agg(case when $4 ? c.command_id::text'
+        '                      then coalesce(a.message, p.payload_json) || jsonb_build_object('
+        '                               ''data'', $4 -> c.command_id::text -> ''data'')'
+        '                      else coalesce(a.message, p.payload_json)'
+        '                 end order by c.sequence_no, c.command_id),'
         '       array_agg(c.command_id order by c.sequence_no, c.command_id)'
         '           filter (where a.message is null and p.payload_json is null)'
         '  from commandbus.command_bus_command c'
@@ -80,7 +93,8 @@ begin
         '  left join commandbus.command_bus_payload_archive p'
         '    on p.domain = c.domain and p.command_id = c.command_id'
         ' where c.domain = $1 and c.command_id = any($2) and c.status = any($3)', 'a_' || v_queue)
-       into v_ids, v_states, v_batches, v_messages, v_lost using p_domain, p_command_ids, p_from;
+       into v_ids, v_states, v_batches, v_messages, v_lost
+      using p_domain, p_command_ids, p_from, p_edits;
     if v_ids is null then
         return;
     end if;
@@ -110,11 +124,36 @@ begin
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, n.id, 'OPERATOR_RETRY', v_now,
-           jsonb_build_object('msg_id', n.msg_id, 'reset_attempts', p_reset_attempts),
+           jsonb_build_object('msg_id', n.msg_id, 'reset_attempts', p_reset_attempts)
+               || case when p_edits ? n.id::text
+                       then jsonb_build_object('edited', (p_edits -> n.id::text) - 'data')
+                       else '{}' end,
            n.batch_id, p_actor
       from unnest(v_ids, v_batches, v_msg_ids) n(id, batch_id, msg_id);
     perform commandbus.wake_workers(p_domain);
     return query select unnest(v_ids);
+end $$;
+
+-- An edit that was made from a payload which is not the command's any more would undo what somebody
+-- else has done meanwhile. The commands are locked.
+create or replace function commandbus.refuse_outdated_edits(
+    p_domain text, p_edits jsonb, p_from text[]
+) returns void
+language plpgsql as $$
+declare
+    v_id uuid;
+begin
+    select c.command_id into v_id
+      from jsonb_each(p_edits) e
+      join commandbus.command_bus_command c
+        on c.domain = p_domain and c.command_id = e.key::uuid
+     where c.status = any(p_from) and c.msg_id is distinct from (e.value ->> 'previous_msg_id')::bigint
+     order by c.command_id limit 1;
+    if v_id is not null then
+        raise exception 'cannot retry command %: it was sent again since its payload was read', v_id
+            using errcode = 'CB003', detail = v_id::text,
+                  hint = 'read the payload again, and edit that';
+    end if;
 end $$;
 
 -- IN_TROUBLESHOOTING_QUEUE -> COMPLETED or CANCELED, with the reply that was held back till now.
@@ -196,7 +235,8 @@ begin
     return query select unnest(v_moved);
 end $$;
 
--- PENDING -> CANCELED: what nobody works on. A leased command is refused.
+-- PENDING -> CANCELED: what nobody works on. A leased command is refused. One that is held will not
+-- be queued any more, and recovery need not look at it.
 create or replace function commandbus.cancel_commands(
     p_domain text, p_command_ids uuid[], p_reason text, p_actor text default null,
     p_is_strict boolean default true
@@ -224,7 +264,10 @@ begin
     v_now := clock_timestamp();
     v_done := commandbus.iso8601(v_now);
     with moved as (
-        update commandbus.command_bus_command c set status = 'CANCELED', updated_at = v_now
+        update commandbus.command_bus_command c
+           set status = 'CANCELED', updated_at = v_now,
+               dispatch_status = case when c.msg_id is null and c.dispatch_status <> 'queued'
+                                      then 'failed' else c.dispatch_status end
          where c.domain = p_domain and c.command_id = any(p_command_ids)
            and c.status = 'PENDING' and c.leased_by is null
         returning c.command_id, c.msg_id, c.batch_id, c.reply_queue,
@@ -243,6 +286,11 @@ begin
         return;
     end if;
     perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
+    if commandbus.setting('payload_archive') <> 'on' then
+        delete from commandbus.command_bus_payload_archive p
+         using unnest(v_ids, v_msgs) m(id, msg_id)
+         where p.domain = p_domain and p.command_id = m.id and m.msg_id is null;
+    end if;
     perform commandbus.publish_replies(p_domain, v_queues, v_replies);
     perform commandbus.move_batch_counters(v_batches, 'open', 'canceled');
     insert into commandbus.command_bus_audit (
@@ -252,3 +300,31 @@ begin
       from unnest(v_ids, v_batches) m(id, batch_id);
     return query select unnest(v_ids);
 end $$;
+
+-- A remark of a person, in the audit; nothing else changes.
+create or replace function commandbus.add_note(
+    p_domain text, p_command_id uuid, p_text text, p_actor text default null
+) returns void
+language plpgsql as $$
+begin
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    select c.domain, c.command_id, 'NOTE', clock_timestamp(), jsonb_build_object('text', p_text),
+           c.batch_id, p_actor
+      from commandbus.command_bus_command c
+     where c.domain = p_domain and c.command_id = p_command_id;
+    if not found then
+        raise exception 'no command % in domain %', p_command_id, quote_literal(p_domain)
+            using errcode = 'CB002', detail = p_command_id::text;
+    end if;
+end $$;
+
+-- Keys of payloads that must not be shown, as the handlers of a domain declare them: so that also a
+-- process without those handlers knows.  p_keys: {"<command type>": ["<key>", ...]}
+create or replace function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
+language sql as $$
+    insert into commandbus.command_bus_secret_key (domain, command_type, key)
+    select p_domain, t.key, k from jsonb_each(p_keys) t cross join jsonb_array_elements_text(t.value) k
+     order by 1, 2, 3
+    on conflict do nothing
+$$;

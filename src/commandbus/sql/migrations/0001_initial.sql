@@ -93,6 +93,9 @@ create index ix_command_bus_command_updated
     on commandbus.command_bus_command using brin (updated_at);
 create index ix_command_bus_command_created
     on commandbus.command_bus_command (created_at);
+-- correlation_id never changes: the index costs an insert something, and updates nothing.
+create index ix_command_bus_command_correlation
+    on commandbus.command_bus_command (correlation_id);
 create index idx_command_batch_id
     on commandbus.command_bus_command (batch_id, sequence_no) where batch_id is not null;
 
@@ -189,6 +192,17 @@ create index ix_troubleshooting_parked
     on commandbus.command_bus_troubleshooting (domain, parked_at, command_id);
 create index ix_troubleshooting_type
     on commandbus.command_bus_troubleshooting (domain, command_type, parked_at);
+
+create index ix_troubleshooting_newest
+    on commandbus.command_bus_troubleshooting (parked_at, command_id);
+
+-- Keys of payloads that handlers have marked as secret; never removed by itself.
+create table commandbus.command_bus_secret_key (
+    domain       text not null,
+    command_type text not null,
+    key          text not null,
+    constraint pk_secret_key primary key (domain, command_type, key)
+);
 
 create table commandbus.command_bus_audit (
     audit_id     bigserial primary key,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +11,7 @@ import orjson
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
 from commandbus.naming import check_domain, commands_queue
+from commandbus.store.searching import Edit
 from commandbus.testing.memory.counters import move_batch_counters
 from commandbus.testing.memory.replies import canceled_error, publish_reply
 from commandbus.testing.memory.tables import CommandRow, State
@@ -26,11 +27,24 @@ def operator_retry(
     *,
     actor: str | None,
     reset_attempts: bool,
+    edits: Mapping[UUID, Edit] | None = None,
 ) -> None:
-    """The same payload in a new message."""
+    """The same payload in a new message, or an edited one."""
     check_domain(domain)
     parked = _movable(state, domain, command_ids, _is_parked)
-    moved = requeue_commands(state, domain, parked, actor=actor, reset_attempts=reset_attempts)
+    for row in parked:
+        if (
+            edits
+            and row.command_id in edits
+            and edits[row.command_id].previous_msg_id != row.msg_id
+        ):
+            raise InvalidOperationError(
+                f"cannot retry command {row.command_id}: it was sent again since its payload was "
+                "read; read the payload again, and edit that"
+            )
+    moved = requeue_commands(
+        state, domain, parked, actor=actor, reset_attempts=reset_attempts, edits=edits or {}
+    )
     _refuse_unmoved(state, domain, command_ids, moved, "retry", PARKED)
 
 
@@ -41,6 +55,7 @@ def requeue_commands(
     *,
     actor: str | None,
     reset_attempts: bool,
+    edits: Mapping[UUID, Edit] | None = None,
 ) -> Sequence[CommandRow]:
     """Send archived payloads again, of commands that are parked or FAILED; returns those moved."""
     queue = commands_queue(domain)
@@ -55,7 +70,13 @@ def requeue_commands(
                 "complete it, and send the work again under a new id"
             )
     now = state.clock.now()
-    msg_ids = state.queues.send_batch(queue, [archive[row.msg_id].message for row in rows])
+    edits = edits or {}
+    messages = [archive[row.msg_id].message for row in rows]
+    for index, row in enumerate(rows):
+        if row.command_id in edits:
+            data = orjson.loads(edits[row.command_id].data)
+            messages[index] = {**messages[index], "data": data}
+    msg_ids = state.queues.send_batch(queue, messages)
     for ended, msg_id in zip(rows, msg_ids, strict=True):
         row = state.change(
             ended,
@@ -68,7 +89,13 @@ def requeue_commands(
         )
         was_parked = state.parked.pop(row.key, None) is not None
         move_batch_counters(state, row, "tsq" if was_parked else "failed", "open", actor)
-        details = {"msg_id": msg_id, "reset_attempts": reset_attempts}
+        details: dict[str, Any] = {"msg_id": msg_id, "reset_attempts": reset_attempts}
+        if row.command_id in edits:
+            edit = edits[row.command_id]
+            details["edited"] = {
+                "previous_msg_id": edit.previous_msg_id,
+                "changes": dict(edit.changes),
+            }
         state.record(row, AuditEventType.OPERATOR_RETRY, now, details, actor)
     state.wake_workers(domain)
     return rows

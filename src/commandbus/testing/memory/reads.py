@@ -37,13 +37,14 @@ def query_commands(
     state: State, criteria: CommandFilter, *, limit: int, offset: int
 ) -> list[CommandMetadata]:
     """Commands, newest first."""
-    found = [row for row in state.commands.values() if _matches(row, criteria)]
+    found = [row for row in state.commands.values() if matches(row, criteria)]
     found.sort(key=lambda row: row.command_id)
     found.sort(key=lambda row: row.created_at, reverse=True)  # and, among equals, as before
     return [row.metadata() for row in found[offset : offset + limit]]
 
 
-def _matches(row: CommandRow, criteria: CommandFilter) -> bool:
+def matches(row: CommandRow, criteria: CommandFilter) -> bool:
+    """Whether a command is one of those that are asked for."""
     wanted = (
         (criteria.domain, row.domain),
         (criteria.command_type, row.command_type),

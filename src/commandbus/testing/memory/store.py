@@ -22,6 +22,7 @@ from commandbus.models import (
 )
 from commandbus.naming import commands_queue
 from commandbus.store.base import CommandFilter, Store
+from commandbus.store.searching import Edit
 from commandbus.testing.memory import operator, reads
 from commandbus.testing.memory.commands import (
     confirm_start,
@@ -29,6 +30,7 @@ from commandbus.testing.memory.commands import (
     receive_commands,
 )
 from commandbus.testing.memory.listening import MemoryListener, Wake
+from commandbus.testing.memory.search import MemorySearch
 from commandbus.testing.memory.sending import ensure_domain, send_commands
 from commandbus.testing.memory.settle import settle
 from commandbus.testing.memory.store_batches import MemoryBatches
@@ -36,7 +38,7 @@ from commandbus.testing.memory.tables import State
 from commandbus.testing.memory.transaction import MemoryTransaction
 
 
-class InMemoryStore(MemoryBatches):
+class InMemoryStore(MemoryBatches, MemorySearch):
     """Implements commandbus.store.base.Store.
 
     `conn` of send, create_batch and cancel may be the connection of `transaction()`. Any other is
@@ -129,10 +131,21 @@ class InMemoryStore(MemoryBatches):
     # -- operators
 
     async def operator_retry(
-        self, domain: str, command_ids: Sequence[UUID], *, actor: str | None, reset_attempts: bool
+        self,
+        domain: str,
+        command_ids: Sequence[UUID],
+        *,
+        actor: str | None,
+        reset_attempts: bool,
+        edits: Mapping[UUID, Edit] | None = None,
     ) -> None:
         await self._run(
-            operator.operator_retry, domain, command_ids, actor=actor, reset_attempts=reset_attempts
+            operator.operator_retry,
+            domain,
+            command_ids,
+            actor=actor,
+            reset_attempts=reset_attempts,
+            edits=edits,
         )
 
     async def operator_cancel(

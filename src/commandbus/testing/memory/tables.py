@@ -169,6 +169,8 @@ class State:
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
         self.audit: list[AuditEvent] = []
+        #: Keys that must not be shown, by domain and command type.
+        self.secret_keys: dict[tuple[str, str], frozenset[str]] = {}
         #: Channels to notify once the verb is through, as NOTIFY does at commit.
         self.notices: list[str] = []
 
@@ -181,6 +183,7 @@ class State:
         fork.batches = dict(self.batches)
         fork.inbox = dict(self.inbox)
         fork.audit = list(self.audit)
+        fork.secret_keys = dict(self.secret_keys)
         return fork
 
     def restore(self, backup: State) -> None:
@@ -191,6 +194,7 @@ class State:
         self.batches = backup.batches
         self.inbox = backup.inbox
         self.audit = backup.audit
+        self.secret_keys = backup.secret_keys
         self.notices = []
 
     def change(self, row: CommandRow, **changes: Any) -> CommandRow:

@@ -1,0 +1,82 @@
+"""Cancel of commands that are stored but not queued: nothing of them is left to be looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.sql.helpers import DOMAIN, Session
+
+
+async def hold(db: Session, pattern: str = "two_phase", number: int = 2) -> tuple[UUID, list[UUID]]:
+    batch_id, ids = uuid4(), sorted(uuid4() for _ in range(number))
+    commands = [{"command_id": str(i), "type": "Debit", "data": {"n": 1}} for i in ids]
+    await db.value(
+        "select commandbus.create_held_batch(%s, %s, %s, 'b', null, 'ann', null, false, %s)",
+        DOMAIN, batch_id, Jsonb(commands), pattern,
+    )  # fmt: skip
+    return batch_id, ids
+
+
+async def cancel(db: Session, *ids: UUID) -> None:
+    await db.rows("select commandbus.cancel_commands(%s, %s, 'why', 'ann')", DOMAIN, list(ids))
+
+
+async def payloads(db: Session) -> set[Any]:
+    rows = await db.rows("select command_id from commandbus.command_bus_payload_archive")
+    return {row["command_id"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "dispatch_status"), [("two_phase", "failed"), ("optimistic", "queued")]
+)
+async def test_a_canceled_held_command_leaves_no_payload_and_is_not_waited_for(
+    db: Session, pattern: str, dispatch_status: str
+) -> None:
+    batch_id, (first, second) = await hold(db, pattern)
+    await cancel(db, first)
+
+    row = await db.command(first)
+    assert (row["status"], row["dispatch_status"]) == ("CANCELED", dispatch_status)
+    assert await payloads(db) == {second}
+    assert (await db.replies(first))[0]["outcome"] == "CANCELED"
+    queued = await db.value(
+        "select cardinality(commandbus.queue_held(%s, %s,"
+        " array['pending_queue', 'pending_retry', 'queued', 'failed']))",
+        DOMAIN, [first, second],
+    )  # fmt: skip
+    assert queued == 1
+    (held,) = await db.receive()
+    assert held.command_id == second
+    await db.settle("complete", held.item(data=None))
+    assert (await db.batch_row(batch_id))["status"] == "COMPLETED_WITH_FAILURES"
+
+
+async def test_recovery_does_not_look_at_what_was_canceled(db: Session) -> None:
+    _, ids = await hold(db)
+    await cancel(db, *ids)
+    waiting = await db.value(
+        "select count(*) from commandbus.command_bus_command"
+        " where dispatch_status in ('pending_queue', 'pending_retry')"
+    )
+    assert waiting == 0
+    await db.rows("select * from commandbus.recover_dispatch('payments', interval '0')")
+    assert await db.queued() == []
+
+
+async def test_the_payload_is_kept_where_payloads_are_kept(db: Session) -> None:
+    await db.value("select commandbus.change_setting('payload_archive', 'on')")
+    _, (first, second) = await hold(db)
+    await cancel(db, first)
+    assert await payloads(db) == {first, second}
+
+
+async def test_the_payload_of_a_queued_command_goes_to_the_archive_as_ever(db: Session) -> None:
+    _, ids = await hold(db)
+    await db.value("select commandbus.queue_held(%s, %s, array['pending_queue'])", DOMAIN, ids)
+    await cancel(db, *ids)
+    assert len(await db.archived()) == 2
+    assert (await db.command(ids[0]))["dispatch_status"] == "queued"
