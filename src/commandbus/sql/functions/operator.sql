@@ -99,14 +99,13 @@ begin
            attempt_count = c.attempt_count + 1
       from unnest(v_ids, v_msg_ids) n(command_id, msg_id)
      where c.domain = p_domain and c.command_id = n.command_id and c.status = any(p_from);
-    delete from commandbus.command_bus_troubleshooting t
-     where t.domain = p_domain and t.command_id = any(v_ids);
     perform commandbus.move_batch_counters(
         array(select b from unnest(v_batches, v_states) u(b, s) where s = 'IN_TROUBLESHOOTING_QUEUE'),
         'tsq', 'open', p_actor);
     perform commandbus.move_batch_counters(
         array(select b from unnest(v_batches, v_states) u(b, s) where s = 'FAILED'),
         'failed', 'open', p_actor);
+    perform commandbus.leave_troubleshooting(p_domain, v_ids);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, n.id, 'OPERATOR_RETRY', v_now,
@@ -150,10 +149,9 @@ begin
     if v_ids is null then
         return '{}';
     end if;
-    delete from commandbus.command_bus_troubleshooting t
-     where t.domain = p_domain and t.command_id = any(v_ids);
     perform commandbus.publish_replies(p_domain, v_queues, v_replies);
     perform commandbus.move_batch_counters(v_batches, 'tsq', lower(p_status));
+    perform commandbus.leave_troubleshooting(p_domain, v_ids);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, m.id, p_event, v_now, p_details, m.batch_id, p_actor
