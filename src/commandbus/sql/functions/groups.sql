@@ -112,15 +112,17 @@ begin
      where g.domain = l.domain and g.fingerprint = l.fingerprint;
 end $$;
 
--- The groups that have parked commands, largest first; null means any.
+-- The groups that have parked commands, largest first; null means any. p_prefix: how the
+-- fingerprint begins.
 create or replace function commandbus.list_failure_groups(
     p_domain text default null, p_command_type text default null,
-    p_include_empty boolean default false, p_limit int default 100
+    p_include_empty boolean default false, p_limit int default 100, p_prefix text default ''
 ) returns setof commandbus.command_bus_failure_group
 language sql stable as $$
     select g.* from commandbus.command_bus_failure_group g
      where (p_domain is null or g.domain = p_domain)
        and (p_command_type is null or g.command_type = p_command_type)
        and (p_include_empty or g.parked_count > 0)
+       and starts_with(g.fingerprint, p_prefix)
      order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint limit p_limit
 $$;

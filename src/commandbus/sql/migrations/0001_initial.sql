@@ -239,7 +239,7 @@ create table commandbus.command_bus_bulk_operation (
 create index ix_bulk_running
     on commandbus.command_bus_bulk_operation (domain, created_at) where status = 'running';
 create index ix_bulk_created
-    on commandbus.command_bus_bulk_operation (created_at desc, operation_id);
+    on commandbus.command_bus_bulk_operation (created_at, operation_id);
 
 -- Its members, frozen at the start. They are acted on in their order, so the operation's counters
 -- say which is next.

@@ -12,6 +12,7 @@ from commandbus.errors import CommandNotFoundError, InvalidOperationError, Paylo
 from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
 from commandbus.naming import check_domain, commands_queue
 from commandbus.testing.memory.counters import move_batch_counters
+from commandbus.testing.memory.groups import leave_troubleshooting
 from commandbus.testing.memory.replies import canceled_error, publish_reply
 from commandbus.testing.memory.tables import CommandRow, State
 
@@ -66,7 +67,7 @@ def requeue_commands(
             # Without a reset there is still one attempt to use.
             attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
         )
-        was_parked = state.parked.pop(row.key, None) is not None
+        was_parked = leave_troubleshooting(state, row)
         move_batch_counters(state, row, "tsq" if was_parked else "failed", "open", actor)
         details = {"msg_id": msg_id, "reset_attempts": reset_attempts}
         state.record(row, AuditEventType.OPERATOR_RETRY, now, details, actor)
@@ -121,7 +122,7 @@ def cancel_commands(
 
 
 def _resolve(state: State, parked: CommandRow, status: CommandStatus) -> CommandRow:
-    del state.parked[parked.key]
+    leave_troubleshooting(state, parked)
     return state.change(parked, status=status, updated_at=state.clock.now())
 
 
