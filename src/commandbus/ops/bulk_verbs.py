@@ -32,6 +32,10 @@ class BulkVerbs:
             domain, command_type=type, include_empty=include_empty, limit=limit
         )
 
+    async def find_failure_group(self, group: str, domain: str | None = None) -> FailureGroup:
+        """The one group whose fingerprint begins so."""
+        return await self._groups.find(domain, group)
+
     async def preview_bulk(self, chosen: BulkFilter) -> BulkPreview:
         """What a bulk operation with this filter would act on now: exact counts, by group."""
         return await self._bulk.preview(chosen)
