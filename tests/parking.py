@@ -7,15 +7,15 @@ from uuid import UUID
 
 import psycopg
 
-#: Sends, leases and parks p commands with messages that differ only in what is normalised.
-PARK = """
+SEND = """
 with sent as (
     select commandbus.send_commands(%(domain)s, jsonb_agg(jsonb_build_object(
-        'command_id', gen_random_uuid(), 'type', %(type)s::text, 'data', jsonb_build_object('n', n))),
-        %(batch)s) as n
+        'command_id', gen_random_uuid(), 'type', %(type)s::text,
+        'data', jsonb_build_object('n', n))), %(batch)s) as n
       from generate_series(1, %(count)s) n)
 select n from sent
 """
+#: Their messages differ only in what is normalised.
 SETTLE = """
 with held as materialized (
     select * from commandbus.receive_commands(%(domain)s, 600, %(count)s, 'parker'))
@@ -42,7 +42,7 @@ async def park(
             "domain": domain, "type": command_type, "code": code, "message": message,
             "batch": batch, "count": min(count, 1_000),
         }  # fmt: skip
-        await conn.execute(PARK, params)
+        await conn.execute(SEND, params)
         await conn.execute(SETTLE, params)
         count -= 1_000
 

@@ -129,9 +129,7 @@ async def test_a_group_is_listed_by_domain_type_and_the_beginning_of_its_name(
         None, command_type=None, include_empty=False, limit=9
     )
     assert {g.domain for g in everywhere} == {DOMAIN}
-    other = await store.list_failure_groups(
-        "other", command_type=None, include_empty=True, limit=9
-    )
+    other = await store.list_failure_groups("other", command_type=None, include_empty=True, limit=9)
     assert other == []
     name = everywhere[0].fingerprint
     assert await listed(store, prefix=name[:15]) == [("no", 1)]

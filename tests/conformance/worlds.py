@@ -42,7 +42,12 @@ DOMAIN = "payments"
 TABLES = [
     sql.Identifier("commandbus", f"command_bus_{name}")
     for name in (
-        "command", "batch", "troubleshooting", "failure_group", "reply_inbox", "worker",
+        "command",
+        "batch",
+        "troubleshooting",
+        "failure_group",
+        "reply_inbox",
+        "worker",
     )
 ]
 FAILURE = Failure(
@@ -252,7 +257,8 @@ class World(ABC):
         )
         return {
             g.fingerprint: (
-                g.command_type, g.error_class, g.error_code, g.message, g.parked_count, g.total_seen,
+                g.command_type, g.error_class, g.error_code, g.message, g.parked_count,
+                g.total_seen,
             )
             for g in found
         }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -69,7 +70,7 @@ async def test_a_group_is_retried_and_nothing_else(bus: CommandBus, conn: Conn) 
     ended = await bus.run_bulk(operation.operation_id, on_progress=lambda o: told.append(o.acted))
 
     assert (ended.status, ended.done, ended.acted, told) == ("finished", 20, 20, [20])
-    assert ended.started_at and ended.finished_at and ended.executor
+    assert None not in {ended.started_at, ended.finished_at, ended.executor}
     assert await acts(conn) == [("OPERATOR_RETRY", "ann", 20, 20)]
     left = await bus.list_failure_groups("shop")
     assert [(g.error_code, g.parked_count) for g in left] == [("DOWN", 30)]
@@ -152,8 +153,8 @@ async def test_what_has_changed_meanwhile_is_skipped_with_the_reason(
     await bus.operator_retry("shop", second)
     await bus.operator_retry("shop", third)
     await conn.execute(
-        "select commandbus.park_commands('shop', (select jsonb_agg(to_jsonb(h) || jsonb_build_object("
-        "'reason', 'PERMANENT', 'error_msg', 'again')) from commandbus.receive_commands("
+        "select commandbus.park_commands('shop', (select jsonb_agg(to_jsonb(h)"
+        " || jsonb_build_object('reason', 'PERMANENT', 'error_msg', 'again')) from commandbus.receive_commands("
         "'shop', 600, 1, 'w') h))"
     )
     still_parked = set(await parked_ids(bus)) & {second, third}
@@ -280,8 +281,7 @@ async def test_two_executors_act_on_each_item_once_and_keep_to_the_rate(
         " from commandbus.command_bus_bulk_item group by 1 order by 1",
     )
     assert [size for _, size in chunks] == [25, 25, 25, 25]
-    # What was acted on before a chunk is what the rate allows up to then; a step may be caught up.
-    assert chunks[-1][0] - chunks[0][0] >= 75 / 100 - 0.25
+    assert chunks[-1][0] - chunks[0][0] >= 75 / 100 - 0.001  # what came before the last chunk
 
 
 async def test_the_rate_outlives_its_executor(bus: CommandBus, conn: Conn) -> None:
@@ -290,9 +290,7 @@ async def test_the_rate_outlives_its_executor(bus: CommandBus, conn: Conn) -> No
     chunk = "select status, acted, wait_seconds from commandbus.run_bulk_chunk(%s, 500, 'a')"
 
     assert (await rows(conn, chunk, operation.operation_id))[0][1] == 1
-    [(status, acted, wait)] = await rows(
-        conn, chunk.replace("'a'", "'b'"), operation.operation_id
-    )
+    [(status, acted, wait)] = await rows(conn, chunk.replace("'a'", "'b'"), operation.operation_id)
     assert (status, acted) == ("running", 0)
     assert 90 < wait <= 100
     resumed = await bus.resume_bulk(operation.operation_id, rate=1_000, operator="ann")
@@ -398,7 +396,9 @@ async def test_operations_and_items_are_paged(bus: CommandBus, conn: Conn) -> No
     assert [o.operation_id for o in await bus.list_bulks(status="finished")] == [started[0]]
     assert await bus.list_bulks("elsewhere") == []
 
-    whole = await bus.start_bulk("cancel", BulkFilter("shop", command_ids=tuple(ids[1:])), reason="x")
+    whole = await bus.start_bulk(
+        "cancel", BulkFilter("shop", command_ids=tuple(ids[1:])), reason="x"
+    )
     page = await bus.list_bulk_items(whole.operation_id, limit=3)
     rest = await bus.list_bulk_items(whole.operation_id, after=page[-1].item_no)
     assert [i.item_no for i in [*page, *rest]] == [1, 2, 3, 4]
@@ -455,7 +455,10 @@ async def test_bad_input_is_refused_and_nothing_is_created(bus: CommandBus, conn
             InvalidOperationError, f"cannot cancel command {done}: it is COMPLETED",
             "cancel", BulkFilter("shop", command_ids=(done, known[1])), {"reason": "x"},
         ),
-        (InvalidInputError, "from 1 to 10,000 ids", "retry", BulkFilter("shop", command_ids=()), {}),
+        (
+            InvalidInputError, "from 1 to 10,000 ids",
+            "retry", BulkFilter("shop", command_ids=()), {},
+        ),
         (
             InvalidSettingError, "parked_after must be a datetime, with a time zone",
             "retry", BulkFilter("shop", parked_after=datetime(2026, 1, 1)), {},  # noqa: DTZ001
@@ -520,7 +523,7 @@ async def test_several_groups_with_one_beginning_are_told_apart(
     for number in range(20):
         await park(conn, 1, code=f"CODE{number}")
     names = sorted(g.fingerprint for g in await bus.list_failure_groups("shop"))
-    first, second = next((a, b) for a, b in zip(names, names[1:], strict=False) if a[0] == b[0])
+    first, second = next((a, b) for a, b in pairwise(names) if a[0] == b[0])
 
     with pytest.raises(InvalidInputError, match=f"several .* begin with '{first[0]}': .*{first}"):
         await bus.find_failure_group(first[0])

@@ -88,7 +88,7 @@ table commandbus.command_bus_bulk_operation
     constraint valid_bulk_counts CHECK ((((done + skipped) + failed) <= total))
     constraint valid_bulk_status CHECK ((status = ANY (ARRAY['running'::text, 'stopped'::text, 'finished'::text])))
     constraint valid_bulk_verb CHECK ((verb = ANY (ARRAY['retry'::text, 'cancel'::text, 'complete'::text])))
-    CREATE INDEX ix_bulk_created ON commandbus.command_bus_bulk_operation USING btree (created_at DESC, operation_id)
+    CREATE INDEX ix_bulk_created ON commandbus.command_bus_bulk_operation USING btree (created_at, operation_id)
     CREATE INDEX ix_bulk_running ON commandbus.command_bus_bulk_operation USING btree (domain, created_at) WHERE (status = 'running'::text)
     CREATE UNIQUE INDEX command_bus_bulk_operation_pkey ON commandbus.command_bus_bulk_operation USING btree (operation_id)
 
@@ -292,7 +292,7 @@ relation v v_queue_lag
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, body 47f0840075cf4e1c484e05f51ab42682
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
-    sql, volatile, body 8dab740c8cac0e4bb8960046818c4ccf
+    sql, volatile, body 42c0bc23cc11fb07c9eb94565db30ddf
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
     plpgsql, volatile, body 06b85620ca64f75aecf3f27f44cec298
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
@@ -371,8 +371,8 @@ function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns voi
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 8f8e62c8e520eba2ed414671b3de4b58
-function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100) returns SETOF commandbus.command_bus_failure_group
-    sql, stable, body f3b47969920b3ef3eca5f7f1160133c1
+function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text) returns SETOF commandbus.command_bus_failure_group
+    sql, stable, body bd4660490354046600fbeb79be4b1971
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 19abfc235700d1ddb31d1ae4ffd74e57
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
@@ -444,7 +444,7 @@ function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEF
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 99cdfe9306fc939cde0b94e59d141f66
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body a5369fcae66fc9bb8a1a8d2dce5f7e5a
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
     plpgsql, volatile, body 3678eaf1198355794a524f61ad8c7373
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid

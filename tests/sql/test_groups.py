@@ -26,7 +26,7 @@ def failure(chance: random.Random, number: int) -> dict[str, Any]:
 
 
 async def work_and_decide(dsn: str, seed: int) -> None:
-    """Send, lease, settle a mixture, and decide on whatever is parked; as a fleet would, at once."""
+    """Send, lease, settle a mixture, and decide on whatever is parked, as a fleet would."""
     chance = random.Random(seed)
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
         db = Session(conn)
@@ -59,9 +59,7 @@ async def work_and_decide(dsn: str, seed: int) -> None:
                 "select command_id from commandbus.command_bus_troubleshooting"
                 " order by random() limit 4"
             )
-            await db.rows(
-                f"select commandbus.{verb}", DOMAIN, [row["command_id"] for row in some]
-            )
+            await db.rows(f"select commandbus.{verb}", DOMAIN, [row["command_id"] for row in some])
 
 
 async def test_counters_are_exact_while_several_park_retry_cancel_and_complete(

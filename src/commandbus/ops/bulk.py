@@ -48,7 +48,7 @@ CHUNK = 500
 #: Ids that one operation may be given one by one.
 MAX_IDS = 10_000
 #: Commands per second that a rate may ask for.
-RATE_RANGE = (0.001, 1_000_000)
+RATE_RANGE = (0.0001, 1_000_000)
 
 Word = TypeVar("Word", BulkVerb, BulkStatus, BulkOutcome)
 BulkProgress = Callable[[BulkOperation], Awaitable[None] | None]

@@ -166,7 +166,7 @@ language sql as $$
                'verb', o.verb, 'filter', o.filter - 'command_ids', 'rate', o.rate, 'total', o.total,
                'done', o.done, 'skipped', o.skipped, 'failed', o.failed,
                'reason', o.arguments ->> 'reason')), p_actor
-      from commandbus.command_bus_bulk_operation o where o.operation_id = p_operation_id
+      from commandbus.command_bus_bulk_operation o where o.operation_id = p_operation_id;
 $$;
 
 -- The status of an operation, or an error.

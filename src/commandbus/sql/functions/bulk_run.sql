@@ -175,10 +175,9 @@ begin
        set done = o.done + v_counts.done, skipped = o.skipped + v_counts.skipped,
            failed = o.failed + v_counts.failed, executor = p_executor,
            started_at = coalesce(o.started_at, v_now), heartbeat_at = v_now,
-           -- What is late may be caught up with, but not more than one step's worth: so a pause of
-           -- the executor is no burst afterwards.
-           next_due_at = greatest(o.next_due_at, v_now - make_interval(secs => c_step))
-               + make_interval(secs => coalesce(v_counts.done / o.rate, 0)),
+           -- From now, not from when it was due: what an executor was late with is not caught up
+           -- with, so no second has more than the rate.
+           next_due_at = v_now + make_interval(secs => coalesce(v_counts.done / o.rate, 0)),
            status = case when v_first + v_counts.acted > o.total then 'finished' else 'running' end,
            finished_at = case when v_first + v_counts.acted > o.total then v_now end
      where o.operation_id = p_operation_id
