@@ -179,9 +179,8 @@ def test_items_that_failed_are_shown_and_end_with_exit_code_1(
     assert len(rest["items"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
+def test_what_is_not_clear_is_refused(run: Any, parked: dict[str, str]) -> None:
+    cases: list[tuple[tuple[str, ...], int, str]] = [
         (("tsq", "retry"), 2, "say which: name ids, or choose with --group"),
         (("tsq", "retry", "--type", "Work"), 2, "say which domain with --domain"),
         (("tsq", "retry", "--all", "--type", "X", "-d", "shop"), 2, "--all is everything"),
@@ -197,15 +196,11 @@ def test_items_that_failed_are_shown_and_end_with_exit_code_1(
         (("bulk", "show", str(uuid4())), 1, "no bulk operation"),
         (("bulk", "stop", "x"), 2, "is not a UUID"),
         (("bulk", "list", "--status", "x"), 2, "no status 'x'"),
-    ],
-)
-def test_what_is_not_clear_is_refused(
-    run: Any, parked: dict[str, str], arguments: tuple[str, ...], code: int, text: str
-) -> None:
-    result = run(*arguments)
-
-    assert result.exit_code == code, result.output
-    assert text in result.stderr
+    ]
+    for arguments, code, text in cases:
+        result = run(*arguments)
+        assert result.exit_code == code, (arguments, result.output)
+        assert text in result.stderr
     assert waiting(run) == 5
 
 
