@@ -473,6 +473,8 @@ async def test_bad_input_is_refused_and_nothing_is_created(bus: CommandBus, conn
             "complete", SHOP, {"result_data": {"x" * 300_000: 1}},
         ),
     ]  # fmt: skip
+    with pytest.raises(InvalidInputError, match="with a BulkFilter"):
+        await bus.preview_bulk("shop")  # type: ignore[arg-type]
     for kind, text, verb, chosen, options in cases:
         with pytest.raises(kind, match=text):
             await bus.start_bulk(verb, chosen, **options)

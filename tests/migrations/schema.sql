@@ -421,6 +421,8 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 7a909f8d2065e95f3327ec08b57386f2
+function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ba3e0b69ceaf9af33816627a8d648d33
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
 function commandbus.refuse_audit_change() returns trigger
@@ -444,7 +446,7 @@ function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEF
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body a5369fcae66fc9bb8a1a8d2dce5f7e5a
+    plpgsql, volatile, body dfd9855dd864282c7d917b1119177307
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
     plpgsql, volatile, body 3678eaf1198355794a524f61ad8c7373
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
@@ -457,6 +459,8 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SET
     plpgsql, volatile, body 044b9261774f4895e6a094e3787054ed
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false) returns uuid
     plpgsql, volatile, body 3a60d83639b4de6d97993accf39736a8
+function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
+    sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 42718a7dc681c78e6e0b045b7b75aa39
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body bbb81362cd021ec99e294f99ed602e91
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text

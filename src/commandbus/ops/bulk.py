@@ -112,7 +112,7 @@ class Bulk:
         asked = _check_verb(verb)
         bulk = NewBulk(
             operation_id=uuid4() if operation_id is None else check_uuid(operation_id),
-            domain=check_domain(chosen.domain),
+            domain="",
             verb=asked,
             conditions=b"{}",
             arguments=self._arguments(asked, arguments),
@@ -122,7 +122,8 @@ class Bulk:
         )
         chosen = await self._checked(chosen)
         conditions = encode_json(chosen.conditions(), what="filter", max_bytes=1_000_000)
-        return await self.get(await store.start_bulk(replace(bulk, conditions=conditions)))
+        bulk = replace(bulk, domain=chosen.domain, conditions=conditions)
+        return await self.get(await store.start_bulk(bulk))
 
     async def run(self, operation_id: UUID, *, on_progress: BulkProgress | None) -> BulkOperation:
         """Act on it here, until it is finished or stopped. Others may act on it too."""
@@ -197,6 +198,8 @@ class Bulk:
 
     async def _checked(self, chosen: BulkFilter) -> BulkFilter:
         """The filter, its parts checked and the group's name whole."""
+        if not isinstance(chosen, BulkFilter):
+            raise InvalidInputError("say which commands with a BulkFilter")
         check_domain(chosen.domain)
         if chosen.command_type is not None:
             check_command_type(chosen.command_type)

@@ -74,15 +74,74 @@ begin
     end loop;
 end $$;
 
+-- Of these commands, those that are parked since the moment that goes with each: the very failure
+-- that was chosen. One that was decided on and has failed again since was not seen by whoever
+-- decided here. The planner's settings keep it at the items: it must not walk through the domain.
+create or replace function commandbus.still_parked(
+    p_domain text, p_command_ids uuid[], p_parked timestamptz[]
+) returns uuid[]
+language sql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+    with item as materialized (
+        select p_domain as domain, u.command_id, u.parked_at
+          from unnest(p_command_ids, p_parked) u(command_id, parked_at)
+    )
+    select coalesce(array_agg(t.command_id order by t.command_id), '{}')
+      from item i
+      join commandbus.command_bus_troubleshooting t
+        on t.domain = i.domain and t.command_id = i.command_id and t.parked_at = i.parked_at
+$$;
+
+-- Writes the outcome of each item of a chunk; returns how many have which.
+create or replace function commandbus.record_bulk(
+    p_operation commandbus.command_bus_bulk_operation, p_first int, p_command_ids uuid[],
+    p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamptz,
+    out o_done int, out o_skipped int, out o_failed int)
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+    with item as materialized (
+        select p_operation.domain as domain, p_operation.operation_id as operation_id,
+               u.command_id, p_first + u.n::int - 1 as item_no
+          from unnest(p_command_ids) with ordinality u(command_id, n)
+    ), verdict as materialized (
+        select i.operation_id, i.item_no,
+               case when i.command_id = any(p_done) then 'done'
+                    when i.command_id = any(p_ready) then 'failed' else 'skipped' end as outcome,
+               case when i.command_id = any(p_done) then null
+                    when i.command_id = any(p_lost) then 'the payload is no longer archived'
+                    when p_errors ? i.command_id::text then p_errors ->> i.command_id::text
+                    when i.command_id = any(p_ready) then 'the queue of the domain is gone'
+                    when c.command_id is null then 'there is no such command any more'
+                    when c.status = 'IN_TROUBLESHOOTING_QUEUE'
+                        then 'it was decided on, and parked again, meanwhile'
+                    else 'it is ' || c.status end as detail
+          from item i
+          left join commandbus.command_bus_command c
+            on c.domain = i.domain and c.command_id = i.command_id
+    ), recorded as (
+        update commandbus.command_bus_bulk_item b
+           set outcome = v.outcome, detail = v.detail, acted_at = p_now
+          from verdict v
+         where b.operation_id = v.operation_id and b.item_no = v.item_no
+           and b.outcome is null
+        returning b.outcome
+    )
+    select count(*) filter (where r.outcome = 'done'),
+           count(*) filter (where r.outcome = 'skipped'),
+           count(*) filter (where r.outcome = 'failed')
+      into o_done, o_skipped, o_failed from recorded r;
+end $$;
+
 -- Acts on the next items of an operation, at most p_limit, and as many as its rate allows. Returns
 -- its status now, how many items have their outcome by this call, and how many seconds to wait
 -- before there is more to do: also if another executor is at it.
 create or replace function commandbus.run_bulk_chunk(
     p_operation_id uuid, p_limit int default 500, p_executor text default null
 ) returns table (status text, acted int, wait_seconds float8)
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     c_step   constant float8 := 0.25;  -- seconds; a chunk has what the rate allows in that time
@@ -130,13 +189,7 @@ begin
     perform 1 from commandbus.command_bus_command c
       where c.domain = v_op.domain and c.command_id = any(v_ids)
       order by c.command_id for update;
-    -- Only the very failure that was chosen: one that was decided on and has failed again since was
-    -- not seen by whoever decided here.
-    v_ready := array(
-        select t.command_id from unnest(v_ids, v_parked) u(command_id, parked_at)
-          join commandbus.command_bus_troubleshooting t
-            on t.domain = v_op.domain and t.command_id = u.command_id
-           and t.parked_at = u.parked_at);
+    v_ready := commandbus.still_parked(v_op.domain, v_ids, v_parked);
     if v_op.verb = 'retry' and commandbus.queue_exists(v_op.domain || '.commands') then
         v_lost := commandbus.lost_payloads(v_op.domain, v_ready);
     end if;
@@ -144,44 +197,19 @@ begin
         v_op.domain, v_op.verb, v_op.arguments, v_op.actor,
         array(select r from unnest(v_ready) r where r <> all(v_lost) order by r));
 
-    with verdict as materialized (
-        select u.n, case when u.command_id = any(v_tried.o_done) then 'done'
-                         when u.command_id = any(v_ready) then 'failed' else 'skipped' end as outcome,
-               case when u.command_id = any(v_tried.o_done) then null
-                    when u.command_id = any(v_lost) then 'the payload is no longer archived'
-                    when v_tried.o_errors ? u.command_id::text
-                        then v_tried.o_errors ->> u.command_id::text
-                    when u.command_id = any(v_ready) then 'the queue of the domain is gone'
-                    when c.command_id is null then 'there is no such command any more'
-                    when c.status = 'IN_TROUBLESHOOTING_QUEUE'
-                        then 'it was decided on, and parked again, meanwhile'
-                    else 'it is ' || c.status end as detail
-          from unnest(v_ids) with ordinality u(command_id, n)
-          left join commandbus.command_bus_command c
-            on c.domain = v_op.domain and c.command_id = u.command_id
-    ), recorded as (
-        update commandbus.command_bus_bulk_item i
-           set outcome = v.outcome, detail = v.detail, acted_at = v_now
-          from verdict v
-         where i.operation_id = p_operation_id and i.item_no = v_first + v.n - 1
-           and i.outcome is null
-        returning i.outcome
-    )
-    select count(*)::int as acted, count(*) filter (where r.outcome = 'done')::int as done,
-           count(*) filter (where r.outcome = 'skipped')::int as skipped,
-           count(*) filter (where r.outcome = 'failed')::int as failed
-      into v_counts from recorded r;
+    v_counts := commandbus.record_bulk(
+        v_op, v_first, v_ids, v_ready, v_lost, v_tried.o_done, v_tried.o_errors, v_now);
     update commandbus.command_bus_bulk_operation o
-       set done = o.done + v_counts.done, skipped = o.skipped + v_counts.skipped,
-           failed = o.failed + v_counts.failed, executor = p_executor,
+       set done = o.done + v_counts.o_done, skipped = o.skipped + v_counts.o_skipped,
+           failed = o.failed + v_counts.o_failed, executor = p_executor,
            started_at = coalesce(o.started_at, v_now), heartbeat_at = v_now,
            -- From now, not from when it was due: what an executor was late with is not caught up
            -- with, so no second has more than the rate.
-           next_due_at = v_now + make_interval(secs => coalesce(v_counts.done / o.rate, 0)),
-           status = case when v_first + v_counts.acted > o.total then 'finished' else 'running' end,
-           finished_at = case when v_first + v_counts.acted > o.total then v_now end
+           next_due_at = v_now + make_interval(secs => coalesce(v_counts.o_done / o.rate, 0)),
+           status = case when v_first + v_size > o.total then 'finished' else 'running' end,
+           finished_at = case when v_first + v_size > o.total then v_now end
      where o.operation_id = p_operation_id
-    returning o.status, v_counts.acted,
+    returning o.status, v_size,
               case when o.rate is null then 0
                    else greatest(0, extract(epoch from o.next_due_at - v_now)) end
       into status, acted, wait_seconds;
