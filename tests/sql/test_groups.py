@@ -167,3 +167,31 @@ async def test_the_members_of_one_group_among_many_are_found_by_index(db: Sessio
     assert len(matches) == len(listed) == 5
     await db.value("select pg_stat_force_next_flush()")
     assert await db.value(query) == before
+
+
+@pytest.mark.parametrize("verb", ["retry", "cancel"])
+async def test_a_chunk_of_a_bulk_operation_reads_only_its_items(db: Session, verb: str) -> None:
+    # No ANALYZE, so the planner believes what it likes, as in a database that has just grown.
+    await park(db.conn, 2_000, domain=DOMAIN)
+    bulk = await db.value(
+        "select commandbus.start_bulk(gen_random_uuid(), %s, %s, '{}', '{\"reason\": \"x\"}',"
+        " p_everything => true)",
+        DOMAIN, verb,
+    )  # fmt: skip
+
+    async def read() -> dict[str, int]:
+        await db.value("select pg_stat_force_next_flush()")
+        rows = await db.rows(
+            "select relname, (coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::int as n"
+            " from pg_stat_user_tables where relname in ('command_bus_command',"
+            " 'command_bus_troubleshooting', 'command_bus_bulk_item', 'a_payments__commands')"
+        )
+        return {row["relname"]: row["n"] for row in rows}
+
+    before = await read()
+    [step] = await db.rows("select * from commandbus.run_bulk_chunk(%s, 20)", bulk)
+
+    assert step["acted"] == 20
+    after = await read()
+    # A few touches of each; one walk through the domain would be 2,000.
+    assert {table: n for table, n in after.items() if n - before[table] >= 500} == {}
