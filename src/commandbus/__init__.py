@@ -7,9 +7,21 @@ from commandbus._version import __version__
 from commandbus.batches.batch import BatchProgress, progress_of
 from commandbus.batches.coordination import DispatchMode, DispatchResult, DispatchStatus
 from commandbus.blocking import BlockingBus
+from commandbus.bulks import (
+    BulkFilter,
+    BulkItem,
+    BulkMatch,
+    BulkOperation,
+    BulkOutcome,
+    BulkPreview,
+    BulkStatus,
+    BulkVerb,
+    FailureGroup,
+)
 from commandbus.bus import CommandBus
 from commandbus.errors import (
     BatchNotFoundError,
+    BulkOperationNotFoundError,
     CommandBusError,
     CommandNotFoundError,
     DatabaseError,
@@ -79,6 +91,16 @@ __all__ = [
     "BatchStatus",
     # The bus
     "BlockingBus",
+    # Bulk operations
+    "BulkFilter",
+    "BulkItem",
+    "BulkMatch",
+    "BulkOperation",
+    "BulkOperationNotFoundError",
+    "BulkOutcome",
+    "BulkPreview",
+    "BulkStatus",
+    "BulkVerb",
     # Handlers
     "Command",
     "CommandBus",
@@ -95,6 +117,7 @@ __all__ = [
     "DispatchStatus",
     "DuplicateCommandError",
     "EmbeddedServerError",
+    "FailureGroup",
     "HandlerAlreadyRegisteredError",
     "HandlerContext",
     "HandlerError",

@@ -31,6 +31,9 @@ from commandbus.naming import (
     replies_queue,
 )
 from commandbus.ops.audit import Reading
+from commandbus.ops.bulk import Bulk
+from commandbus.ops.bulk_verbs import BulkVerbs
+from commandbus.ops.groups import Groups
 from commandbus.ops.search import Searching
 from commandbus.ops.troubleshooting import Troubleshooting
 from commandbus.ops.verbs import OperatorVerbs
@@ -45,7 +48,7 @@ from commandbus.worker.worker import Worker, WorkerOptions
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
+class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -79,6 +82,8 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
         )
         self._reading = Reading(store)
         self._searching = Searching(store)
+        self._groups = Groups(store)
+        self._bulk = Bulk(store, self._groups, max_result_bytes=self._settings.max_payload_bytes)
         self._completions = Completions(store, self._replies.listener)
         self._batches = Batches(store, self._preparer, self._settings, self._completions)
         self._coordination = Coordination(store, self._batches, self._settings)

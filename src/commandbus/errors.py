@@ -12,6 +12,7 @@
     │   └── SourceError                 rows to load that cannot be read, and which line
     ├── CommandNotFoundError            no such command
     ├── BatchNotFoundError              no such batch
+    ├── BulkOperationNotFoundError      no such bulk operation
     ├── DuplicateCommandError           the id was sent before
     ├── InvalidOperationError           the command is not in a state that allows it
     ├── LeaseLostError                  somebody else holds the command now
@@ -122,6 +123,16 @@ class BatchNotFoundError(CommandBusError):
         )
         self.domain = domain
         self.batch_id = batch_id
+
+
+class BulkOperationNotFoundError(CommandBusError):
+    """No bulk operation with this id."""
+
+    def __init__(self, operation_id: UUID) -> None:
+        super().__init__(
+            f"no bulk operation {operation_id}; `commandbus bulk list` lists what there is"
+        )
+        self.operation_id = operation_id
 
 
 class DuplicateCommandError(CommandBusError):

@@ -7,15 +7,22 @@ again before its time. A chore that fails is logged and comes round again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from uuid import uuid4
 
+from commandbus.bulks import BulkStatus
 from commandbus.loops import Loop
 from commandbus.redaction import redact_text
 from commandbus.settings import Settings
 from commandbus.store.base import Store
+from commandbus.store.bulk import BulkStore
 from commandbus.store.dispatching import DispatchStore, InterruptedLoad, RecoveryReport
 
 #: Commands that one transaction of recovery looks after (R113).
 RECOVERY_LIMIT = 1_000
+#: Items of a bulk operation that one transaction acts on at most.
+BULK_LIMIT = 500
+#: How often an idle worker looks for a bulk operation to go on with, in seconds.
+BULK_POLL_SECONDS = 5.0
 #: A load that was not continued for so long is reported.
 LOAD_IDLE_SECONDS = 300.0
 
@@ -43,7 +50,10 @@ def maintenance_of(domain: str, settings: Settings) -> Callable[[Store], Sequenc
 
     def companions(store: Store) -> Sequence[Loop]:
         if settings.maintenance and isinstance(store, DispatchStore):
-            return [Maintenance(store, domain, settings)]
+            loops: list[Loop] = [Maintenance(store, domain, settings)]
+            if isinstance(store, BulkStore):
+                loops.append(BulkRunner(store, domain))
+            return loops
         return []
 
     return companions
@@ -126,3 +136,31 @@ class Maintenance(Loop):
         pruned = await self._store.prune_workers()
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
+
+
+class BulkRunner(Loop):
+    """Goes on with the bulk operations of a domain, one chunk at a time.
+
+    No chore is claimed for it: an operation that somebody works at is left alone, and if two take
+    the same, the database lets one act at a time and keeps to the rate.
+    """
+
+    name = "bulk"
+
+    def __init__(self, store: BulkStore, domain: str) -> None:
+        super().__init__()
+        self._store = store
+        self._domain = domain
+        self._executor = f"worker:{uuid4()}"
+
+    async def step(self) -> float | None:
+        """Act on the next items of one operation, if there is one."""
+        operation_id = await self._store.next_bulk(self._domain, self._executor)
+        if operation_id is None:
+            return BULK_POLL_SECONDS
+        step = await self._store.run_bulk_chunk(
+            operation_id, limit=BULK_LIMIT, executor=self._executor
+        )
+        if step.status is BulkStatus.FINISHED:
+            self._log.info("bulk operation %s of %s is finished", operation_id, self._domain)
+        return min(step.wait_seconds, BULK_POLL_SECONDS) or None

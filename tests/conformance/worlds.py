@@ -41,7 +41,14 @@ from tests.conformance.showing import decoded, shown, shown_envelope, sorted_rep
 DOMAIN = "payments"
 TABLES = [
     sql.Identifier("commandbus", f"command_bus_{name}")
-    for name in ("command", "batch", "troubleshooting", "reply_inbox", "worker")
+    for name in (
+        "command",
+        "batch",
+        "troubleshooting",
+        "failure_group",
+        "reply_inbox",
+        "worker",
+    )
 ]
 FAILURE = Failure(
     "TRANSIENT",
@@ -232,6 +239,7 @@ class World(ABC):
             "commands": {c.command_id: shown(asdict(c)) for c in commands},
             "newest_first": [c.command_id for c in commands],
             "parked": [shown(asdict(item)) for item in waiting],
+            "groups": await self.groups(domain),
             "audit": {i: await self._trail(domain, i) for i in sorted(known | {*batch_ids})},
             "batches": [shown(asdict(b)) for b in batches],
             "members": {i: await self.members(i, domain=domain) for i in batch_ids},
@@ -241,6 +249,19 @@ class World(ABC):
             },
             **await self.hidden(domain),
         }
+
+    async def groups(self, domain: str = DOMAIN) -> dict[str, tuple[Any, ...]]:
+        """The failure groups, the empty ones too; which command is the sample does not count."""
+        found = await self.store.list_failure_groups(
+            domain, command_type=None, include_empty=True, limit=10_000
+        )
+        return {
+            g.fingerprint: (
+                g.command_type, g.error_class, g.error_code, g.message, g.parked_count,
+                g.total_seen,
+            )
+            for g in found
+        }  # fmt: skip
 
     async def _trail(self, domain: str, command_id: UUID) -> list[tuple[Any, ...]]:
         trail = await self.store.get_audit_trail(command_id, domain=domain, limit=10_000)

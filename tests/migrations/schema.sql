@@ -49,6 +49,49 @@ table commandbus.command_bus_batch
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
 
+table commandbus.command_bus_bulk_item
+    operation_id uuid not null
+    item_no integer not null
+    command_id uuid not null
+    parked_at timestamp with time zone not null
+    outcome text
+    detail text
+    acted_at timestamp with time zone
+    constraint command_bus_bulk_item_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES commandbus.command_bus_bulk_operation(operation_id) ON DELETE CASCADE
+    constraint pk_bulk_item PRIMARY KEY (operation_id, item_no)
+    constraint valid_bulk_outcome CHECK ((outcome = ANY (ARRAY['done'::text, 'skipped'::text, 'failed'::text])))
+    CREATE INDEX ix_bulk_item_undone ON commandbus.command_bus_bulk_item USING btree (operation_id, outcome, item_no) WHERE (outcome = ANY (ARRAY['skipped'::text, 'failed'::text]))
+    CREATE UNIQUE INDEX pk_bulk_item ON commandbus.command_bus_bulk_item USING btree (operation_id, item_no)
+
+table commandbus.command_bus_bulk_operation
+    operation_id uuid not null
+    domain text not null
+    verb text not null
+    filter jsonb not null
+    arguments jsonb not null
+    digest bytea not null
+    rate double precision
+    actor text
+    status text not null
+    total integer not null
+    done integer not null default 0
+    skipped integer not null default 0
+    failed integer not null default 0
+    executor text
+    heartbeat_at timestamp with time zone
+    next_due_at timestamp with time zone not null default now()
+    created_at timestamp with time zone not null default now()
+    started_at timestamp with time zone
+    finished_at timestamp with time zone
+    with fillfactor=50
+    constraint command_bus_bulk_operation_pkey PRIMARY KEY (operation_id)
+    constraint valid_bulk_counts CHECK ((((done + skipped) + failed) <= total))
+    constraint valid_bulk_status CHECK ((status = ANY (ARRAY['running'::text, 'stopped'::text, 'finished'::text])))
+    constraint valid_bulk_verb CHECK ((verb = ANY (ARRAY['retry'::text, 'cancel'::text, 'complete'::text])))
+    CREATE INDEX ix_bulk_created ON commandbus.command_bus_bulk_operation USING btree (created_at, operation_id)
+    CREATE INDEX ix_bulk_running ON commandbus.command_bus_bulk_operation USING btree (domain, created_at) WHERE (status = 'running'::text)
+    CREATE UNIQUE INDEX command_bus_bulk_operation_pkey ON commandbus.command_bus_bulk_operation USING btree (operation_id)
+
 table commandbus.command_bus_chore
     name text not null
     started_at timestamp with time zone not null
@@ -129,6 +172,26 @@ table commandbus.command_bus_dispatch
     CREATE INDEX ix_dispatch_domain ON commandbus.command_bus_dispatch USING btree (domain)
     CREATE UNIQUE INDEX command_bus_dispatch_pkey ON commandbus.command_bus_dispatch USING btree (batch_id)
 
+table commandbus.command_bus_failure_group
+    domain text not null
+    fingerprint text not null
+    command_type text not null
+    error_class text
+    error_code text
+    message text not null
+    sample_message text
+    sample_command_id uuid not null
+    parked_count integer not null
+    total_seen bigint not null
+    first_seen timestamp with time zone not null
+    last_seen timestamp with time zone not null
+    with autovacuum_vacuum_scale_factor=0
+    with autovacuum_vacuum_threshold=50
+    with fillfactor=50
+    constraint pk_failure_group PRIMARY KEY (domain, fingerprint)
+    constraint valid_parked_count CHECK ((parked_count >= 0))
+    CREATE UNIQUE INDEX pk_failure_group ON commandbus.command_bus_failure_group USING btree (domain, fingerprint)
+
 table commandbus.command_bus_load
     batch_id uuid not null
     domain text not null
@@ -208,8 +271,10 @@ table commandbus.command_bus_troubleshooting
     command_type text not null
     reason text not null
     parked_at timestamp with time zone not null
+    fingerprint text not null
     constraint pk_troubleshooting PRIMARY KEY (domain, command_id)
     constraint valid_reason CHECK ((reason = ANY (ARRAY['PERMANENT'::text, 'EXHAUSTED'::text])))
+    CREATE INDEX ix_troubleshooting_group ON commandbus.command_bus_troubleshooting USING btree (domain, fingerprint, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_newest ON commandbus.command_bus_troubleshooting USING btree (parked_at, command_id)
     CREATE INDEX ix_troubleshooting_parked ON commandbus.command_bus_troubleshooting USING btree (domain, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_type ON commandbus.command_bus_troubleshooting USING btree (domain, command_type, parked_at)
@@ -238,16 +303,22 @@ function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_ac
     plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, body 47f0840075cf4e1c484e05f51ab42682
+function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
+    sql, volatile, body 42c0bc23cc11fb07c9eb94565db30ddf
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
     plpgsql, volatile, body 06b85620ca64f75aecf3f27f44cec298
+function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, body 9c601cca3b95bf9460b91e83d1ceab96
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, body cf743ec6e395125827f06dfdb2dedf9b
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 0484ba2d62b0470ca8ef73b977b93b6b
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
+function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
+    plpgsql, immutable, body 7f22df7ed78e5286395bb463a1418a22
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 37c81b124150f446e62a2ac19fe3682e
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
@@ -280,6 +351,8 @@ function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body a54d51f32650adf3bbd18ae13fa6b5db
+function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 995386a165cb4b1a74c193ae6bfb09b6
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
@@ -290,8 +363,12 @@ function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) retu
     sql, volatile, body c8578c92d9092ef058aee12e7d304b5d
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, stable, body ebdef94b6d4bac5ea42a504d7e733d66
+function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
+    sql, immutable, body e266ca36bfeb5a53c5b770f347bcf2a1
 function commandbus.find_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
+function commandbus.find_bulk(p_operation_id uuid) returns text
+    plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, body 0e9748ea415195beba064158fc0d4c61
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
@@ -310,16 +387,22 @@ function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) 
     plpgsql, volatile, body d964df021a4668f4a96dd938897f42ce
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 8f8e62c8e520eba2ed414671b3de4b58
 function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 224edee2997f6a72d9615d98a4d89f70
-function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, stable, body 2978857442a623772deba12bdbe79a0b
+function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text) returns SETOF commandbus.command_bus_failure_group
+    sql, stable, body bd4660490354046600fbeb79be4b1971
+function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
+    plpgsql, stable, body 19abfc235700d1ddb31d1ae4ffd74e57
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
     plpgsql, volatile, body 3a82883b168b634fd8609b8c137aa5b5
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
     plpgsql, volatile, body 7e22c5cd8b61ce54684005c33a2b8ff4
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
+function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, body 9175d8508403012a0f0ba0a1720ef9d0
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
@@ -328,6 +411,10 @@ function commandbus.milliseconds_since(p_began timestamp with time zone) returns
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body de9d83a92ab57233ddb515f8a9449fa4
+function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval) returns uuid
+    sql, stable, body f5ed1a203d089c3e3f0206af7366afe0
+function commandbus.normalise_message(p_message text) returns text
+    plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e6dd8260007c61132a9bbdd5e80c1250
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -337,9 +424,11 @@ function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_res
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d96789bd1f00ebbd2a8e3906dbf6bf75
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 12fe3a942e8c9ef18d2cf441221b42b7
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 1b1a649014f3bd98f42a151a6a5e1106
+function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
+    sql, stable, body db1f68e13e8e614e73cb176ecdbe0952
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
@@ -356,6 +445,8 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 315ca0e023163e8d229c33c9b4e8eaad
+function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ba3e0b69ceaf9af33816627a8d648d33
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
 function commandbus.refuse_audit_change() returns trigger
@@ -371,13 +462,17 @@ function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, body e26fbd798bc145253e9531aaa493a1b0
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 55ebcc363e540e38430062fde0a9de4f
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
-    plpgsql, volatile, body ed8d43eaac40e2f1f57a6f45ada0efa5
+    plpgsql, volatile, body 310a1643e49bbc18312fd2f65f6c7d4a
+function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
+    plpgsql, volatile, body 815fea1eb9d04ebcfee0dd3925ed4f8e
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, body c070f9208027541d71fcae9423834178
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
+function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
+    plpgsql, volatile, body dfd9855dd864282c7d917b1119177307
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
     plpgsql, volatile, body f2777ffbf3c19006800c13e38b8c9026
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -393,9 +488,17 @@ function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uu
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SETOF uuid
-    plpgsql, volatile, body daab3aea13fe08d84297098a1bf6cac8
+    plpgsql, volatile, body 044b9261774f4895e6a094e3787054ed
+function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false) returns uuid
+    plpgsql, volatile, body 3a60d83639b4de6d97993accf39736a8
+function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
+    sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 42718a7dc681c78e6e0b045b7b75aa39
+function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body bbb81362cd021ec99e294f99ed602e91
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], OUT o_done uuid[], OUT o_errors jsonb) returns record
+    plpgsql, volatile, body 1619dc190332b6f8b659c28311994942
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 91e30fa4d5192edcc6308a32740bfcd1
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void

@@ -16,7 +16,10 @@ from tests.waiting import until
 
 DOMAIN = "payments"
 #: Every table of ours whose rows a refused call must leave alone.
-TABLES = ("command", "batch", "troubleshooting", "audit", "payload_archive", "reply_inbox")
+TABLES = (
+    "command", "batch", "troubleshooting", "failure_group", "audit", "payload_archive",
+    "reply_inbox",
+)  # fmt: skip
 
 
 @dataclass

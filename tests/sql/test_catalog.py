@@ -75,6 +75,13 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     whole = await db.batch()
     await db.put("FAILED", whole)
     await db.value("select commandbus.retry_batch(%s, %s)", db.domain, whole)
+    await db.put("IN_TROUBLESHOOTING_QUEUE")
+    bulk = await db.value(
+        "select commandbus.start_bulk(gen_random_uuid(), %s, 'retry', p_everything => true)",
+        db.domain,
+    )
+    for verb in ("stop_bulk", "resume_bulk", "run_bulk_chunk"):
+        await db.rows(f"select commandbus.{verb}(%s)", bulk)
     rows = await db.rows("select distinct event_type from commandbus.command_bus_audit")
     assert {row["event_type"] for row in rows} == {event.value for event in AuditEventType}
 

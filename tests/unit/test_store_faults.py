@@ -15,6 +15,7 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from commandbus.errors import (
     BatchNotFoundError,
+    BulkOperationNotFoundError,
     CommandBusError,
     CommandNotFoundError,
     DatabaseError,
@@ -42,6 +43,7 @@ OURS: dict[str, tuple[type[CommandBusError], str | None]] = {
     "CB006": (PayloadLostError, str(ID)),
     "CB007": (InvalidSettingError, None),
     "CB008": (InvalidOperationError, None),
+    "CB010": (BulkOperationNotFoundError, str(ID)),
 }
 
 

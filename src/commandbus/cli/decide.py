@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from commandbus.cli.bulk_options import Operator
 from commandbus.cli.commands import read_payload
 from commandbus.cli.look import ShowPayload, ShowSecrets
-from commandbus.cli.operator import Operator, tsq
+from commandbus.cli.operator import tsq
 from commandbus.cli.options import (
     AsJson,
     CommandId,

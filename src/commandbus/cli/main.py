@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from commandbus import __version__
-from commandbus.cli import batches, commands, database, decide, demo, look, operator, run
+from commandbus.cli import batches, bulk, commands, database, decide, demo, look, operator, run
 from commandbus.cli.output import (
     ExitCode,
     describe_error,
@@ -120,7 +120,7 @@ def program(
     start_logging("warning")
 
 
-for module in (demo, run, commands, look, batches, operator, decide, database):
+for module in (demo, run, commands, look, batches, operator, decide, bulk, database):
     module.add_to(app)
 
 

@@ -10,12 +10,28 @@ from uuid import UUID
 
 import typer
 
+from commandbus.bulks import FailureGroup
+from commandbus.cli.bulk import Decision, decide_for_many
+from commandbus.cli.bulk_options import (
+    Choice,
+    CodeChoice,
+    CommandIds,
+    DomainOfChoice,
+    DryRun,
+    Everything,
+    GroupChoice,
+    OperationId,
+    Operator,
+    Rate,
+    TypeChoice,
+    Wait,
+    Yes,
+)
+from commandbus.cli.bulk_view import print_groups
 from commandbus.cli.options import (
     AsJson,
-    CommandId,
     DataDir,
     DomainFilter,
-    DomainOfId,
     Dsn,
     Place,
     Session,
@@ -25,17 +41,12 @@ from commandbus.cli.options import (
     parse_json,
 )
 from commandbus.cli.output import Column, duration, jsonable, print_json, print_table, say, text_of
-from commandbus.models import CommandStatus, TroubleshootingItem
+from commandbus.models import TroubleshootingItem
 
 tsq = typer.Typer(
     help="The troubleshooting queue: commands that failed for good and wait for a decision.",
     no_args_is_help=True,
 )
-
-Operator = Annotated[
-    str | None,
-    typer.Option("--operator", metavar="NAME", help="Who decides. Default: your login name."),
-]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -48,6 +59,7 @@ def list_parked(
     *,
     domain: DomainFilter = None,
     command_type: TypeFilter = None,
+    group: GroupChoice = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
     as_json: AsJson = False,
     dsn: Dsn = None,
@@ -58,7 +70,7 @@ def list_parked(
 
     async def work() -> list[TroubleshootingItem]:
         async with open_session(place) as session:
-            return await _parked(session, domain, command_type, limit)
+            return await _parked(session, domain, command_type, group, limit)
 
     items = asyncio.run(work())
     if as_json:
@@ -72,21 +84,25 @@ def list_parked(
 
 
 async def _parked(
-    session: Session, domain: str | None, command_type: str | None, limit: int
+    session: Session, domain: str | None, command_type: str | None, group: str | None, limit: int
 ) -> list[TroubleshootingItem]:
+    if group is not None:
+        found = await session.bus.find_failure_group(group, domain)
+        domain, group = found.domain, found.fingerprint
     domains = [domain] if domain is not None else await _domains_with_parked(session)
     items = [
         item
         for each in domains
-        for item in await session.bus.list_troubleshooting(each, type=command_type, limit=limit)
+        for item in await session.bus.list_troubleshooting(
+            each, type=command_type, limit=limit, group=group
+        )
     ]
     return sorted(items, key=lambda item: item.parked_at)[:limit]
 
 
 async def _domains_with_parked(session: Session) -> list[str]:
-    status = CommandStatus.IN_TROUBLESHOOTING_QUEUE
-    parked = await session.bus.query_commands(status=status, limit=10_000)
-    return sorted({command.domain for command in parked})
+    found = await session.bus.list_failure_groups(limit=10_000)
+    return sorted({group.domain for group in found})
 
 
 def _print_parked(items: list[TroubleshootingItem]) -> None:
@@ -119,68 +135,149 @@ def _print_parked(items: list[TroubleshootingItem]) -> None:
     )
 
 
-@tsq.command("retry")
-def retry(
-    command_id: CommandId,
+@tsq.command("groups")
+def groups(
+    domain: Annotated[str | None, typer.Argument(metavar="[DOMAIN]")] = None,
     *,
-    domain: DomainOfId = None,
-    keep_attempts: Annotated[
-        bool, typer.Option("--keep-attempts", help="Do not count attempts from zero again.")
+    command_type: TypeFilter = None,
+    include_empty: Annotated[
+        bool, typer.Option("--empty", help="Also causes of which nothing is parked any more.")
     ] = False,
-    operator: Operator = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 50,
+    as_json: AsJson = False,
     dsn: Dsn = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Send a parked command again, with the same payload."""
-    actor = actor_or_login(operator)
+    """List what waits by cause, most first: one line for a thousand failures of one kind."""
+    place = Place(dsn, data_dir)
+
+    async def work() -> list[FailureGroup]:
+        async with open_session(place) as session:
+            return await session.bus.list_failure_groups(
+                domain, type=command_type, include_empty=include_empty, limit=limit
+            )
+
+    found = asyncio.run(work())
+    if as_json:
+        print_json({"groups": found})
+    else:
+        print_groups(found)
+
+
+@tsq.command("retry")
+def retry(  # noqa: PLR0913  (each is an option)
+    command_ids: CommandIds = None,
+    *,
+    domain: DomainOfChoice = None,
+    group: GroupChoice = None,
+    command_type: TypeChoice = None,
+    code: CodeChoice = None,
+    everything: Everything = False,
+    keep_attempts: Annotated[
+        bool, typer.Option("--keep-attempts", help="Do not count attempts from zero again.")
+    ] = False,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    wait: Wait = True,
+    operation_id: OperationId = None,
+    operator: Operator = None,
+    as_json: AsJson = False,
+    dsn: Dsn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Send parked commands again, with the same payload: one by its id, or many by cause."""
+    place, actor = Place(dsn, data_dir), actor_or_login(operator)
+    choice = Choice(
+        command_ids, domain, group, command_type, code, everything, rate, dry_run, yes, wait,
+        operation_id, as_json,
+    )  # fmt: skip
+    if choice.only_id is None:
+        arguments = {"reset_attempts": not keep_attempts}
+        decide_for_many(place, choice, Decision("retry", actor, arguments))
+        return
 
     async def decide(session: Session, where: str, wanted: UUID) -> None:
         await session.bus.operator_retry(
             where, wanted, operator=actor, reset_attempts=not keep_attempts
         )
 
-    _decide(Place(dsn, data_dir), command_id, domain, decide, "is queued again")
+    _decide(place, choice.only_id, domain, decide, "is queued again")
 
 
 @tsq.command("cancel")
-def cancel(
-    command_id: CommandId,
+def cancel(  # noqa: PLR0913  (each is an option)
+    command_ids: CommandIds = None,
     *,
     reason: Annotated[str, typer.Option("--reason", "-r", help="Why; it is kept and replied.")],
-    domain: DomainOfId = None,
+    domain: DomainOfChoice = None,
+    group: GroupChoice = None,
+    command_type: TypeChoice = None,
+    code: CodeChoice = None,
+    everything: Everything = False,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    wait: Wait = True,
+    operation_id: OperationId = None,
     operator: Operator = None,
+    as_json: AsJson = False,
     dsn: Dsn = None,
     data_dir: DataDir = None,
 ) -> None:
-    """End a parked command as CANCELED; its reply goes out."""
-    actor = actor_or_login(operator)
+    """End parked commands as CANCELED; their replies go out."""
+    place, actor = Place(dsn, data_dir), actor_or_login(operator)
+    choice = Choice(
+        command_ids, domain, group, command_type, code, everything, rate, dry_run, yes, wait,
+        operation_id, as_json,
+    )  # fmt: skip
+    if choice.only_id is None:
+        decide_for_many(place, choice, Decision("cancel", actor, {"reason": reason}))
+        return
 
     async def decide(session: Session, where: str, wanted: UUID) -> None:
         await session.bus.operator_cancel(where, wanted, reason, operator=actor)
 
-    _decide(Place(dsn, data_dir), command_id, domain, decide, "is canceled")
+    _decide(place, choice.only_id, domain, decide, "is canceled")
 
 
 @tsq.command("complete")
-def complete(
-    command_id: CommandId,
+def complete(  # noqa: PLR0913  (each is an option)
+    command_ids: CommandIds = None,
     *,
     data: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The result that the reply carries.")
+        str | None, typer.Option(metavar="JSON", help="The result that the replies carry.")
     ] = None,
-    domain: DomainOfId = None,
+    domain: DomainOfChoice = None,
+    group: GroupChoice = None,
+    command_type: TypeChoice = None,
+    code: CodeChoice = None,
+    everything: Everything = False,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    wait: Wait = True,
+    operation_id: OperationId = None,
     operator: Operator = None,
+    as_json: AsJson = False,
     dsn: Dsn = None,
     data_dir: DataDir = None,
 ) -> None:
-    """End a parked command as COMPLETED: its work was done by other means."""
-    actor = actor_or_login(operator)
+    """End parked commands as COMPLETED: their work was done by other means."""
+    place, actor = Place(dsn, data_dir), actor_or_login(operator)
     result = None if data is None else parse_json(data, "--data")
+    choice = Choice(
+        command_ids, domain, group, command_type, code, everything, rate, dry_run, yes, wait,
+        operation_id, as_json,
+    )  # fmt: skip
+    if choice.only_id is None:
+        decide_for_many(place, choice, Decision("complete", actor, {"result_data": result}))
+        return
 
     async def decide(session: Session, where: str, wanted: UUID) -> None:
         await session.bus.operator_complete(where, wanted, result, operator=actor)
 
-    _decide(Place(dsn, data_dir), command_id, domain, decide, "is completed")
+    _decide(place, choice.only_id, domain, decide, "is completed")
 
 
 def _decide(

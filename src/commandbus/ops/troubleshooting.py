@@ -20,6 +20,7 @@ from commandbus.naming import (
     check_uuid,
 )
 from commandbus.ops.edits import difference, unmasked
+from commandbus.ops.groups import check_fingerprint
 from commandbus.ops.paging import check_page
 from commandbus.payload import encode_json, encode_payload
 from commandbus.redaction import redact_text
@@ -39,15 +40,23 @@ class Troubleshooting:
         self._max_bytes = max_bytes
 
     async def list(
-        self, domain: str, *, command_type: str | None, limit: int, offset: int
+        self,
+        domain: str,
+        *,
+        command_type: str | None,
+        limit: int,
+        offset: int,
+        group: str | None = None,
     ) -> list[TroubleshootingItem]:
         """What waits, longest first."""
         check_domain(domain)
         if command_type is not None:
             check_command_type(command_type)
+        if group is not None:
+            check_fingerprint(group)
         check_page(limit, offset)
         return await self._store.list_troubleshooting(
-            domain, command_type=command_type, limit=limit, offset=offset
+            domain, command_type=command_type, limit=limit, offset=offset, group=group
         )
 
     async def retry(

@@ -29,10 +29,14 @@ class OperatorVerbs:
         type: str | None = None,  # noqa: A002  (the name is part of the contract, 004 §8.2)
         limit: int = 100,
         offset: int = 0,
+        group: str | None = None,
     ) -> list[TroubleshootingItem]:
-        """What waits for an operator, longest first, with its payload."""
+        """What waits for an operator, longest first, with its payload.
+
+        `group`: only this failure group, by its whole fingerprint.
+        """
         return await self._troubleshooting.list(
-            domain, command_type=type, limit=limit, offset=offset
+            domain, command_type=type, limit=limit, offset=offset, group=group
         )
 
     async def operator_retry(

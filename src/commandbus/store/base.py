@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
+from commandbus.bulks import FailureGroup
 from commandbus.loads import LoadMetadata, NewLoad
 from commandbus.models import (
     AuditEvent,
@@ -149,9 +150,26 @@ class Store(SearchingStore, Protocol):
         """Commands, newest first."""
 
     async def list_troubleshooting(
-        self, domain: str, *, command_type: str | None, limit: int, offset: int
+        self,
+        domain: str,
+        *,
+        command_type: str | None,
+        limit: int,
+        offset: int,
+        group: str | None = None,
     ) -> list[TroubleshootingItem]:
         """What waits for an operator, longest first."""
+
+    async def list_failure_groups(
+        self,
+        domain: str | None,
+        *,
+        command_type: str | None,
+        include_empty: bool,
+        limit: int,
+        prefix: str = "",
+    ) -> list[FailureGroup]:
+        """Parked commands by cause, largest group first; `prefix`: how its fingerprint begins."""
 
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         """The payload, if the queue or the archive still has it."""

@@ -13,6 +13,7 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from commandbus.errors import (
     BatchNotFoundError,
+    BulkOperationNotFoundError,
     CommandBusError,
     CommandNotFoundError,
     DatabaseError,
@@ -113,6 +114,8 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
         return CommandNotFoundError(domain, UUID(detail))
     if state == "CB004" and detail:
         return BatchNotFoundError(domain, UUID(detail))
+    if state == "CB010" and detail:
+        return BulkOperationNotFoundError(UUID(detail))
     plain = {
         "CB003": InvalidOperationError,
         "CB005": InvalidNameError,

@@ -31,8 +31,8 @@ MIGRATION_LOCK = 0x636D64627573
 
 #: Loaded in this order: plain SQL functions are checked against what they call.
 FUNCTION_FILES = (
-    "support", "settings", "batches", "outcomes", "settle", "commands", "dispatch", "recovery",
-    "loading", "operator", "reads", "search",
+    "support", "settings", "batches", "groups", "outcomes", "settle", "commands", "dispatch",
+    "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search",
 )  # fmt: skip
 
 _BOOTSTRAP = """

@@ -40,6 +40,7 @@ from commandbus.store.connection import (
 from commandbus.store.faults import translated
 from commandbus.store.migrations import check_schema
 from commandbus.store.postgres_batches import PostgresBatches, metadata_of, raise_if_known
+from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_search import PostgresSearch
@@ -47,7 +48,9 @@ from commandbus.store.searching import Edit
 from commandbus.store.statements import STATEMENTS
 
 
-class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch, PostgresSearch):
+class PostgresStore(
+    PostgresBatches, PostgresLoading, PostgresDispatch, PostgresSearch, PostgresBulk
+):
     """Implements commandbus.store.base.Store."""
 
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:
@@ -221,9 +224,15 @@ class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch, Postgres
         return [metadata_of(row) for row in rows]
 
     async def list_troubleshooting(
-        self, domain: str, *, command_type: str | None, limit: int, offset: int
+        self,
+        domain: str,
+        *,
+        command_type: str | None,
+        limit: int,
+        offset: int,
+        group: str | None = None,
     ) -> list[TroubleshootingItem]:
-        params = (domain, command_type, limit, offset)
+        params = (domain, command_type, limit, offset, group)
         rows = await self._call("list_troubleshooting", params, domain=domain)
         return [_troubleshooting_item(row) for row in rows]
 

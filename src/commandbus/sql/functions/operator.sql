@@ -55,7 +55,9 @@ create or replace function commandbus.requeue_commands(
     p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean,
     p_edits jsonb default '{}'
 ) returns setof uuid
-language plpgsql as $$
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
 declare
     v_queue    text := commandbus.physical_queue(p_domain || '.commands');
     v_now      timestamptz;
@@ -104,6 +106,12 @@ begin
                   hint = 'cancel or complete it, and send the work again under a new id';
     end if;
     select array_agg(m order by m) into v_msg_ids from pgmq.send_batch(v_queue, v_messages) m;
+    -- The domain is a column of the items, so that each is looked up by the whole key: the planner
+    -- would else walk through all commands of the domain.
+    with item as materialized (
+        select p_domain as domain, u.command_id, u.msg_id
+          from unnest(v_ids, v_msg_ids) u(command_id, msg_id)
+    )
     update commandbus.command_bus_command c
        set status = 'PENDING', msg_id = n.msg_id, updated_at = v_now, lapses = 0,
            dispatch_status = 'queued', queued_at = v_now,
@@ -111,16 +119,15 @@ begin
            attempts = case when p_reset_attempts then 0
                            else least(c.attempts, c.max_attempts - 1) end,
            attempt_count = c.attempt_count + 1
-      from unnest(v_ids, v_msg_ids) n(command_id, msg_id)
-     where c.domain = p_domain and c.command_id = n.command_id and c.status = any(p_from);
-    delete from commandbus.command_bus_troubleshooting t
-     where t.domain = p_domain and t.command_id = any(v_ids);
+      from item n
+     where c.domain = n.domain and c.command_id = n.command_id and c.status = any(p_from);
     perform commandbus.move_batch_counters(
         array(select b from unnest(v_batches, v_states) u(b, s) where s = 'IN_TROUBLESHOOTING_QUEUE'),
         'tsq', 'open', p_actor);
     perform commandbus.move_batch_counters(
         array(select b from unnest(v_batches, v_states) u(b, s) where s = 'FAILED'),
         'failed', 'open', p_actor);
+    perform commandbus.leave_troubleshooting(p_domain, v_ids);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, n.id, 'OPERATOR_RETRY', v_now,
@@ -189,10 +196,9 @@ begin
     if v_ids is null then
         return '{}';
     end if;
-    delete from commandbus.command_bus_troubleshooting t
-     where t.domain = p_domain and t.command_id = any(v_ids);
     perform commandbus.publish_replies(p_domain, v_queues, v_replies);
     perform commandbus.move_batch_counters(v_batches, 'tsq', lower(p_status));
+    perform commandbus.leave_troubleshooting(p_domain, v_ids);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, m.id, p_event, v_now, p_details, m.batch_id, p_actor

@@ -205,6 +205,7 @@ declare
     v_ids     uuid[];
     v_msgs    bigint[];
     v_batches uuid[];
+    v_reasons text[];
 begin
     perform commandbus.lock_messages(v_queue, array(
         select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
@@ -223,14 +224,9 @@ begin
          where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
            and c.status in ('PENDING', 'IN_PROGRESS')
-        returning c.command_id, c.command_type, c.msg_id, c.batch_id, c.attempts, i.reason,
-                  i.error_code,
+        returning c.command_id, c.msg_id, c.batch_id, c.attempts, i.reason, i.error_code,
                   commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
                                              i.error_details, null) as details
-    ), listed as (
-        insert into commandbus.command_bus_troubleshooting (
-            domain, command_id, command_type, reason, parked_at)
-        select p_domain, m.command_id, m.command_type, m.reason, v_now from moved m
     ), audited as (
         insert into commandbus.command_bus_audit (
             domain, command_id, event_type, ts, details_json, batch_id)
@@ -241,14 +237,15 @@ begin
                m.batch_id
           from moved m
     )
-    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id)
-      into v_ids, v_msgs, v_batches from moved m;
+    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id), array_agg(m.reason)
+      into v_ids, v_msgs, v_batches, v_reasons from moved m;
     if v_ids is not null then
         if commandbus.setting('payload_archive') = 'on' then
             perform commandbus.keep_payloads(p_domain, v_msgs);
         end if;
         perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
         perform commandbus.move_batch_counters(v_batches, 'open', 'tsq');
+        perform commandbus.enter_troubleshooting(p_domain, v_ids, v_reasons, v_now);
     end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
 end $$;

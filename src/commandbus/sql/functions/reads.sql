@@ -2,7 +2,7 @@
 
 -- What waits for an operator, longest first, with the payload that a retry would send.
 create or replace function commandbus.list_troubleshooting(
-    p_domain text, p_command_type text, p_limit int, p_offset int
+    p_domain text, p_command_type text, p_limit int, p_offset int, p_group text default null
 ) returns table (
     domain text, command_id uuid, command_type text, reason text, parked_at timestamptz,
     attempts int, max_attempts int, last_error_type text, last_error_code text,
@@ -21,6 +21,7 @@ begin
         '       (coalesce(a.message, p.payload_json) -> ''data'')::text'
         '  from (select * from commandbus.command_bus_troubleshooting t'
         '         where t.domain = $1 and ($2 is null or t.command_type = $2)'
+        '           and ($5 is null or t.fingerprint = $5)'
         '         order by t.parked_at, t.command_id limit $3 offset $4) t'
         '  join commandbus.command_bus_command c'
         '    on c.domain = t.domain and c.command_id = t.command_id'
@@ -29,7 +30,7 @@ begin
         '    on p.domain = c.domain and p.command_id = c.command_id'
         ' order by t.parked_at, t.command_id',
         'a_' || commandbus.physical_queue(p_domain || '.commands'))
-        using p_domain, p_command_type, p_limit, p_offset;
+        using p_domain, p_command_type, p_limit, p_offset, p_group;
 end $$;
 
 -- The payload of a command, from the queue, the archive or the payload table; null if it is gone

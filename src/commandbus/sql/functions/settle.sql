@@ -30,9 +30,6 @@ begin
     if p_outcomes ? 'retry' then
         return query select commandbus.retry_commands(p_domain, p_outcomes -> 'retry');
     end if;
-    if p_outcomes ? 'park' then
-        return query select commandbus.park_commands(p_domain, p_outcomes -> 'park');
-    end if;
     if p_outcomes ? 'fail' then
         return query select commandbus.fail_commands(p_domain, p_outcomes -> 'fail');
     end if;
@@ -43,4 +40,9 @@ begin
         perform commandbus.send_commands(v_send ->> 'domain', v_send -> 'commands',
                                          (v_send ->> 'batch_id')::uuid);
     end loop;
+    -- Last, because parking ends with the locks of failure groups, and everything above takes
+    -- those of batches.
+    if p_outcomes ? 'park' then
+        return query select commandbus.park_commands(p_domain, p_outcomes -> 'park');
+    end if;
 end $$;

@@ -1,13 +1,13 @@
 -- Support: names, locks, audit, wake-ups. Nothing here changes the state of a command.
 --
--- Lock order, everywhere: queue message -> command -> batch -> audit; arrays sorted.
+-- Lock order, everywhere: queue message -> command -> batch -> failure group -> audit; arrays sorted.
 -- Whoever needs several takes them in that order, or two sessions deadlock exactly when a
 -- lease lapses (receive holds the message and wants the command).
 --
 -- Refusals carry their own SQLSTATE, which commandbus.errors maps to a class:
 --   CB001 duplicate command      CB002 command not found     CB003 not in a state that allows it
 --   CB004 batch not found        CB005 badly formed name     CB006 payload no longer archived
---   CB007 setting refused        CB008 append-only table
+--   CB007 setting refused        CB008 append-only table      CB010 bulk operation not found
 
 create or replace function commandbus.check_domain(p_domain text) returns void
 language plpgsql immutable as $$

@@ -185,6 +185,7 @@ create table commandbus.command_bus_troubleshooting (
     command_type text not null,
     reason       text not null,
     parked_at    timestamptz not null,
+    fingerprint  text not null,                      -- of its failure group
     constraint valid_reason check (reason in ('PERMANENT', 'EXHAUSTED')),
     constraint pk_troubleshooting primary key (domain, command_id)
 );
@@ -192,6 +193,76 @@ create index ix_troubleshooting_parked
     on commandbus.command_bus_troubleshooting (domain, parked_at, command_id);
 create index ix_troubleshooting_type
     on commandbus.command_bus_troubleshooting (domain, command_type, parked_at);
+create index ix_troubleshooting_group
+    on commandbus.command_bus_troubleshooting (domain, fingerprint, parked_at, command_id);
+
+-- What is parked, by cause: see functions/groups.sql. No index but the key, so that every change of
+-- a counter is a HOT update.
+create table commandbus.command_bus_failure_group (
+    domain            text not null,
+    fingerprint       text not null,
+    command_type      text not null,
+    error_class       text null,
+    error_code        text null,
+    message           text not null,                 -- normalised
+    sample_message    text null,                     -- of the failure that came last
+    sample_command_id uuid not null,
+    parked_count      int not null,                  -- exact
+    total_seen        bigint not null,               -- how often a command was parked with it
+    first_seen        timestamptz not null,
+    last_seen         timestamptz not null,
+    constraint valid_parked_count check (parked_count >= 0),
+    constraint pk_failure_group primary key (domain, fingerprint)
+) with (fillfactor = 50, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
+
+-- One decision for many parked commands: see functions/bulk.sql.
+create table commandbus.command_bus_bulk_operation (
+    operation_id uuid primary key,
+    domain       text not null,
+    verb         text not null,
+    filter       jsonb not null,
+    arguments    jsonb not null,
+    digest       bytea not null,                     -- of domain, verb, filter and arguments
+    rate         double precision null,              -- commands per second; null: no limit
+    actor        text null,
+    status       text not null,
+    total        int not null,
+    done         int not null default 0,
+    skipped      int not null default 0,
+    failed       int not null default 0,
+    executor     text null,                          -- who acted last, and when
+    heartbeat_at timestamptz null,
+    next_due_at  timestamptz not null default now(), -- no item before this time
+    created_at   timestamptz not null default now(),
+    started_at   timestamptz null,
+    finished_at  timestamptz null,
+    constraint valid_bulk_verb check (verb in ('retry', 'cancel', 'complete')),
+    constraint valid_bulk_status check (status in ('running', 'stopped', 'finished')),
+    constraint valid_bulk_counts check (done + skipped + failed <= total)
+) with (fillfactor = 50);
+create index ix_bulk_running
+    on commandbus.command_bus_bulk_operation (domain, created_at) where status = 'running';
+create index ix_bulk_created
+    on commandbus.command_bus_bulk_operation (created_at, operation_id);
+
+-- Its members, frozen at the start. They are acted on in their order, so the operation's counters
+-- say which is next.
+create table commandbus.command_bus_bulk_item (
+    operation_id uuid not null
+        references commandbus.command_bus_bulk_operation (operation_id) on delete cascade,
+    item_no      int not null,
+    command_id   uuid not null,
+    parked_at    timestamptz not null,               -- the failure that was chosen
+    outcome      text null,                          -- null: not yet acted on
+    detail       text null,
+    acted_at     timestamptz null,
+    constraint valid_bulk_outcome check (outcome in ('done', 'skipped', 'failed')),
+    constraint pk_bulk_item primary key (operation_id, item_no)
+);
+-- The few that people look for.
+create index ix_bulk_item_undone
+    on commandbus.command_bus_bulk_item (operation_id, outcome, item_no)
+    where outcome in ('skipped', 'failed');
 
 create index ix_troubleshooting_newest
     on commandbus.command_bus_troubleshooting (parked_at, command_id);

@@ -13,6 +13,7 @@ from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
 from commandbus.naming import check_domain, commands_queue
 from commandbus.store.searching import Edit
 from commandbus.testing.memory.counters import move_batch_counters
+from commandbus.testing.memory.groups import leave_troubleshooting
 from commandbus.testing.memory.replies import canceled_error, publish_reply
 from commandbus.testing.memory.tables import CommandRow, State
 
@@ -87,7 +88,7 @@ def requeue_commands(
             # Without a reset there is still one attempt to use.
             attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
         )
-        was_parked = state.parked.pop(row.key, None) is not None
+        was_parked = leave_troubleshooting(state, row)
         move_batch_counters(state, row, "tsq" if was_parked else "failed", "open", actor)
         details: dict[str, Any] = {"msg_id": msg_id, "reset_attempts": reset_attempts}
         if row.command_id in edits:
@@ -148,7 +149,7 @@ def cancel_commands(
 
 
 def _resolve(state: State, parked: CommandRow, status: CommandStatus) -> CommandRow:
-    del state.parked[parked.key]
+    leave_troubleshooting(state, parked)
     return state.change(parked, status=status, updated_at=state.clock.now())
 
 

@@ -20,8 +20,9 @@ from commandbus.models import (
 )
 from commandbus.naming import commands_queue
 from commandbus.testing.memory.counters import move_batch_counters
+from commandbus.testing.memory.groups import enter_troubleshooting
 from commandbus.testing.memory.replies import publish_reply
-from commandbus.testing.memory.tables import CommandRow, ParkedRow, State
+from commandbus.testing.memory.tables import CommandRow, State
 
 _ENDED: dict[str, Any] = {"leased_by": None, "lease_expires_at": None, "lapses": 0}
 
@@ -58,8 +59,8 @@ def park(
         **_errors(failure),
     )
     state.queues.archive(commands_queue(row.domain), [row.msg_id])
-    state.parked[row.key] = ParkedRow(reason, now)
     move_batch_counters(state, row, "open", "tsq")
+    enter_troubleshooting(state, row, reason, now)
     _record_failure(state, row, failure)
     details = {"reason": reason.value, "code": row.last_error_code, "attempts": row.attempts}
     state.record(row, AuditEventType.MOVED_TO_TROUBLESHOOTING_QUEUE, now, details)

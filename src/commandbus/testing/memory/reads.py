@@ -60,12 +60,22 @@ def matches(row: CommandRow, criteria: CommandFilter) -> bool:
 
 
 def list_troubleshooting(
-    state: State, domain: str, *, command_type: str | None, limit: int, offset: int
+    state: State,
+    domain: str,
+    *,
+    command_type: str | None,
+    limit: int,
+    offset: int,
+    group: str | None,
 ) -> list[TroubleshootingItem]:
     """What waits for an operator, longest first."""
     check_domain(domain)
     waiting = sorted(
-        (key for key in state.parked if key[0] == domain),
+        (
+            key
+            for key, parked in state.parked.items()
+            if key[0] == domain and group in {None, parked.fingerprint}
+        ),
         key=lambda key: (state.parked[key].parked_at, key[1]),
     )
     rows = [state.commands[key] for key in waiting]

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from commandbus.bulks import FailureGroup
 from commandbus.models import (
     AuditEvent,
     Command,
@@ -23,7 +24,7 @@ from commandbus.models import (
 from commandbus.naming import commands_queue
 from commandbus.store.base import CommandFilter, Store
 from commandbus.store.searching import Edit
-from commandbus.testing.memory import operator, reads
+from commandbus.testing.memory import groups, operator, reads
 from commandbus.testing.memory.commands import (
     confirm_start,
     extend_leases,
@@ -186,7 +187,13 @@ class InMemoryStore(MemoryBatches, MemorySearch):
         return self._read(reads.query_commands, criteria, limit=limit, offset=offset)
 
     async def list_troubleshooting(
-        self, domain: str, *, command_type: str | None, limit: int, offset: int
+        self,
+        domain: str,
+        *,
+        command_type: str | None,
+        limit: int,
+        offset: int,
+        group: str | None = None,
     ) -> list[TroubleshootingItem]:
         return self._read(
             reads.list_troubleshooting,
@@ -194,6 +201,25 @@ class InMemoryStore(MemoryBatches, MemorySearch):
             command_type=command_type,
             limit=limit,
             offset=offset,
+            group=group,
+        )
+
+    async def list_failure_groups(
+        self,
+        domain: str | None,
+        *,
+        command_type: str | None,
+        include_empty: bool,
+        limit: int,
+        prefix: str = "",
+    ) -> list[FailureGroup]:
+        return self._read(
+            groups.list_failure_groups,
+            domain,
+            command_type=command_type,
+            include_empty=include_empty,
+            limit=limit,
+            prefix=prefix,
         )
 
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:

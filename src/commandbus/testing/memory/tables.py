@@ -14,6 +14,7 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.bulks import FailureGroup
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -155,6 +156,7 @@ class ParkedRow:
 
     reason: ParkReason
     parked_at: datetime
+    fingerprint: str
 
 
 class State:
@@ -166,6 +168,7 @@ class State:
         self.queues = Queues(clock)
         self.commands: dict[Key, CommandRow] = {}
         self.parked: dict[Key, ParkedRow] = {}
+        self.groups: dict[tuple[str, str], FailureGroup] = {}
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
         self.audit: list[AuditEvent] = []
@@ -180,6 +183,7 @@ class State:
         fork.queues = self.queues.copy()
         fork.commands = dict(self.commands)
         fork.parked = dict(self.parked)
+        fork.groups = dict(self.groups)
         fork.batches = dict(self.batches)
         fork.inbox = dict(self.inbox)
         fork.audit = list(self.audit)
@@ -191,6 +195,7 @@ class State:
         self.queues.restore(backup.queues)
         self.commands = backup.commands
         self.parked = backup.parked
+        self.groups = backup.groups
         self.batches = backup.batches
         self.inbox = backup.inbox
         self.audit = backup.audit

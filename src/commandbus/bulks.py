@@ -1,0 +1,169 @@
+"""The words of troubleshooting in bulk: failure groups, and operations on many parked commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Parked commands with one cause. `message` is without what differs from one to the next."""
+
+    domain: str
+    fingerprint: str
+    command_type: str
+    error_class: str | None
+    error_code: str | None
+    message: str
+    #: Of the failure that came last.
+    sample_message: str | None
+    sample_command_id: UUID
+    #: How many are parked now; exact.
+    parked_count: int
+    #: How often a command was parked with it so far.
+    total_seen: int
+    first_seen: datetime
+    last_seen: datetime
+
+
+class BulkVerb(StrEnum):
+    """What a bulk operation does to a parked command."""
+
+    RETRY = "retry"
+    CANCEL = "cancel"
+    COMPLETE = "complete"
+
+
+class BulkStatus(StrEnum):
+    """Where a bulk operation stands."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+
+
+class BulkOutcome(StrEnum):
+    """What became of one item. A skipped one was no longer as it was when it was chosen."""
+
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkFilter:
+    """Which parked commands are meant. All that is given must hold; nothing given: all of them."""
+
+    domain: str
+    command_type: str | None = None
+    error_code: str | None = None
+    #: The fingerprint of a failure group; its first characters are enough.
+    group: str | None = None
+    batch_id: UUID | None = None
+    #: From this time on, and before this time.
+    parked_after: datetime | None = None
+    parked_before: datetime | None = None
+    command_ids: tuple[UUID, ...] | None = None
+
+    def conditions(self) -> dict[str, Any]:
+        """The filter as it is stored; the same filter gives the same."""
+        found: dict[str, Any] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if spec.name == "domain" or value is None:
+                continue
+            if isinstance(value, datetime):
+                value = value.astimezone(UTC).isoformat()
+            elif isinstance(value, tuple):
+                value = [str(command_id) for command_id in sorted(set(value))]
+            found[spec.name] = str(value) if isinstance(value, UUID) else value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class BulkMatch:
+    """How many commands of one failure group match a filter."""
+
+    fingerprint: str
+    command_type: str
+    error_class: str | None
+    error_code: str | None
+    message: str
+    matched: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPreview:
+    """What a filter matches now."""
+
+    domain: str
+    total: int
+    groups: tuple[BulkMatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewBulk:
+    """A bulk operation that was checked, ready to be stored. JSON is encoded already."""
+
+    operation_id: UUID
+    domain: str
+    verb: BulkVerb
+    conditions: bytes
+    arguments: bytes
+    rate: float | None
+    actor: str | None
+    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOperation:
+    """A bulk operation and how far it is."""
+
+    operation_id: UUID
+    domain: str
+    verb: BulkVerb
+    conditions: dict[str, Any]
+    arguments: dict[str, Any]
+    #: Commands per second; None: as fast as it goes.
+    rate: float | None
+    actor: str | None
+    status: BulkStatus
+    total: int
+    done: int
+    skipped: int
+    failed: int
+    #: Who acted last, and when.
+    executor: str | None
+    heartbeat_at: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def acted(self) -> int:
+        """How many items have their outcome."""
+        return self.done + self.skipped + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class BulkItem:
+    """One command of a bulk operation; no outcome yet: it is still to come."""
+
+    item_no: int
+    command_id: UUID
+    outcome: BulkOutcome | None
+    detail: str | None
+    acted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkStep:
+    """What one chunk did, and how long to wait before the next."""
+
+    status: BulkStatus
+    acted: int
+    wait_seconds: float

@@ -1,0 +1,221 @@
+-- Running bulk operations: in chunks, at the chosen rate, by whichever process is there.
+--
+-- One chunk is one transaction: the acts, the outcome of each item, the counters and the next due
+-- time. So each item is acted on once, whoever is killed at whatever point, and two executors
+-- together keep to the rate.
+--
+-- Lock order: operation -> command -> batch -> failure group -> audit. The row of an operation is
+-- the first lock of a chunk, taken with SKIP LOCKED. Nobody who holds a command ever asks for it, so
+-- no circle can close.
+
+-- Of these parked commands, those whose payload is in no archive any more.
+create or replace function commandbus.lost_payloads(p_domain text, p_command_ids uuid[])
+returns uuid[]
+language plpgsql stable as $$
+declare
+    v_lost uuid[];
+begin
+    execute format(
+        'select array_agg(c.command_id) from commandbus.command_bus_command c'
+        '  left join pgmq.%I a on a.msg_id = c.msg_id'
+        '  left join commandbus.command_bus_payload_archive p'
+        '    on p.domain = c.domain and p.command_id = c.command_id'
+        ' where c.domain = $1 and c.command_id = any($2)'
+        '   and a.message is null and p.payload_json is null',
+        'a_' || commandbus.physical_queue(p_domain || '.commands'))
+       into v_lost using p_domain, p_command_ids;
+    return coalesce(v_lost, '{}');
+end $$;
+
+-- Acts on parked commands that the caller has locked. If something fails that lies with a command,
+-- the group is halved until it stands alone: only that is an error, the others go on. What lies with
+-- the database (connection, deadlock, resources, shutdown) undoes the whole chunk, to be repeated.
+create or replace function commandbus.try_bulk(
+    p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[],
+    out o_done uuid[], out o_errors jsonb)
+language plpgsql as $$
+declare
+    v_size int := cardinality(p_command_ids);
+    v_half record;
+begin
+    o_done := '{}';
+    o_errors := '{}';
+    if v_size = 0 then
+        return;
+    end if;
+    begin
+        if p_verb = 'retry' then
+            o_done := array(select commandbus.operator_retry(
+                p_domain, p_command_ids, p_actor,
+                coalesce((p_arguments ->> 'reset_attempts')::boolean, true), false));
+        elsif p_verb = 'cancel' then
+            o_done := array(select commandbus.operator_cancel(
+                p_domain, p_command_ids, p_arguments ->> 'reason', p_actor, false));
+        else
+            o_done := array(select commandbus.operator_complete(
+                p_domain, p_command_ids, p_arguments -> 'result', p_actor, false));
+        end if;
+        return;
+    exception when others then
+        if sqlstate ~ '^(08|40|53|55|57|58|XX)' then
+            raise;
+        end if;
+        if v_size = 1 then
+            o_errors := jsonb_build_object(p_command_ids[1], left(sqlstate || ': ' || sqlerrm, 200));
+            return;
+        end if;
+    end;
+    for v_half in
+        select t.* from (values (p_command_ids[:v_size / 2]), (p_command_ids[v_size / 2 + 1:])) h(ids)
+         cross join lateral commandbus.try_bulk(p_domain, p_verb, p_arguments, p_actor, h.ids) t
+    loop
+        o_done := o_done || v_half.o_done;
+        o_errors := o_errors || v_half.o_errors;
+    end loop;
+end $$;
+
+-- Of these commands, those that are parked since the moment that goes with each: the very failure
+-- that was chosen. One that was decided on and has failed again since was not seen by whoever
+-- decided here. The planner's settings keep it at the items: it must not walk through the domain.
+create or replace function commandbus.still_parked(
+    p_domain text, p_command_ids uuid[], p_parked timestamptz[]
+) returns uuid[]
+language sql stable
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+    with item as materialized (
+        select p_domain as domain, u.command_id, u.parked_at
+          from unnest(p_command_ids, p_parked) u(command_id, parked_at)
+    )
+    select coalesce(array_agg(t.command_id order by t.command_id), '{}')
+      from item i
+      join commandbus.command_bus_troubleshooting t
+        on t.domain = i.domain and t.command_id = i.command_id and t.parked_at = i.parked_at
+$$;
+
+-- Writes the outcome of each item of a chunk; returns how many have which.
+create or replace function commandbus.record_bulk(
+    p_operation commandbus.command_bus_bulk_operation, p_first int, p_command_ids uuid[],
+    p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamptz,
+    out o_done int, out o_skipped int, out o_failed int)
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+    with item as materialized (
+        select p_operation.domain as domain, p_operation.operation_id as operation_id,
+               u.command_id, p_first + u.n::int - 1 as item_no
+          from unnest(p_command_ids) with ordinality u(command_id, n)
+    ), verdict as materialized (
+        select i.operation_id, i.item_no,
+               case when i.command_id = any(p_done) then 'done'
+                    when i.command_id = any(p_ready) then 'failed' else 'skipped' end as outcome,
+               case when i.command_id = any(p_done) then null
+                    when i.command_id = any(p_lost) then 'the payload is no longer archived'
+                    when p_errors ? i.command_id::text then p_errors ->> i.command_id::text
+                    when i.command_id = any(p_ready) then 'the queue of the domain is gone'
+                    when c.command_id is null then 'there is no such command any more'
+                    when c.status = 'IN_TROUBLESHOOTING_QUEUE'
+                        then 'it was decided on, and parked again, meanwhile'
+                    else 'it is ' || c.status end as detail
+          from item i
+          left join commandbus.command_bus_command c
+            on c.domain = i.domain and c.command_id = i.command_id
+    ), recorded as (
+        update commandbus.command_bus_bulk_item b
+           set outcome = v.outcome, detail = v.detail, acted_at = p_now
+          from verdict v
+         where b.operation_id = v.operation_id and b.item_no = v.item_no
+           and b.outcome is null
+        returning b.outcome
+    )
+    select count(*) filter (where r.outcome = 'done'),
+           count(*) filter (where r.outcome = 'skipped'),
+           count(*) filter (where r.outcome = 'failed')
+      into o_done, o_skipped, o_failed from recorded r;
+end $$;
+
+-- Acts on the next items of an operation, at most p_limit, and as many as its rate allows. Returns
+-- its status now, how many items have their outcome by this call, and how many seconds to wait
+-- before there is more to do: also if another executor is at it.
+create or replace function commandbus.run_bulk_chunk(
+    p_operation_id uuid, p_limit int default 500, p_executor text default null
+) returns table (status text, acted int, wait_seconds float8)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    c_step   constant float8 := 0.25;  -- seconds; a chunk has what the rate allows in that time
+    v_op     commandbus.command_bus_bulk_operation;
+    v_now    timestamptz;
+    v_first  int;
+    v_size   int;
+    v_ids    uuid[];
+    v_parked timestamptz[];
+    v_ready  uuid[];
+    v_lost   uuid[] := '{}';
+    v_tried  record;
+    v_counts record;
+begin
+    select * into v_op from commandbus.command_bus_bulk_operation o
+     where o.operation_id = p_operation_id for update skip locked;
+    if not found then
+        status := commandbus.find_bulk(p_operation_id);
+        acted := 0;
+        wait_seconds := c_step;
+        return next;
+        return;
+    end if;
+    status := v_op.status;
+    acted := 0;
+    wait_seconds := 0;
+    v_now := clock_timestamp();
+    if v_op.status <> 'running' then
+        return next;
+        return;
+    end if;
+    if v_op.rate is not null and v_op.next_due_at > v_now then
+        wait_seconds := extract(epoch from v_op.next_due_at - v_now);
+        return next;
+        return;
+    end if;
+
+    v_first := v_op.done + v_op.skipped + v_op.failed + 1;
+    v_size := least(p_limit, v_op.total - v_first + 1,
+                    greatest(1, floor(coalesce(v_op.rate, 1000000) * c_step)));
+    select array_agg(i.command_id order by i.item_no), array_agg(i.parked_at order by i.item_no)
+      into v_ids, v_parked
+      from commandbus.command_bus_bulk_item i
+     where i.operation_id = p_operation_id and i.item_no between v_first and v_first + v_size - 1;
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = v_op.domain and c.command_id = any(v_ids)
+      order by c.command_id for update;
+    v_ready := commandbus.still_parked(v_op.domain, v_ids, v_parked);
+    if v_op.verb = 'retry' and commandbus.queue_exists(v_op.domain || '.commands') then
+        v_lost := commandbus.lost_payloads(v_op.domain, v_ready);
+    end if;
+    v_tried := commandbus.try_bulk(
+        v_op.domain, v_op.verb, v_op.arguments, v_op.actor,
+        array(select r from unnest(v_ready) r where r <> all(v_lost) order by r));
+
+    v_counts := commandbus.record_bulk(
+        v_op, v_first, v_ids, v_ready, v_lost, v_tried.o_done, v_tried.o_errors, v_now);
+    update commandbus.command_bus_bulk_operation o
+       set done = o.done + v_counts.o_done, skipped = o.skipped + v_counts.o_skipped,
+           failed = o.failed + v_counts.o_failed, executor = p_executor,
+           started_at = coalesce(o.started_at, v_now), heartbeat_at = v_now,
+           -- From now, not from when it was due: what an executor was late with is not caught up
+           -- with, so no second has more than the rate.
+           next_due_at = v_now + make_interval(secs => coalesce(v_counts.o_done / o.rate, 0)),
+           status = case when v_first + v_size > o.total then 'finished' else 'running' end,
+           finished_at = case when v_first + v_size > o.total then v_now end
+     where o.operation_id = p_operation_id
+    returning o.status, v_size,
+              case when o.rate is null then 0
+                   else greatest(0, extract(epoch from o.next_due_at - v_now)) end
+      into status, acted, wait_seconds;
+    if status = 'finished' then
+        wait_seconds := 0;
+        perform commandbus.audit_bulk(p_operation_id, 'BULK_FINISHED', v_op.actor);
+    end if;
+    return next;
+end $$;

@@ -1,0 +1,128 @@
+-- Failure groups: what is parked for the same cause counts as one line.
+--
+-- A group is a domain, a command type, the error's class and code, and its message without what
+-- differs from one failure to the next. Its counter moves in the transaction that parks a command
+-- or takes it out of troubleshooting, once for each group and call. So a listing reads the table of
+-- groups and nothing else, however many commands are parked.
+--
+-- Lock order: the rows of groups come after those of commands and batches, in the order of their
+-- fingerprints. A command that is completed, retried or failed by its worker touches no group.
+
+-- A message without its changing parts. The in-memory store has the same in Python, so only what
+-- both understand alike is used: ASCII classes, no alternatives, no lazy quantifiers. The order
+-- counts: whatever is quoted goes first, plain numbers last.
+create or replace function commandbus.normalise_message(p_message text) returns text
+language plpgsql immutable parallel safe as $$
+declare
+    v_text text := left(coalesce(p_message, ''), 2000);
+begin
+    v_text := regexp_replace(v_text, '"[^"]*"', '<text>', 'g');
+    -- not the apostrophe of "can't"
+    v_text := regexp_replace(v_text, '(?<![A-Za-z0-9])''[^'']*''', '<text>', 'g');
+    v_text := regexp_replace(v_text, '[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+', '<email>', 'g');
+    v_text := regexp_replace(
+        v_text, '[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}', '<uuid>', 'g');
+    v_text := regexp_replace(
+        v_text, '[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]+)?)?'
+                'Z?([+-][0-9]{2}:?[0-9]{2})?', '<time>', 'g');
+    v_text := regexp_replace(v_text, '0[xX][0-9a-fA-F]+', '<hex>', 'g');
+    v_text := regexp_replace(
+        v_text, '(?<![A-Za-z0-9])[0-9a-fA-F]{8,}(?![A-Za-z0-9])', '<hex>', 'g');
+    v_text := regexp_replace(v_text, '[0-9]+([.,:][0-9]+)*', '<n>', 'g');
+    v_text := regexp_replace(v_text, '[ \t\n\r\f\v]+', ' ', 'g');
+    return left(btrim(v_text), 200);
+end $$;
+
+-- The name of a group: 16 hexadecimal digits. p_message is normalised already.
+create or replace function commandbus.failure_fingerprint(
+    p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text
+) returns text
+language sql immutable parallel safe as $$
+    select left(encode(sha256(convert_to(
+        p_domain || chr(31) || p_command_type || chr(31) || coalesce(p_error_class, '') || chr(31)
+        || coalesce(p_error_code, '') || chr(31) || p_message, 'UTF8')), 'hex'), 16)
+$$;
+
+-- Lists commands that were just parked, and counts them into their groups. The only way in; the
+-- caller holds the locks of the commands and of their batches.
+create or replace function commandbus.enter_troubleshooting(
+    p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamptz
+) returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+    with item as materialized (
+        select p_domain as domain, u.command_id, u.reason
+          from unnest(p_command_ids, p_reasons) u(command_id, reason)
+    ), failure as materialized (
+        select c.domain, c.command_id, c.command_type, i.reason, c.last_error_type,
+               c.last_error_code, c.last_error_msg,
+               commandbus.normalise_message(c.last_error_msg) as message
+          from item i
+          join commandbus.command_bus_command c
+            on c.domain = i.domain and c.command_id = i.command_id
+    ), known as materialized (
+        select f.*, commandbus.failure_fingerprint(f.domain, f.command_type, f.last_error_type,
+                                                   f.last_error_code, f.message) as fingerprint
+          from failure f
+    ), listed as (
+        insert into commandbus.command_bus_troubleshooting (
+            domain, command_id, command_type, reason, parked_at, fingerprint)
+        select k.domain, k.command_id, k.command_type, k.reason, p_now, k.fingerprint from known k
+    )
+    insert into commandbus.command_bus_failure_group as g (
+        domain, fingerprint, command_type, error_class, error_code, message, sample_message,
+        sample_command_id, parked_count, total_seen, first_seen, last_seen)
+    select p_domain, k.fingerprint, min(k.command_type), min(k.last_error_type),
+           min(k.last_error_code), min(k.message), min(k.last_error_msg),
+           (array_agg(k.command_id order by k.command_id))[1], count(*), count(*), p_now, p_now
+      from known k group by k.fingerprint order by k.fingerprint
+    on conflict (domain, fingerprint) do update
+       set parked_count = g.parked_count + excluded.parked_count,
+           total_seen = g.total_seen + excluded.total_seen,
+           last_seen = greatest(g.last_seen, excluded.last_seen),
+           sample_message = excluded.sample_message,
+           sample_command_id = excluded.sample_command_id;
+end $$;
+
+-- Takes commands off the list and out of their groups. The only way out. A group that is empty
+-- stays, so that a fault that comes back is known again.
+create or replace function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+    with gone as (
+        delete from commandbus.command_bus_troubleshooting t
+         where t.domain = p_domain and t.command_id = any(p_command_ids)
+        returning t.fingerprint
+    ), moved as materialized (
+        select p_domain as domain, o.fingerprint, count(*)::int as n from gone o group by o.fingerprint
+    ), locked as (
+        select g.domain, g.fingerprint, m.n
+          from moved m
+          join commandbus.command_bus_failure_group g
+            on g.domain = m.domain and g.fingerprint = m.fingerprint
+         order by g.fingerprint for update of g
+    )
+    update commandbus.command_bus_failure_group g set parked_count = g.parked_count - l.n
+      from locked l
+     where g.domain = l.domain and g.fingerprint = l.fingerprint;
+end $$;
+
+-- The groups that have parked commands, largest first; null means any. p_prefix: how the
+-- fingerprint begins.
+create or replace function commandbus.list_failure_groups(
+    p_domain text default null, p_command_type text default null,
+    p_include_empty boolean default false, p_limit int default 100, p_prefix text default ''
+) returns setof commandbus.command_bus_failure_group
+language sql stable as $$
+    select g.* from commandbus.command_bus_failure_group g
+     where (p_domain is null or g.domain = p_domain)
+       and (p_command_type is null or g.command_type = p_command_type)
+       and (p_include_empty or g.parked_count > 0)
+       and starts_with(g.fingerprint, p_prefix)
+     order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint limit p_limit
+$$;
