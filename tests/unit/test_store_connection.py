@@ -41,7 +41,7 @@ def test_every_statement_of_the_store_can_be_said_in_every_style(verb: str) -> N
 
 def test_every_statement_calls_the_schema_it_is_given() -> None:
     for verb, text in STATEMENTS.items():
-        assert "{schema}." in text, verb
+        assert "{schema}." in text or " from " not in text, verb
 
 
 @pytest.mark.parametrize(
