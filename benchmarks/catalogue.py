@@ -23,6 +23,8 @@ from benchmarks.workloads import (
 WORKERS = tuple(name for name, entrant in ENTRANTS.items() if entrant.can_work)
 #: The ones that come near; the slow ones would only take time.
 FAST = ("commandbus", "raw PGMQ, groups", "pgqueuer", "awa")
+#: Those that bars of several processes speak of.
+BARRED = ("commandbus", "pgqueuer", "awa")
 GROUPS = (1, 10, 50, 100, 250, 500)
 HISTORY = (0, 100_000, 1_000_000)
 LONG_HISTORY = 10_000_000
@@ -58,13 +60,17 @@ def _grouped(group: int) -> tuple[Case, ...]:
     )
 
 
-def _processes(handler_ms: int, share: float) -> tuple[Case, ...]:
+def _processes(handler_ms: int, barred: tuple[int, ...]) -> tuple[Case, ...]:
     return tuple(
         Case(
             f"{name}, {workers} {'process' if workers == 1 else 'processes'}",
             ENTRANTS[name],
             {**ENTRANTS[name].tuned, "handler_ms": handler_ms},
-            {"workers": workers, "share": share, "processes": workers},
+            {
+                "workers": workers,
+                "processes": workers,
+                "rounds": 5 if workers in barred and name in BARRED else 3,
+            },
         )
         for workers in (1, 2, 4)
         for name in FAST
@@ -96,50 +102,50 @@ BUSY = ("commandbus", "raw PGMQ, groups", "pgqueuer", "awa", "chancy", "procrast
 
 WORKLOADS = (
     Workload("drain-tuned", "drain, no-op, best settings, one process", drain, (RATE, *COST),
-             _cases("tuned", WORKERS), 5, in_quick=True),
+             _cases("tuned", WORKERS), 5, in_quick=True, rounds=5),
     Workload("drain-defaults", "drain, no-op, defaults at concurrency 10", drain, (RATE,),
-             _cases("defaults", WORKERS, share=0.5), 5, in_quick=True),
+             _cases("defaults", WORKERS, share=0.5), 5, in_quick=True, rounds=5),
     Workload("drain-processes", "drain, no-op, best settings, 1, 2 and 4 processes", drain, (RATE,),
-             _processes(0, 1.0), 5),
+             _processes(0, (2,)), 5),
     Workload("drain-1ms", "drain, handlers of 1 ms, 1, 2 and 4 processes", drain,
              (RATE, Metric("postgres_cores", "Postgres CPU", "cores", higher_is_better=False)),
-             _processes(1, 1.0), 5),
+             _processes(1, (1, 4)), 5),
     Workload("drain-50ms", "drain, handlers of 50 ms, concurrency 100", drain, (RATE,),
              _with_concurrency(BUSY, 100, handler_ms=50), 8),
     Workload("bulk-10k", "bulk send of 10,000, atomic", bulk_send, (RATE, PEAK),
              _cases("defaults", WORKERS, count=10_000), 3, in_quick=True),
     Workload("bulk-100k", "bulk send of 100,000, atomic", bulk_send, (RATE, PEAK),
              _cases("defaults", ("commandbus", "raw PGMQ, groups", "pgqueuer", "awa"),
-                    count=100_000), 6),
+                    count=100_000), 6, rounds=5),
     Workload("single", "single send, one sender", senders,
              (P50, Metric("p99_ms", "p99", "ms", higher_is_better=False)),
-             _cases("sending", tuple(ENTRANTS)), 3, in_quick=True),
+             _cases("sending", tuple(ENTRANTS)), 3, in_quick=True, rounds=5),
     Workload("senders-10", "single sends, 10 senders", senders, (RATE,),
-             _cases("sending", tuple(ENTRANTS), parallel=10), 5, in_quick=True),
+             _cases("sending", tuple(ENTRANTS), parallel=10), 5, in_quick=True, rounds=5),
     Workload("senders-32", "single sends, 32 senders", senders, (RATE,),
-             _cases("sending", tuple(ENTRANTS), parallel=32), 5),
+             _cases("sending", tuple(ENTRANTS), parallel=32), 5, rounds=5),
     Workload("wakeups", "10 senders beside an idle worker, wake-ups on and off", senders, (RATE,),
              (_ours("wake-ups on", {"pool_size": 32}, parallel=10, worker=True),
               _ours("wake-ups off", {"pool_size": 32, "use_notify": False}, parallel=10,
-                    worker=True)), 5),
+                    worker=True)), 5, rounds=5),
     Workload("latency", "idle worker, one command at a time", latency,
              (Metric("start_p50_ms", "send to handler start, p50", "ms", higher_is_better=False),
               Metric("end_p50_ms", "send to completion recorded, p50", "ms",
                      higher_is_better=False)),
-             _cases("defaults", WORKERS), 8, in_quick=True),
+             _cases("defaults", WORKERS), 8, in_quick=True, rounds=5),
     Workload("steady", "10 senders and one worker together", steady, (RATE,),
              _cases("tuned", BUSY), 6),
     Workload("history", "drain with finished commands behind", drain, (RATE,),
-             tuple(_behind(rows) for rows in HISTORY), 6),
+             tuple(_behind(rows) for rows in HISTORY), 6, rounds=5),
     Workload("history-10m", "drain with 10,000,000 finished commands behind", drain, (RATE,),
              (_behind(0), _behind(LONG_HISTORY)), 120, is_optional=True),
     Workload("backing-off", "drain with 100,000 backing-off commands at the head", drain, (RATE,),
              (_ours("none"),
-              _ours("100,000 backing off", behind=("backing-off", 100_000), stays=True)), 6),
+              _ours("100,000 backing off", behind=("backing-off", 100_000), stays=True)), 6, rounds=5),
     Workload("batch", "one batch of 100,000 against none", drain, (RATE,),
              (_ours("no batch", share=5.0),
               _ours("one batch", {**ENTRANTS["commandbus"].tuned, "in_batch": True,
-                                  "max_batch_size": 100_000}, share=5.0)), 18),
+                                  "max_batch_size": 100_000}, share=5.0)), 18, rounds=5),
     Workload("transactional", "transactional handlers", drain, (RATE,),
              (_ours("plain, concurrency 10", {}, share=0.25),
               _ours("transactional, concurrency 10", {"transactional": True}, share=0.25)), 6),
@@ -152,7 +158,7 @@ WORKLOADS = (
               Metric("statements", "statements of the drain", "", higher_is_better=False),
               Metric("dead_rows", "row versions made dead", "", higher_is_better=False),
               Metric("hot_share", "HOT share of updates", "")),
-             _cases("tuned", WORKERS, counts_statements=True), 6, in_quick=True),
+             _cases("tuned", WORKERS, counts_statements=True), 6),
     Workload("groups", "drain by size of the group", drain, (RATE,),
              tuple(case for group in GROUPS for case in _grouped(group)), 5),
     Workload("memory", "worker memory in ten minutes of steady state", memory,

@@ -24,6 +24,8 @@ class Entrant:
     #: Share of the commands that it is given, because it would take too long with all.
     share: float = 1.0
     can_work: bool = True
+    #: Not near the front: measured less often.
+    is_slow: bool = False
     loop: str | None = None
 
 
@@ -53,6 +55,7 @@ ENTRANTS = {
             tuned={"group": 1, "loops": 10},
             sending={"pool_size": 32},
             share=0.2,
+            is_slow=True,
         ),
         Entrant(
             "pgqueuer",
@@ -66,6 +69,7 @@ ENTRANTS = {
             defaults={"driver": "psycopg"},
             tuned={"driver": "psycopg", "batch_size": 250},
             sending={"driver": "psycopg"},
+            is_slow=True,
         ),
         Entrant(
             "awa",
@@ -79,6 +83,7 @@ ENTRANTS = {
             tuned={"concurrency": 500, "flush_seconds": 0.1},
             sending={"pool_size": 32},
             share=0.25,
+            is_slow=True,
         ),
         Entrant(
             "procrastinate",
@@ -86,6 +91,7 @@ ENTRANTS = {
             tuned={"concurrency": 30, "pool_size": 30},
             sending={"pool_size": 32},
             share=0.1,
+            is_slow=True,
         ),
         Entrant(
             "taskiq-pg",

@@ -20,9 +20,7 @@ class Spread:
         digits = 0 if self.low >= 100 else 1 if self.low >= 10 else 2
         if self.count == 1:
             return f"{self.median:,.{digits}f}"
-        return (
-            f"{self.median:,.{digits}f} ({self.low:,.{digits}f} to {self.high:,.{digits}f})"
-        )
+        return f"{self.median:,.{digits}f} ({self.low:,.{digits}f} to {self.high:,.{digits}f})"
 
 
 def spread(values: Sequence[float]) -> Spread:

@@ -20,7 +20,8 @@ FINISHED = (
     _COMMANDS
     + """
 select 'bench', 'bench.commands', n, gen_random_uuid(), 'Work', 'COMPLETED', 1, 3,
-       now() - interval '1 day' + n * interval '1 ms', now() - interval '1 day' + n * interval '1 ms',
+       now() - interval '1 day' + n * interval '1 ms',
+       now() - interval '1 day' + n * interval '1 ms',
        'bench.replies', gen_random_uuid(), 1, now() - interval '1 day'
   from generate_series(1, %(rows)s) n
 """,

@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.entrants import ENTRANTS, Entrant
+from benchmarks.entrants import Entrant
 from benchmarks.history import FILLS
 from benchmarks.server import Server
-from benchmarks.trial import Trial
+from benchmarks.trial import Trial, set_up
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,14 @@ class Lab:
     def trial(self, case: Case, **settings: Any) -> Iterator[Trial]:
         """A fresh database for this case."""
         fill, rows = case.options.get("behind", (None, 0))
-        template = None
-        if fill is not None:
-            template = self.template(fill, int(rows * self.size.background))
+        template = self.template(case.entrant, fill, int(rows * self.size.background))
         with Trial.begun(
             self.server,
             case.entrant,
             {**case.settings, **settings},
             self.log,
             template=template,
+            processes=1 + case.options.get("workers", 1),
             counts_statements=bool(case.options.get("counts_statements")),
         ) as trial, ExitStack() as stack:  # fmt: skip
             if case.options.get("snapshot"):
@@ -77,18 +76,17 @@ class Lab:
             yield trial
             self.versions.update(trial.versions)
 
-    def template(self, fill: str, rows: int) -> str:
-        """A database with tables of commandbus and so many rows; made once, copied often."""
-        key = f"{fill}-{rows}"
+    def template(self, entrant: Entrant, fill: str | None = None, rows: int = 0) -> str:
+        """A database with the tables of a system, and rows; made once, copied often."""
+        key = f"{entrant.module} {fill} {rows}"
         if key not in self._templates:
-            entrant = ENTRANTS["commandbus"]
             conninfo = self.server.create()
-            with ExitStack() as stack:
-                Trial(self.server, conninfo, entrant, {}, self.log, stack).process()
-            with psycopg.connect(conninfo, autocommit=True) as conn:
-                for statement in FILLS[fill]:
-                    conn.execute(statement, {"rows": rows})
-                conn.execute("vacuum analyze")
+            set_up(conninfo, entrant, self.log)
+            if fill is not None:
+                with psycopg.connect(conninfo, autocommit=True) as conn:
+                    for statement in FILLS[fill]:
+                        conn.execute(statement, {"rows": rows})
+                    conn.execute("vacuum analyze")
             self._templates[key] = conninfo
         return self._templates[key]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.lab import Case, Lab
@@ -15,7 +15,9 @@ from benchmarks.workloads import Workload
 #: A case that failed so often is not tried again.
 FAILURES = 2
 #: Creating and dropping a database, starting processes: seconds of one measurement.
-OVERHEAD_SECONDS = 2.0
+OVERHEAD_SECONDS = 1.5
+#: Rounds of a system that is known to be slow.
+SLOW_ROUNDS = 3
 
 
 @dataclass
@@ -47,22 +49,19 @@ def chosen(
 ) -> list[Workload]:
     """The workloads that were asked for (a name, or how several begin), with their cases cut."""
     found = []
+    keys = {workload.key for workload in workloads}
     for workload in workloads:
-        is_named = any(workload.key == name or workload.key.startswith(f"{name}-") for name in only)
+        is_named = any(
+            workload.key == name or (name not in keys and workload.key.startswith(f"{name}-"))
+            for name in only
+        )
         if only and not is_named:
             continue
         if not only and (workload.is_optional or (is_quick and not workload.in_quick)):
             continue
-        cases = tuple(
-            case for case in workload.cases if not systems or _is_wanted(case, systems)
-        )
+        cases = tuple(case for case in workload.cases if not systems or _is_wanted(case, systems))
         if cases:
-            found.append(
-                Workload(
-                    workload.key, workload.title, workload.measure, workload.metrics, cases,
-                    workload.seconds, workload.in_quick, workload.is_optional,
-                )  # fmt: skip
-            )
+            found.append(replace(workload, cases=cases))
     return found
 
 
@@ -70,17 +69,27 @@ def _is_wanted(case: Case, systems: Sequence[str]) -> bool:
     return any(name in (case.entrant.name, case.entrant.module) for name in systems)
 
 
-def estimate(workloads: Sequence[Workload], rounds: int) -> float:
+def rounds_of(workload: Workload, case: Case, rounds: int | None) -> int:
+    """Rounds of a case: as asked for; else those of the workload, for slow systems three."""
+    if rounds is not None:
+        return rounds
+    most = case.options.get("rounds", workload.rounds)
+    return min(SLOW_ROUNDS, most) if case.entrant.is_slow else int(most)
+
+
+def estimate(workloads: Sequence[Workload], rounds: int | None) -> float:
     """Seconds that a run will take, roughly."""
-    return rounds * sum(
-        len(workload.cases) * (workload.seconds + OVERHEAD_SECONDS) for workload in workloads
+    return sum(
+        rounds_of(workload, case, rounds) * (workload.seconds + OVERHEAD_SECONDS)
+        for workload in workloads
+        for case in workload.cases
     )
 
 
 def run(
     lab: Lab,
     workloads: Sequence[Workload],
-    rounds: int,
+    rounds: int | None,
     *,
     limit_seconds: float | None = None,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
@@ -89,19 +98,25 @@ def run(
 
     Neighbours in time are compared, so a busy moment of the machine hits all of them.
     """
-    results = Results(rounds_wanted=rounds)
+    most = max(rounds_of(w, case, rounds) for w in workloads for case in w.cases)
+    results = Results(rounds_wanted=most)
     began = time.monotonic()
     total, done = estimate(workloads, rounds), 0.0
-    say(f"about {total / 60:.0f} minutes for {rounds} rounds; log of the adapters: {lab.log}")
-    for number in range(rounds):
+    say(f"about {total / 60:.0f} minutes for {most} rounds; log of the adapters: {lab.log}")
+    for number in range(most):
         for workload in workloads:
             cases = workload.cases if number % 2 == 0 else workload.cases[::-1]
             for case in cases:
+                if number >= rounds_of(workload, case, rounds):
+                    continue
                 spent = time.monotonic() - began
                 if limit_seconds is not None and spent > limit_seconds:
                     results.was_cut = True
                     results.seconds = spent
-                    say(f"the limit of {limit_seconds / 60:.0f} minutes is reached: the rest is left out")
+                    say(
+                        f"the limit of {limit_seconds / 60:.0f} minutes is reached: "
+                        "the rest is left out"
+                    )
                     return results
                 document = _measured(lab, workload, case, results)
                 results.add(workload.key, case.label, document)
@@ -109,8 +124,9 @@ def run(
                 spent = time.monotonic() - began
                 left = spent / done * (total - done)
                 say(
-                    f"[{number + 1}/{rounds}] {workload.key}: {case.label}: "
-                    f"{_told(workload, document)}   ({left / 60:.0f} min left)"
+                    f"[{number + 1}/{most}] {workload.key}: {case.label}: "
+                    f"{_told(workload, document)}"
+                    f"   [{document.get('took_seconds', 0):.1f} s; {left / 60:.0f} min left]"
                 )
     results.seconds = time.monotonic() - began
     return results
@@ -119,8 +135,9 @@ def run(
 def _measured(lab: Lab, workload: Workload, case: Case, results: Results) -> dict[str, Any]:
     if len(results.errors(workload.key, case.label)) >= FAILURES:
         return {"error": "not tried again"}
+    began = time.monotonic()
     try:
-        return workload.measure(lab, case)
+        return {**workload.measure(lab, case), "took_seconds": time.monotonic() - began}
     except (AdapterError, OSError) as error:
         return {"error": str(error)}
 

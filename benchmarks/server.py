@@ -96,7 +96,7 @@ class Server:
         """A database that stays until the server is asked again, or started anew."""
         name = f"bench_{secrets.token_hex(4)}"
         owner = str(conninfo_to_dict(self._postgres.dsn)["user"])
-        copied = sql.SQL("")
+        copied: sql.Composable = sql.SQL("")
         if template is not None:
             source = str(conninfo_to_dict(template)["dbname"])
             copied = sql.SQL(" template {} strategy file_copy").format(sql.Identifier(source))
@@ -122,7 +122,6 @@ class Server:
 
     def read(self, conninfo: str) -> Reading:
         """The counters now; those of tables are of this database."""
-        wal = self._one("select pg_current_wal_lsn() - '0/0'")
         statements = self._one(
             "select coalesce(sum(calls), 0) from pg_stat_statements s join pg_database d"
             " on d.oid = s.dbid where d.datname = %s",
@@ -134,12 +133,18 @@ class Server:
                 " coalesce(sum(n_tup_del), 0) from pg_stat_user_tables"
             ).fetchone()
         assert row is not None
-        return Reading(self.cpu_seconds(), int(wal), int(statements), *(int(n) for n in row))
+        return Reading(
+            self.cpu_seconds(), self.wal_bytes(), int(statements), *(int(n) for n in row)
+        )
 
     def _one(self, query: str, *arguments: Any) -> Any:
-        row = self._admin.execute(query, arguments).fetchone()  # type: ignore[call-overload]
+        row = self._admin.execute(query, arguments).fetchone()
         assert row is not None
         return row[0]
+
+    def wal_bytes(self) -> int:
+        """Where the write-ahead log stands."""
+        return int(self._one("select pg_current_wal_lsn() - '0/0'"))
 
     def cpu_seconds(self) -> float:
         """CPU time of all server processes, those that have ended included."""

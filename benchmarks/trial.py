@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from benchmarks.entrants import Entrant
 from benchmarks.link import AdapterError, Board, Link, address
@@ -33,6 +34,8 @@ class Drained:
     #: Postgres and Python CPU, in microseconds a command; WAL in bytes a command; statements, row
     #: versions made dead, share of HOT updates.
     cost: dict[str, float]
+    #: Of the largest worker process, at the end.
+    resident_bytes: int
 
 
 class Trial:
@@ -44,18 +47,16 @@ class Trial:
         conninfo: str,
         entrant: Entrant,
         settings: Mapping[str, Any],
-        log: Path,
+        spawned: list[Link],
         stack: ExitStack,
     ) -> None:
         self.server = server
         self.conninfo = conninfo
         self.entrant = entrant
         self.settings = dict(settings)
-        self._log = log
-        self._stack = stack
+        self._spawned = spawned
         self._board = Board()
-        self._links: list[Link] = []
-        self._is_set_up = False
+        self._opened = 0
         self.sent = 0
         self.versions: dict[str, str] = {}
         self._looking = stack.enter_context(psycopg.connect(conninfo, autocommit=True))
@@ -69,37 +70,32 @@ class Trial:
         settings: Mapping[str, Any],
         log: Path,
         *,
-        template: str | None = None,
+        template: str,
+        processes: int = 2,
         counts_statements: bool = False,
     ) -> Iterator[Trial]:
-        """A trial on a fresh database; with a template, tables and rows are there already."""
+        """A trial on a copy of a database in which the system's tables are.
+
+        The processes start first: they import their libraries while the database is copied.
+        """
         with ExitStack() as stack:
+            spawned = [stack.enter_context(spawn(entrant, log)) for _ in range(processes)]
             conninfo = stack.enter_context(
                 server.database(template, counts_statements=counts_statements)
             )
-            trial = cls(server, conninfo, entrant, settings, log, stack)
-            trial._is_set_up = template is not None
-            yield trial
+            yield cls(server, conninfo, entrant, settings, spawned, stack)
 
     def process(self, **settings: Any) -> Link:
         """One more adapter process, opened."""
-        link = self._stack.enter_context(
-            Link(
-                self.entrant.module,
-                is_peer=self.entrant.is_peer,
-                log=self._log,
-                loop=self.entrant.loop,
-            )
-        )
+        link = self._spawned.pop(0)
         opened = link.ask(
             "open",
             dsn=address(self.conninfo),
             settings={**self.settings, **settings},
-            tally=[self._board.path, len(self._links)],
-            setup=not self._is_set_up,
+            tally=[self._board.path, self._opened],
+            setup=False,
         )
-        self._is_set_up = True
-        self._links.append(link)
+        self._opened += 1
         self.versions = opened["versions"]
         self._unfinished, self._finished = opened["unfinished"], opened["finished"]
         return link
@@ -118,11 +114,17 @@ class Trial:
     def is_finished(self, remaining: int = 0) -> bool:
         """Whether the system's own tables say that all but so many are done."""
         if self._finished:
-            row = self._looking.execute(self._finished).fetchone()  # type: ignore[call-overload]
-            return bool(row[0] >= self.sent - remaining)
-        query = f"select count(*) from ({self._unfinished} limit {remaining + 1}) found"
-        row = self._looking.execute(query).fetchone()  # type: ignore[call-overload]
-        return bool(row[0] <= remaining)
+            return self._count(sql.SQL(self._finished)) >= self.sent - remaining
+        # Counted no further than needed: looking must stay cheap.
+        query = sql.SQL("select count(*) from ({} limit {}) found").format(
+            sql.SQL(self._unfinished), remaining + 1
+        )
+        return self._count(query) <= remaining
+
+    def _count(self, query: sql.SQL | sql.Composed) -> int:
+        row = self._looking.execute(query).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def drain(
         self, workers: list[Link], count: int, *, remaining: int = 0, timeout: float = 180
@@ -139,13 +141,16 @@ class Trial:
             link.answer()
         ended = self._wait(count, remaining, deadline)
         python = sum(link.cpu_seconds() for link in workers) - python
+        after_cpu, after_wal = self.server.cpu_seconds(), self.server.wal_bytes()
+        resident = max(link.resident_bytes() for link in workers)
         for link in workers:
-            link.ask("stop_worker")
+            link.close()
+        # Backends report their counters of rows when they are idle, at the latest when they end.
+        time.sleep(0.1)
+        after = replace(self.server.read(self.conninfo), cpu_seconds=after_cpu, wal_bytes=after_wal)
         first = self._board.first_start
-        # Backends report their counters when they are idle, at the latest when they end.
-        time.sleep(0.05)
-        after = self.server.read(self.conninfo)
-        return Drained(ended - first, first - began, costs(before, after, python, count))
+        cost = costs(before, after, python, count)
+        return Drained(ended - first, first - began, cost, resident)
 
     def _wait(self, count: int, remaining: int, deadline: float) -> float:
         """Until so many handlers have started, then until their ends are recorded."""
@@ -198,6 +203,19 @@ class Trial:
     def wait_all(self, count: int, timeout: float = 120) -> float:
         """Until so many were handled and recorded; returns the moment."""
         return self._wait(count, 0, time.monotonic() + timeout)
+
+
+def spawn(entrant: Entrant, log: Path) -> Link:
+    """A process of this system, not opened yet."""
+    return Link(entrant.module, is_peer=entrant.is_peer, log=log, loop=entrant.loop)
+
+
+def set_up(conninfo: str, entrant: Entrant, log: Path) -> None:
+    """Create the tables and queues of a system in an empty database."""
+    board = Board()
+    with spawn(entrant, log) as link:
+        link.ask("open", dsn=address(conninfo), settings={}, tally=[board.path, 0], setup=True)
+        link.ask("close")
 
 
 def costs(before: Reading, after: Reading, python: float, count: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ class Workload:
     #: Rough seconds of one measurement, for the estimate.
     seconds: float
     in_quick: bool = False
+    #: Rounds of a full run: five where a bar is read off, else three.
+    rounds: int = 3
     #: Long ones run only when they are named.
     is_optional: bool = False
 
@@ -107,7 +109,7 @@ def drain(lab: Lab, case: Case) -> dict[str, Any]:
         return {
             "rate": count / done.seconds,
             "startup_ms": done.startup_seconds * 1_000,
-            "worker_mb": max(worker.resident_bytes() for worker in workers) / 1e6,
+            "worker_mb": done.resident_bytes / 1e6,
             "count": count,
             # Share of the machine that the server took: at 1.0 of each core it is at its limit.
             "postgres_cores": done.cost["postgres_us"] * count / 1e6 / done.seconds,
@@ -167,11 +169,9 @@ def memory(lab: Lab, case: Case) -> dict[str, Any]:
         trial.wait_all(trial.sent)
     quarter = max(1, len(samples) // 4)
     return {
-        "growth": statistics.median(samples[-quarter:]) / statistics.median(samples[quarter : 2 * quarter]),
+        "growth": statistics.median(samples[-quarter:])
+        / statistics.median(samples[quarter : 2 * quarter]),
         "worker_mb": samples[-1],
         "samples_mb": [round(sample, 1) for sample in samples],
         "count": trial.sent,
-    }  # fmt: skip
-
-
-Measured = Mapping[str, Any]
+    }

@@ -87,13 +87,14 @@ class Adapter(ABC):
         if self.handler_seconds:
             await asyncio.sleep(self.handler_seconds)
 
-    async def setup(self) -> None:
+    async def setup(self) -> None:  # noqa: B027  (not all need it)
         """Create tables and queues in a fresh database."""
 
     @abstractmethod
     async def open(self) -> None:
         """Open connections."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Close them."""
 
@@ -145,6 +146,7 @@ class Server:
         while line := await reader.readline():
             request = json.loads(line)
             verb = request.pop("do")
+            answer: dict[str, Any]
             try:
                 answer = {"ok": await self._verbs[verb](**request)}
             except Exception as error:  # noqa: BLE001  (the runner decides what it means)

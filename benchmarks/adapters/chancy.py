@@ -21,7 +21,7 @@ async def work(**_: Any) -> None:
 
 
 class ChancyAdapter(Adapter):
-    """Settings: `concurrency`, `flush_seconds`, `polling_interval`.
+    """Settings: `concurrency`, `flush_seconds`, `pool_size`.
 
     Eager polling is always on: without it a full queue is looked at every five seconds only.
     """
@@ -33,15 +33,6 @@ class ChancyAdapter(Adapter):
     async def setup(self) -> None:
         async with self._app() as app:
             await app.migrate()
-            await app.declare(
-                Queue(
-                    "bench",
-                    concurrency=self.settings.get("concurrency", 10),
-                    executor=Chancy.Executor.Async,
-                    polling_interval=self.settings.get("polling_interval", 5),
-                    eager_polling=True,
-                )
-            )
 
     def _app(self) -> Any:
         self._log.setLevel(logging.WARNING)  # it logs a line for each job
@@ -55,6 +46,15 @@ class ChancyAdapter(Adapter):
         ACTIVE[:] = [self]
         self._chancy = self._app()
         await self._chancy.__aenter__()
+        await self._chancy.declare(
+            Queue(
+                "bench",
+                concurrency=self.settings.get("concurrency", 10),
+                executor=Chancy.Executor.Async,
+                eager_polling=True,
+            ),
+            upsert=True,
+        )
 
     async def close(self) -> None:
         await self._chancy.__aexit__(None, None, None)

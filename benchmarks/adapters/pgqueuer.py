@@ -63,7 +63,7 @@ class PgQueuerAdapter(Adapter):
     async def start_worker(self) -> None:
         self._manager = PgQueuer(await self._driver())
 
-        @self._manager.entrypoint("work")
+        @self._manager.entrypoint("work")  # type: ignore[untyped-decorator]
         async def work(job: Any) -> None:
             json.loads(job.payload)
             await self.handle()

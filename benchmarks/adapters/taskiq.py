@@ -20,7 +20,7 @@ class TaskiqAdapter(Adapter):
             self.url, pool_kwargs={"max_size": self.settings.get("pool_size", 10)}
         )
 
-        @self._broker.task(task_name="work")
+        @self._broker.task(task_name="work")  # type: ignore[untyped-decorator]
         async def work(**_: Any) -> None:
             await self.handle()
 
