@@ -19,7 +19,7 @@ from benchmarks import report
 from benchmarks.catalogue import WORKLOADS
 from benchmarks.lab import Lab, Size
 from benchmarks.link import PEERS_PYTHON
-from benchmarks.runner import Results, chosen, estimate, run
+from benchmarks.runner import Results, chosen, estimate, run, varied
 from benchmarks.server import Server
 from benchmarks.workloads import Workload
 
@@ -42,10 +42,11 @@ def measure(
     rounds: int | None = None,
     size: Size | None = None,
     is_quick: bool = False,
+    variants: Sequence[str] = (),
     limit_minutes: float | None = None,
 ) -> Run:
     """Run workloads; the same as the command line, for a notebook or a test of an idea."""
-    workloads = chosen(WORKLOADS, only, systems, is_quick=is_quick)
+    workloads = varied(chosen(WORKLOADS, only, systems, is_quick=is_quick), variants)
     if not workloads:
         known = ", ".join(workload.key for workload in WORKLOADS)
         raise SystemExit(f"nothing to measure; there are {known}")
@@ -53,7 +54,7 @@ def measure(
         not PEERS_PYTHON.exists()
     ):
         raise SystemExit(
-            "the peers are not installed; run `make bench-peers`, or --systems commandbus,pgmq"
+            "the peers are not installed; run `make bench-peers`, or use --systems commandbus,pgmq"
         )
     with Server.opened() as server:
         lab = Lab(server, size or (QUICK if is_quick else Size()))
@@ -79,6 +80,10 @@ def main() -> None:
     )
     parser.add_argument("--commands", type=int, help="commands of a drain (20000; 5000)")
     parser.add_argument("--quick", action="store_true", help="fewer workloads, smaller")
+    parser.add_argument(
+        "--variant", action="append", default=[], metavar="SYSTEM=JSON",
+        help="one more case with these settings, e.g. 'pgqueuer={\"batch_size\": 500}'",
+    )  # fmt: skip
     parser.add_argument("--limit-minutes", type=float, help="begin nothing new after so long")
     parser.add_argument("--keep", action="store_true", help="write RESULTS.md, figures and plots")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
@@ -93,9 +98,10 @@ def main() -> None:
         size = replace(size, drain=arguments.commands)
     done = measure(
         _names(arguments.only), _names(arguments.systems), rounds=rounds, size=size,
-        is_quick=arguments.quick, limit_minutes=arguments.limit_minutes,
+        is_quick=arguments.quick, variants=arguments.variant,
+        limit_minutes=arguments.limit_minutes,
     )  # fmt: skip
-    print(report.markdown(done.workloads, done.results, done.about, []))
+    print(report.markdown(done.workloads, done.results, done.about, [], is_partial=True))
     if arguments.json:
         arguments.json.write_text(report.as_json(done.results, done.about))
     if arguments.keep:

@@ -144,7 +144,7 @@ BARS: Sequence[Bar] = (
 )  # fmt: skip
 
 
-def bars_table(results: Results) -> str:
+def bars_table(results: Results, *, only_measured: bool = False) -> str:
     """The bars as Markdown, each with its verdict; what was not measured says so."""
     lines = [
         "| what | bar | measured | against | pairs | verdict |",
@@ -153,7 +153,8 @@ def bars_table(results: Results) -> str:
     for bar in BARS:
         finding = bar.find(results)
         if finding is None:
-            lines.append(f"| {bar.title} | {bar.wanted()} | | | 0 | not measured |")
+            if not only_measured:
+                lines.append(f"| {bar.title} | {bar.wanted()} | | | 0 | not measured |")
             continue
         found = spread(finding.values)
         lines.append(

@@ -105,9 +105,14 @@ def settings_table(workloads: Sequence[Workload]) -> str:
 
 
 def markdown(
-    workloads: Sequence[Workload], results: Results, about: dict[str, Any], plots: Sequence[str]
+    workloads: Sequence[Workload],
+    results: Results,
+    about: dict[str, Any],
+    plots: Sequence[str],
+    *,
+    is_partial: bool = False,
 ) -> str:
-    """One run, as a section of RESULTS.md."""
+    """One run, as a section of RESULTS.md; a partial one leaves out bars that it cannot judge."""
     server = ", ".join(f"{name} {value}" for name, value in about["server"].items())
     versions = ", ".join(f"{name} {value}" for name, value in sorted(about["versions"].items()))
     cut = " The limit of time cut it short." if results.was_cut else ""
@@ -124,7 +129,7 @@ def markdown(
         "",
         "### Bars",
         "",
-        bars_table(results),
+        bars_table(results, only_measured=is_partial),
         "",
         *(f"![{name}](results/{name})" for name in plots),
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -62,6 +63,23 @@ def chosen(
         cases = tuple(case for case in workload.cases if not systems or _is_wanted(case, systems))
         if cases:
             found.append(replace(workload, cases=cases))
+    return found
+
+
+def varied(workloads: Sequence[Workload], variants: Sequence[str]) -> list[Workload]:
+    """The same with more cases: 'pgqueuer={"batch_size": 500}' changes settings of its cases."""
+    found = []
+    for workload in workloads:
+        more = []
+        for variant in variants:
+            name, _, text = variant.partition("=")
+            changes = json.loads(text)
+            more += [
+                replace(case, label=f"{case.label} {text}", settings={**case.settings, **changes})
+                for case in workload.cases
+                if _is_wanted(case, [name])
+            ]
+        found.append(replace(workload, cases=(*workload.cases, *more)))
     return found
 
 
