@@ -23,7 +23,7 @@ from benchmarks.runner import Results, chosen, estimate, run, varied
 from benchmarks.server import Server
 from benchmarks.workloads import Workload
 
-QUICK = Size(drain=5_000, sends=200, many_sends=2_000, rounds=25, background=0.1)
+QUICK = Size(drain=5_000, sends=200, many_sends=1_500, rounds=25, background=0.1)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, help="rounds of all (5 where a bar is read, else 3; 1 if quick)"
     )
-    parser.add_argument("--commands", type=int, help="commands of a drain (20000; 5000)")
+    parser.add_argument("--commands", type=int, help="commands of a drain (15000; 5000)")
     parser.add_argument("--quick", action="store_true", help="fewer workloads, smaller")
     parser.add_argument(
         "--variant", action="append", default=[], metavar="SYSTEM=JSON",

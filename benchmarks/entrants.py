@@ -26,7 +26,6 @@ class Entrant:
     can_work: bool = True
     #: Not near the front: measured less often.
     is_slow: bool = False
-    loop: str | None = None
 
 
 ENTRANTS = {
@@ -60,7 +59,7 @@ ENTRANTS = {
         Entrant(
             "pgqueuer",
             "pgqueuer",
-            tuned={"batch_size": 250},
+            tuned={"driver": "pool", "batch_size": 250},
             sending={"driver": "pool", "pool_size": 32},
         ),
         Entrant(
@@ -69,7 +68,6 @@ ENTRANTS = {
             defaults={"driver": "psycopg"},
             tuned={"driver": "psycopg", "batch_size": 250},
             sending={"driver": "psycopg"},
-            is_slow=True,
         ),
         Entrant(
             "awa",

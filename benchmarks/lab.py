@@ -32,10 +32,10 @@ class Size:
     """How much is done in one measurement."""
 
     #: Commands of a drain, before a slow system's share.
-    drain: int = 20_000
+    drain: int = 15_000
     #: Single sends with one sender, and with many.
-    sends: int = 300
-    many_sends: int = 6_000
+    sends: int = 200
+    many_sends: int = 3_000
     #: Rounds of the idle latency.
     rounds: int = 60
     #: Factor for all that is behind or in front of a drain (history, delayed commands).
@@ -43,6 +43,8 @@ class Size:
 
     def commands(self, case: Case) -> int:
         """Commands of a drain for this case."""
+        if "count" in case.options:
+            return int(case.options["count"])
         share = case.entrant.share * case.options.get("share", 1.0)
         return max(100, int(self.drain * share))
 

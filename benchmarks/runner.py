@@ -15,8 +15,6 @@ from benchmarks.workloads import Workload
 
 #: A case that failed so often is not tried again.
 FAILURES = 2
-#: Creating and dropping a database, starting processes: seconds of one measurement.
-OVERHEAD_SECONDS = 1.5
 #: Rounds of a system that is known to be slow.
 SLOW_ROUNDS = 3
 
@@ -98,7 +96,7 @@ def rounds_of(workload: Workload, case: Case, rounds: int | None) -> int:
 def estimate(workloads: Sequence[Workload], rounds: int | None) -> float:
     """Seconds that a run will take, roughly."""
     return sum(
-        rounds_of(workload, case, rounds) * (workload.seconds + OVERHEAD_SECONDS)
+        rounds_of(workload, case, rounds) * workload.seconds
         for workload in workloads
         for case in workload.cases
     )
@@ -138,7 +136,7 @@ def run(
                     return results
                 document = _measured(lab, workload, case, results)
                 results.add(workload.key, case.label, document)
-                done += workload.seconds + OVERHEAD_SECONDS
+                done += workload.seconds
                 spent = time.monotonic() - began
                 left = spent / done * (total - done)
                 say(

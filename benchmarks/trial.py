@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.002
 #: The same, when single commands are timed.
 CLOSE_LOOK_SECONDS = 0.0005
 #: Rounds of the idle latency end after so long, for a system that takes seconds for each.
-ROUNDS_SECONDS = 10.0
+ROUNDS_SECONDS = 6.0
 FEWEST_ROUNDS = 5
 
 
@@ -79,7 +79,10 @@ class Trial:
         The processes start first: they import their libraries while the database is copied.
         """
         with ExitStack() as stack:
-            spawned = [stack.enter_context(spawn(entrant, log)) for _ in range(processes)]
+            spawned = [
+                stack.enter_context(spawn(entrant, log, settings.get("loop")))
+                for _ in range(processes)
+            ]
             conninfo = stack.enter_context(
                 server.database(template, counts_statements=counts_statements)
             )
@@ -205,9 +208,9 @@ class Trial:
         return self._wait(count, 0, time.monotonic() + timeout)
 
 
-def spawn(entrant: Entrant, log: Path) -> Link:
-    """A process of this system, not opened yet."""
-    return Link(entrant.module, is_peer=entrant.is_peer, log=log, loop=entrant.loop)
+def spawn(entrant: Entrant, log: Path, loop: str | None = None) -> Link:
+    """A process of this system, not opened yet; `loop` may be "uvloop"."""
+    return Link(entrant.module, is_peer=entrant.is_peer, log=log, loop=loop)
 
 
 def set_up(conninfo: str, entrant: Entrant, log: Path) -> None:

@@ -31,7 +31,7 @@ class Workload:
     measure: Callable[[Lab, Case], dict[str, Any]]
     metrics: tuple[Metric, ...]
     cases: tuple[Case, ...]
-    #: Rough seconds of one measurement, for the estimate.
+    #: Rough seconds of one measurement with all around it, for the estimate.
     seconds: float
     in_quick: bool = False
     #: Rounds of a full run: five where a bar is read off, else three.

@@ -11,7 +11,7 @@ from benchmarks.adapters.base import PAYLOAD, Adapter, serve
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, Settings
 
 #: `settings` that are ours, not of commandbus.Settings.
-OWN = {"handler_ms", "concurrency", "transactional", "in_batch", "use_notify"}
+OWN = {"handler_ms", "concurrency", "transactional", "in_batch", "loop", "use_notify"}
 
 
 class CommandBusAdapter(Adapter):
