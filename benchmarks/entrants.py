@@ -72,7 +72,11 @@ ENTRANTS = {
         Entrant(
             "awa",
             "awa",
-            tuned={"workers": 400, "connections": 20},
+            tuned={
+                "workers": 400,
+                "connections": 20,
+                "queue": {"claimers": 4, "claim_batch_size": 500},
+            },
             sending={"connections": 32},
         ),
         Entrant(

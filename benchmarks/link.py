@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -78,6 +80,7 @@ class Link:
             stderr=self._log,
             cwd=ROOT,
             env=environment,
+            start_new_session=True,  # so that what it starts ends with it
         )
         assert self._process.stdout is not None
         self._answers = self._process.stdout.fileno()
@@ -145,7 +148,8 @@ class Link:
 
     def close(self) -> None:
         """End it, whatever it does."""
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,7 +14,7 @@ from benchmarks.bars import BARS, bars_table, fastest_peer
 from benchmarks.catalogue import WORKLOADS
 from benchmarks.entrants import ENTRANTS
 from benchmarks.figures import paired, quantile, spread
-from benchmarks.lab import Case, Size
+from benchmarks.lab import Case, Lab, Size
 from benchmarks.link import address
 from benchmarks.plot import line_chart, nice_ceiling, short
 from benchmarks.runner import Results, chosen, estimate, rounds_of, run, varied
@@ -125,8 +127,9 @@ def test_a_slow_system_gets_its_share_of_the_commands():
 # -- running
 
 
-class FakeLab:
-    log = "nowhere"
+def nowhere() -> Lab:
+    """A lab that is never asked for a trial."""
+    return cast(Lab, SimpleNamespace(log="nowhere"))
 
 
 def test_rounds_go_forwards_and_backwards_over_the_systems():
@@ -137,7 +140,7 @@ def test_rounds_go_forwards_and_backwards_over_the_systems():
         return {"rate": 1.0}
 
     said: list[str] = []
-    run(FakeLab(), [workload("commandbus", "pgqueuer", measure=measure)], 2, say=said.append)
+    run(nowhere(), [workload("commandbus", "pgqueuer", measure=measure)], 2, say=said.append)
     assert seen == ["commandbus", "pgqueuer", "pgqueuer", "commandbus"]
     assert len(said) == 1 + 4
 
@@ -149,13 +152,13 @@ def test_a_failure_is_kept_and_after_two_the_case_is_left_alone():
         calls.append(1)
         raise OSError("no such peer")
 
-    results = run(FakeLab(), [workload("awa", measure=measure)], 4, say=lambda _: None)
+    results = run(nowhere(), [workload("awa", measure=measure)], 4, say=lambda _: None)
     assert len(calls) == 2
     assert results.errors("drain-tuned", "awa")[0] == "no such peer"
 
 
 def test_nothing_new_begins_after_the_limit_of_time():
-    results = run(FakeLab(), [workload("awa")], 4, limit_seconds=-1, say=lambda _: None)
+    results = run(nowhere(), [workload("awa")], 4, limit_seconds=-1, say=lambda _: None)
     assert results.was_cut
     assert results.figures == {}
 
