@@ -23,7 +23,7 @@ from benchmarks.runner import Results, chosen, estimate, run, varied
 from benchmarks.server import Server
 from benchmarks.workloads import Workload
 
-QUICK = Size(drain=5_000, sends=200, many_sends=1_500, rounds=25, background=0.1)
+QUICK = Size(drain=5_000, sends=200, many_sends=1_500, rounds=25)
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ WORKLOADS = (
     Workload("history-10m", "drain with 10,000,000 finished commands behind", drain, (RATE,),
              (_behind(0), _behind(LONG_HISTORY)), 120, is_optional=True),
     Workload("backing-off", "drain with 100,000 backing-off commands at the head", drain, (RATE,),
-             (_ours("none"),
+             (_ours("none", behind=("backing-off", 0)),
               _ours("100,000 backing off", behind=("backing-off", 100_000), stays=True)),
              4, rounds=5),
     Workload("batch", "one batch of 100,000 against none", drain, (RATE,),

@@ -38,8 +38,6 @@ class Size:
     many_sends: int = 3_000
     #: Rounds of the idle latency.
     rounds: int = 60
-    #: Factor for all that is behind or in front of a drain (history, delayed commands).
-    background: float = 1.0
 
     def commands(self, case: Case) -> int:
         """Commands of a drain for this case."""
@@ -63,7 +61,7 @@ class Lab:
     def trial(self, case: Case, **settings: Any) -> Iterator[Trial]:
         """A fresh database for this case."""
         fill, rows = case.options.get("behind", (None, 0))
-        template = self.template(case.entrant, fill, int(rows * self.size.background))
+        template = self.template(case.entrant, fill, rows)
         with Trial.begun(
             self.server,
             case.entrant,

@@ -101,7 +101,7 @@ def drain(lab: Lab, case: Case) -> dict[str, Any]:
     """Fill the queue, then let so many worker processes empty it."""
     count = lab.size.commands(case)
     _, rows = case.options.get("behind", (None, 0))
-    stays = int(rows * lab.size.background) if case.options.get("stays") else 0
+    stays = int(rows) if case.options.get("stays") else 0
     with lab.trial(case) as trial:
         trial.fill(count)
         workers = [trial.process() for _ in range(case.options.get("workers", 1))]
