@@ -54,18 +54,19 @@ def workload_table(workload: Workload, results: Results) -> str:
         f"|---|{'---|' * (len(titles) + 1)}",
     ]
     for case in workload.cases:
-        if errors := results.errors(workload.key, case.label):
-            rest = " |" * (len(titles))
-            lines.append(f"| {case.label} | failed: {_plain(errors[0])}{rest}")
-            continue
         columns = [
             [v for v in results.values(workload.key, case.label, m.key) if v is not None]
             for m in workload.metrics
         ]
-        if not columns[0]:
-            continue
-        cells = " | ".join(str(spread(column)) for column in columns)
-        lines.append(f"| {case.label} | {cells} | {_compared(workload, case, results)} |")
+        errors = results.errors(workload.key, case.label)
+        if columns[0]:
+            cells = " | ".join(str(spread(column)) for column in columns)
+            failed = f"; failed {len(errors)} times: {_plain(errors[0])}" if errors else ""
+            compared = _compared(workload, case, results)
+            lines.append(f"| {case.label} | {cells} | {compared}{failed} |")
+        elif errors:
+            rest = " |" * len(titles)
+            lines.append(f"| {case.label} | failed: {_plain(errors[0])} |{rest}")
     return "\n".join(lines)
 
 

@@ -130,7 +130,7 @@ def run(
                     results.was_cut = True
                     results.seconds = spent
                     say(
-                        f"the limit of {limit_seconds / 60:.0f} minutes is reached: "
+                        f"the limit of {limit_seconds / 60:g} minutes is reached: "
                         "the rest is left out"
                     )
                     return results

@@ -200,7 +200,14 @@ def test_the_table_says_why_a_peer_failed():
     results = results_of(commandbus=[10.0])
     results.add("drain-tuned", "awa", {"error": "no | wheel"})
     table = report.workload_table(workload("commandbus", "awa"), results)
-    assert "| awa | failed: no / wheel" in table
+    assert "| awa | failed: no / wheel | |" in table
+
+
+def test_one_failed_round_does_not_hide_the_others():
+    results = results_of(commandbus=[10.0, 10.0], awa=[5.0])
+    results.add("drain-tuned", "awa", {"error": "too slow"})
+    table = report.workload_table(workload("commandbus", "awa"), results)
+    assert "| awa | 5.00 | commandbus = 2.00 x; failed 1 times: too slow |" in table
 
 
 def test_a_new_section_goes_above_the_older_ones():
