@@ -20,6 +20,9 @@ PG15_BIN ?= $(firstword $(wildcard \
 
 PY := .venv/bin/python
 READY := .venv/.installed
+# The peers of the benchmarks: never in .venv, because they bring libraries of their own.
+PEERS := benchmarks/.venv-peers
+PEERS_READY := $(PEERS)/.installed
 PIP := $(PY) -m pip --disable-pip-version-check --no-input -qq
 
 # An environment made by another interpreter, or moved with its folder, is made anew.
@@ -30,7 +33,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
-.PHONY: typecheck check fix bench schema lock clean
+.PHONY: typecheck check fix bench bench-quick bench-peers schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -67,22 +70,31 @@ fix: $(READY) ## Format the code and mend what the linter can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(READY) ## Measure throughput and latency
-	$(PY) -m benchmarks $(BENCH_ARGS)
+bench: $(READY) $(PEERS_READY) ## Measure beside the peers, and keep the results (at most 30 minutes)
+	$(PY) -m benchmarks --keep --limit-minutes 29 $(BENCH_ARGS)
+
+bench-quick: $(READY) $(PEERS_READY) ## A short look at the same (at most 5 minutes)
+	$(PY) -m benchmarks --quick --limit-minutes 4.5 $(BENCH_ARGS)
+
+bench-peers: $(PEERS_READY) ## Install the peers of the benchmarks, in an environment of their own
 
 schema: $(READY) ## Write the snapshot of the schema anew, after a change of the SQL
 	$(PY) -m tests.migrations.snapshot
 
-lock: ## Resolve the dependencies anew into requirements/dev.lock (LOCK_ARGS=--upgrade for newer ones)
+lock: ## Resolve the dependencies anew into requirements/*.lock (LOCK_ARGS=--upgrade for newer ones)
 	test -x $(PY) || $(PYTHON) -m venv .venv
 	$(PIP) install "uv>=0.13"
 	.venv/bin/uv pip compile pyproject.toml --extra sqlalchemy --group dev \
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/dev.lock $(LOCK_ARGS)
+	.venv/bin/uv pip compile requirements/bench.in \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--quiet --output-file requirements/bench.lock $(LOCK_ARGS)
 
 clean: ## Remove the environment and everything that was generated
-	rm -rf .venv .coverage .coverage.* htmlcov dist build
+	rm -rf .venv $(PEERS) .coverage .coverage.* htmlcov dist build
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -106,3 +118,11 @@ $(READY): pyproject.toml requirements/dev.lock
 	@$(PIP) install --require-hashes -r requirements/dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@echo "$(FINGERPRINT)" > $(READY)
+
+$(PEERS_READY): requirements/bench.lock
+	@echo "Setting up $(PEERS) with the peers of the benchmarks (once) ..."
+	@rm -f $(PEERS_READY)
+	@$(PYTHON) -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check --no-input -qq \
+		install --require-hashes -r requirements/bench.lock
+	@touch $(PEERS_READY)

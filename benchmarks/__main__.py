@@ -1,133 +1,127 @@
-"""python -m benchmarks [--commands N] [--repeats N] [--dsn DSN] [--json FILE]
+"""Measure commandbus beside its peers, on one server, interleaved; print or keep the tables.
 
-Interleaved: every repeat measures each system once, so that a busy moment of the machine hits all.
-Figures compare within one run only; read the ratios.
+Each system runs in processes of its own, the peers in an environment of their own
+(`make bench` and `make bench-quick` make it). Figures compare within one run only: read the ratios.
+
+    python -m benchmarks --only drain --systems commandbus,pgqueuer --repeats 5
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
-import os
-import platform
-import secrets
-import statistics
 import sys
-import tempfile
-from collections import defaultdict
-from contextlib import ExitStack
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psycopg
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from benchmarks import report
+from benchmarks.catalogue import WORKLOADS
+from benchmarks.lab import Lab, Size
+from benchmarks.link import PEERS_PYTHON
+from benchmarks.runner import Results, chosen, estimate, run, varied
+from benchmarks.server import Server
+from benchmarks.workloads import Workload
 
-from benchmarks.systems import SYSTEMS, System
-from benchmarks.workloads import WORKLOADS, Workload
-from commandbus import __version__
-from commandbus.embedded import EmbeddedPostgres
-
-Figures = dict[tuple[str, str], list[float]]
-
-
-async def measure(dsn: str, system: type[System], workload: Workload, commands: int) -> float:
-    """One figure, on a fresh database."""
-    name = f"bench_{secrets.token_hex(4)}"
-    admin = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
-    async with admin:
-        await admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-        try:
-            async with system().opened(make_conninfo(dsn, dbname=name)) as opened:
-                return await workload.measure(opened, commands)
-        finally:
-            await admin.execute(
-                sql.SQL("drop database {} with (force)").format(sql.Identifier(name))
-            )
+QUICK = Size(drain=5_000, sends=200, many_sends=1_500, rounds=25)
 
 
-async def run(dsn: str, commands: int, repeats: int) -> Figures:
-    """All figures, interleaved, with progress on stderr."""
-    figures: Figures = defaultdict(list)
-    for workload in WORKLOADS:
-        for repeat in range(repeats):
-            for system in SYSTEMS:
-                value = await measure(dsn, system, workload, commands)
-                figures[workload.name, system.name].append(value)
-                print(
-                    f"{workload.name}  [{repeat + 1}/{repeats}]  {system.name}: "
-                    f"{value:,.1f} {workload.unit}",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
-    return figures
+@dataclass(frozen=True)
+class Run:
+    """What came out of a call."""
+
+    workloads: Sequence[Workload]
+    results: Results
+    about: dict[str, Any]
 
 
-def table(figures: Figures) -> str:
-    """A Markdown table: medians, the spread, and commandbus as a share of the floor."""
-    lines = [
-        "| workload | unit | commandbus | raw PGMQ (the floor) | ratio |",
-        "|---|---|---|---|---|",
-    ]
-    for workload in WORKLOADS:
-        ours, floor = (figures[workload.name, system.name] for system in SYSTEMS)
-        pairs = [a / b for a, b in zip(ours, floor, strict=True)]
-        lines.append(
-            f"| {workload.name} | {workload.unit} | {_spread(ours)} | {_spread(floor)} "
-            f"| {statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f}) |"
+def measure(
+    only: Sequence[str] = (),
+    systems: Sequence[str] = (),
+    *,
+    rounds: int | None = None,
+    size: Size | None = None,
+    is_quick: bool = False,
+    variants: Sequence[str] = (),
+    limit_minutes: float | None = None,
+) -> Run:
+    """Run workloads; the same as the command line, for a notebook or a test of an idea."""
+    workloads = varied(chosen(WORKLOADS, only, systems, is_quick=is_quick), variants)
+    if not workloads:
+        known = ", ".join(workload.key for workload in WORKLOADS)
+        raise SystemExit(f"nothing to measure; there are {known}")
+    if any(case.entrant.is_peer for w in workloads for case in w.cases) and (
+        not PEERS_PYTHON.exists()
+    ):
+        raise SystemExit(
+            "the peers are not installed; run `make bench-peers`, or use --systems commandbus,pgmq"
         )
-    return "\n".join(lines)
-
-
-def _spread(values: list[float]) -> str:
-    digits = 0 if min(values) >= 100 else 2
-    return (
-        f"{statistics.median(values):,.{digits}f} "
-        f"({min(values):,.{digits}f} to {max(values):,.{digits}f})"
-    )
-
-
-async def settings_of(dsn: str) -> dict[str, Any]:
-    """What a reader needs to know of machine and server."""
-    async with await psycopg.AsyncConnection.connect(dsn) as conn:
-        wanted = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
-        server = {}
-        for name in wanted:
-            row = await (await conn.execute("select current_setting(%s)", (name,))).fetchone()
-            server[name] = row[0] if row else None
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commandbus": __version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        **server,
-    }
+    with Server.opened() as server:
+        lab = Lab(server, size or (QUICK if is_quick else Size()))
+        try:
+            limit = None if limit_minutes is None else limit_minutes * 60
+            results = run(lab, workloads, rounds, limit_seconds=limit)
+            about = {**server.about(), "versions": lab.versions, "command": " ".join(sys.argv)}
+        finally:
+            lab.close()
+    return Run(workloads, results, about)
 
 
 def main() -> None:
-    """Measure, print the table, keep the figures."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--commands", type=int, default=20_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--dsn", help="a server to measure on; an embedded one by default")
-    parser.add_argument("--json", type=Path, help="keep all figures in this file")
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--only", default="", help="workloads, with commas; `drain` means drain-*")
+    parser.add_argument("--systems", default="", help="systems, with commas")
+    parser.add_argument(
+        "--repeats", type=int, help="rounds of all (5 where a bar is read, else 3; 1 if quick)"
+    )
+    parser.add_argument("--commands", type=int, help="commands of a drain (15000; 5000)")
+    parser.add_argument("--quick", action="store_true", help="fewer workloads, smaller")
+    parser.add_argument(
+        "--variant", action="append", default=[], metavar="SYSTEM=JSON",
+        help="one more case with these settings, e.g. 'pgqueuer={\"batch_size\": 500}'",
+    )  # fmt: skip
+    parser.add_argument("--limit-minutes", type=float, help="begin nothing new after so long")
+    parser.add_argument("--keep", action="store_true", help="write RESULTS.md, figures and plots")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--list", action="store_true", help="list the workloads and what they take")
     arguments = parser.parse_args()
-    with ExitStack() as stack:
-        dsn = arguments.dsn
-        if dsn is None:
-            folder = Path(tempfile.gettempdir()) / f"commandbus-bench-{os.getuid()}"
-            dsn = stack.enter_context(EmbeddedPostgres(folder)).dsn
-        figures = asyncio.run(run(dsn, arguments.commands, arguments.repeats))
-        about = asyncio.run(settings_of(dsn))
-    print(table(figures))
-    print("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
+    rounds = arguments.repeats or (1 if arguments.quick else None)
+    if arguments.list:
+        _list(rounds, is_quick=arguments.quick)
+        return
+    size = QUICK if arguments.quick else Size()
+    if arguments.commands:
+        size = replace(size, drain=arguments.commands)
+    done = measure(
+        _names(arguments.only), _names(arguments.systems), rounds=rounds, size=size,
+        is_quick=arguments.quick, variants=arguments.variant,
+        limit_minutes=arguments.limit_minutes,
+    )  # fmt: skip
+    print(report.markdown(done.workloads, done.results, done.about, [], is_partial=True))
     if arguments.json:
-        document = {
-            "about": about,
-            "figures": {f"{w} / {s}": values for (w, s), values in figures.items()},
-        }
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+        arguments.json.write_text(report.as_json(done.results, done.about))
+    if arguments.keep:
+        report.keep(done.workloads, done.results, done.about)
+        print(f"kept in {report.RESULTS}", file=sys.stderr)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _list(rounds: int | None, *, is_quick: bool) -> None:
+    for workload in WORKLOADS:
+        is_in = workload in chosen(WORKLOADS, (), (), is_quick=is_quick)
+        minutes = estimate([workload], rounds) / 60
+        note = "" if is_in else "  (only when named)"
+        print(f"{workload.key:16} {minutes:5.1f} min  {workload.title}{note}")
+    print(
+        f"{'all':16} {estimate(chosen(WORKLOADS, (), (), is_quick=is_quick), rounds) / 60:5.1f} min"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""One small adapter per system; each runs as a process of its own, in its own environment."""

@@ -1,0 +1,76 @@
+"""commandbus, as a user would call it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+from benchmarks.adapters.base import PAYLOAD, Adapter, serve
+from commandbus import BatchCommand, Command, CommandBus, HandlerContext, Settings
+
+#: `settings` that are ours, not of commandbus.Settings.
+OWN = {"handler_ms", "concurrency", "transactional", "in_batch", "loop", "use_notify"}
+
+
+class CommandBusAdapter(Adapter):
+    """Settings: those of `commandbus.Settings`, `run_worker` and the switches in OWN."""
+
+    packages = ("commandbus", "psycopg")
+    unfinished = "select from pgmq.q_bench__commands"
+
+    async def setup(self) -> None:
+        async with CommandBus.connect(self.conninfo) as bus:
+            await bus.send("setup", "Work", uuid4(), {})  # the first use creates queues
+
+    async def open(self) -> None:
+        self._stack = AsyncExitStack()
+        chosen = {name: value for name, value in self.settings.items() if name not in OWN}
+        self._bus = await self._stack.enter_async_context(
+            CommandBus.connect(self.conninfo, settings=Settings(**chosen))
+        )
+        self._bus.register_handler(
+            "bench", "Work", self._work, transactional=self.settings.get("transactional", False)
+        )
+        self._worker: asyncio.Task[None] | None = None
+
+    async def _work(self, command: Command, context: HandlerContext) -> None:
+        if self.settings.get("transactional"):
+            assert context.conn is not None
+            await context.conn.execute("select 1")
+        await self.handle()
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def bulk_send(self, count: int) -> None:
+        if self.settings.get("in_batch"):
+            await self._bus.create_batch("bench", list(_commands(count)))
+        else:
+            await self._bus.send_many("bench", _commands(count))
+
+    async def send(self) -> None:
+        await self._bus.send("bench", "Work", uuid4(), PAYLOAD)
+
+    async def start_worker(self) -> None:
+        self._worker = asyncio.create_task(
+            self._bus.run_worker(
+                "bench",
+                concurrency=self.settings.get("concurrency", 10),
+                use_notify=self.settings.get("use_notify", True),
+            )
+        )
+
+    async def stop_worker(self) -> None:
+        await self._bus.stop()
+        if self._worker is not None:
+            await self._worker
+
+
+def _commands(count: int) -> Iterator[BatchCommand]:
+    return (BatchCommand("Work", uuid4(), PAYLOAD) for _ in range(count))
+
+
+if __name__ == "__main__":
+    serve(CommandBusAdapter)

@@ -1,0 +1,52 @@
+"""Rows that are there before a drain begins, put in by SQL: through the engine it takes hours.
+
+They look as the engine leaves them: a finished command has its row and three audit events; its
+message is gone. A backing-off one has its message, read once and hidden for an hour.
+"""
+
+from __future__ import annotations
+
+_COMMANDS = """
+insert into commandbus.command_bus_command
+    (domain, queue_name, msg_id, command_id, command_type, status, attempts, max_attempts,
+     created_at, updated_at, reply_queue, correlation_id, lease_epoch, queued_at)
+"""
+
+FINISHED = (
+    "select pgmq.create('bench__commands') where not exists"
+    " (select from pgmq.meta where queue_name = 'bench__commands')",
+    "select pgmq.create('bench__replies') where not exists"
+    " (select from pgmq.meta where queue_name = 'bench__replies')",
+    _COMMANDS
+    + """
+select 'bench', 'bench.commands', n, gen_random_uuid(), 'Work', 'COMPLETED', 1, 3,
+       now() - interval '1 day' + n * interval '1 ms',
+       now() - interval '1 day' + n * interval '1 ms',
+       'bench.replies', gen_random_uuid(), 1, now() - interval '1 day'
+  from generate_series(1, %(rows)s) n
+""",
+    """
+insert into commandbus.command_bus_audit (domain, command_id, event_type, ts)
+select c.domain, c.command_id, e.event_type, c.created_at
+  from commandbus.command_bus_command c
+ cross join (values ('SENT'), ('RECEIVED'), ('COMPLETED')) e(event_type)
+""",
+)
+
+BACKING_OFF = (
+    *FINISHED[:2],
+    """
+insert into pgmq.q_bench__commands (read_ct, vt, last_read_at, message)
+select 1, now() + interval '1 hour', now(), jsonb_build_object(
+           'command_id', gen_random_uuid(), 'type', 'Work', 'note', repeat('x', 120))
+  from generate_series(1, %(rows)s) n
+""",
+    _COMMANDS
+    + """
+select 'bench', 'bench.commands', q.msg_id, (q.message ->> 'command_id')::uuid, 'Work', 'PENDING',
+       1, 3, now(), now(), 'bench.replies', gen_random_uuid(), 1, now()
+  from pgmq.q_bench__commands q
+""",
+)
+
+FILLS = {"finished": FINISHED, "backing-off": BACKING_OFF}
