@@ -56,10 +56,14 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.naming import INBOX, NO_REPLY
+from commandbus.ops.doctor import Diagnosis, Finding, Repair
+from commandbus.ops.findings import Severity
+from commandbus.ops.retention import PruneResult
 from commandbus.pgmq.remote import RemoteQueue
 from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.store.dispatching import RecoveryReport
+from commandbus.store.upkeep import RetentionRule
 
 __all__ = [
     "INBOX",
@@ -85,12 +89,15 @@ __all__ = [
     "CommandStatus",
     "DatabaseError",
     "DatabaseUnavailableError",
+    # The doctor
+    "Diagnosis",
     # Dispatch
     "DispatchMode",
     "DispatchResult",
     "DispatchStatus",
     "DuplicateCommandError",
     "EmbeddedServerError",
+    "Finding",
     "HandlerAlreadyRegisteredError",
     "HandlerContext",
     "HandlerError",
@@ -111,18 +118,22 @@ __all__ = [
     "PayloadLostError",
     "PermanentCommandError",
     "PgmqError",
+    "PruneResult",
     "RecoveryReport",
     "RemoteQueue",
+    "Repair",
     "Reply",
     "ReplyError",
     "ReplyOutcome",
     "ReplyTimeoutError",
+    "RetentionRule",
     "RetryPolicy",
     "SchemaMissingError",
     "SchemaTooNewError",
     "SchemaTooOldError",
     "SchemaVersionError",
     "Settings",
+    "Severity",
     "SourceError",
     "TransientCommandError",
     "TroubleshootingItem",

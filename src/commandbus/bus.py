@@ -31,7 +31,10 @@ from commandbus.naming import (
     replies_queue,
 )
 from commandbus.ops.audit import Reading
+from commandbus.ops.doctor import Doctor
+from commandbus.ops.retention import Retention
 from commandbus.ops.troubleshooting import Troubleshooting
+from commandbus.ops.upkeep_verbs import UpkeepVerbs
 from commandbus.ops.verbs import OperatorVerbs
 from commandbus.policies import RetryPolicy
 from commandbus.preparing import Preparer, check_batch_command
@@ -44,7 +47,7 @@ from commandbus.worker.worker import Worker, WorkerOptions
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
+class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, UpkeepVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -76,6 +79,8 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs):
             store, max_result_bytes=self._settings.max_payload_bytes
         )
         self._reading = Reading(store)
+        self._doctor = Doctor(store)
+        self._retention = Retention(store)
         self._completions = Completions(store, self._replies.listener)
         self._batches = Batches(store, self._preparer, self._settings, self._completions)
         self._coordination = Coordination(store, self._batches, self._settings)

@@ -69,6 +69,8 @@ class AuditEventType(StrEnum):
     BATCH_STARTED = "BATCH_STARTED"
     BATCH_COMPLETED = "BATCH_COMPLETED"
     BATCH_REOPENED = "BATCH_REOPENED"
+    DOCTOR_REPAIR = "DOCTOR_REPAIR"
+    AUDIT_PRUNED = "AUDIT_PRUNED"
 
 
 @dataclass(frozen=True, slots=True)

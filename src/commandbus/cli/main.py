@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from commandbus import __version__
-from commandbus.cli import batches, commands, database, demo, operator, run
+from commandbus.cli import batches, commands, database, demo, doctor, operator, retention, run
 from commandbus.cli.output import (
     ExitCode,
     describe_error,
@@ -120,7 +120,7 @@ def program(
     start_logging("warning")
 
 
-for module in (demo, run, commands, batches, operator, database):
+for module in (demo, run, commands, batches, operator, doctor, database, retention):
     module.add_to(app)
 
 

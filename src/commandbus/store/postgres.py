@@ -41,11 +41,12 @@ from commandbus.store.faults import translated
 from commandbus.store.migrations import check_schema
 from commandbus.store.postgres_batches import PostgresBatches, metadata_of, raise_if_known
 from commandbus.store.postgres_dispatch import PostgresDispatch
+from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.statements import STATEMENTS
 
 
-class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch):
+class PostgresStore(PostgresBatches, PostgresLoading, PostgresDispatch, PostgresDoctor):
     """Implements commandbus.store.base.Store."""
 
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:

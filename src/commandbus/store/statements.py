@@ -132,6 +132,15 @@ STATEMENTS: dict[str, LiteralString] = {
         " < clock_timestamp() - make_interval(secs => cast(%s as float8)) order by l.updated_at"
     ),
     "prune_workers": "select {schema}.prune_workers()",
+    "list_retention": (
+        "select r.domain, r.kind, r.keep, r.updated_by, r.updated_at"
+        " from {schema}.command_bus_retention r order by r.domain, r.kind"
+    ),
+    "set_retention": "select {schema}.set_retention(%s, %s, cast(%s as interval), %s)",
+    "clear_retention": "select {schema}.clear_retention(%s, %s)",
+    "retention_due": "select domain, kind, before from {schema}.retention_due(%s)",
+    "doctor_domains": "select * from {schema}.doctor_domains(%s)",
+    "count_prunable": "select what, prunable from {schema}.count_prunable(%s, %s, %s)",
     "begin_load": (
         "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
         " cast(%s as jsonb), %s, cast(%s as jsonb))"
