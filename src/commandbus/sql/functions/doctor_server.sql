@@ -72,9 +72,9 @@ create or replace function commandbus.check_server(
 language sql stable as $$
     with ours as (
         select t.oid, t.relname, t.relkind, t.relpersistence, t.reloptions,
-               t.oid::regclass::text as name, split_part(substr(t.relname, 3), '__', 1) as queue_domain,
+               format('%I.%I', s.nspname, t.relname) as name, split_part(substr(t.relname, 3), '__', 1) as queue_domain,
                t.relnamespace = 'pgmq'::regnamespace as is_queue
-          from pg_class t
+          from pg_class t join pg_namespace s on s.oid = t.relnamespace
          where t.relkind in ('r', 'p') and (
                t.relnamespace = (select c.relnamespace from pg_class c
                                   where c.oid = 'commandbus.command_bus_command'::regclass)
