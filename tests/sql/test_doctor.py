@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -230,3 +230,38 @@ async def test_a_lost_connection_is_an_error_and_no_finding(
 
     with pytest.raises((DatabaseUnavailableError, psycopg.Error)):
         await bus.doctor()
+
+
+async def test_a_schema_and_a_pgmq_that_are_too_old_are_named(db: Session, bus: CommandBus) -> None:
+    await db.rows("delete from commandbus.command_bus_migration")
+    await db.rows("alter function pgmq.archive(text, bigint[]) rename to put_away")
+
+    found = {f.code: f.examples for f in (await bus.doctor()).findings}
+
+    assert found["SCHEMA_OLD"] == ("0001_initial",)
+    assert found["PGMQ_LACKS"] == ("pgmq.archive(text, bigint[])",)
+
+
+def test_a_clock_that_is_off_is_named_and_the_way_to_the_server_is_not() -> None:
+    now = datetime.now(UTC)
+    slow = now + timedelta(seconds=60)
+
+    assert postgres_doctor._clock(now, slow, now + timedelta(seconds=30)) == []
+    (ahead,) = postgres_doctor._clock(now, now, slow)
+    (behind,) = postgres_doctor._clock(slow, slow, now)
+    assert ahead.code == behind.code == "CLOCK_DIFFERENCE"
+    assert ahead.examples == behind.examples == ("60 s",)
+
+
+async def test_a_role_that_may_ask_is_told_the_size_of_the_wal(
+    bus: CommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        postgres_doctor, "_FACTS", postgres_doctor._FACTS.replace("pg_ls_waldir()", "now()")
+    )
+    monkeypatch.setattr(postgres_doctor, "_WAL", "select sum(size) from (values (7), (8)) w(size)")
+
+    found = await bus.doctor()
+
+    assert found.facts["wal_bytes"] == 15
+    assert len(found.unknown) == 1

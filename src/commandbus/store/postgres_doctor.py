@@ -46,6 +46,7 @@ _FACTS: LiteralString = (
     " has_function_privilege('pg_ls_waldir()', 'execute'), pg_is_in_recovery()"
     " from pg_class c where c.oid = cast('{schema}.command_bus_command' as regclass)"
 )
+_WAL: LiteralString = "select sum(size) from pg_ls_waldir()"
 _LARGEST: LiteralString = (
     "select cast(t.relid as regclass)::text, pg_total_relation_size(t.relid), t.n_dead_tup"
     " from pg_stat_all_tables t where t.schemaname in ('pgmq', %s)"
@@ -116,7 +117,7 @@ class PostgresDoctor(ABC):
         largest = await self._ask(conn, _LARGEST, (self._settings.schema,))
         wal = None
         if row[6]:
-            wal = int((await self._ask(conn, "select sum(size) from pg_ls_waldir()", ()))[0][0])
+            wal = int((await self._ask(conn, _WAL, ()))[0][0])
         return {
             "server_version": row[1], "database": row[2], "role": row[3],
             "database_bytes": row[4], "commands_estimated": row[5], "wal_bytes": wal,
