@@ -69,11 +69,15 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.naming import INBOX, NO_REPLY
+from commandbus.ops.doctor import Diagnosis, Finding, Repair
+from commandbus.ops.findings import Severity
+from commandbus.ops.retention import PruneResult
 from commandbus.ops.search import AuditPage, CommandPage
 from commandbus.pgmq.remote import RemoteQueue
 from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.store.dispatching import RecoveryReport
+from commandbus.store.upkeep import RetentionRule
 
 __all__ = [
     "INBOX",
@@ -111,6 +115,8 @@ __all__ = [
     "CommandStatus",
     "DatabaseError",
     "DatabaseUnavailableError",
+    # The doctor
+    "Diagnosis",
     # Dispatch
     "DispatchMode",
     "DispatchResult",
@@ -118,6 +124,7 @@ __all__ = [
     "DuplicateCommandError",
     "EmbeddedServerError",
     "FailureGroup",
+    "Finding",
     "HandlerAlreadyRegisteredError",
     "HandlerContext",
     "HandlerError",
@@ -138,12 +145,15 @@ __all__ = [
     "PayloadLostError",
     "PermanentCommandError",
     "PgmqError",
+    "PruneResult",
     "RecoveryReport",
     "RemoteQueue",
+    "Repair",
     "Reply",
     "ReplyError",
     "ReplyOutcome",
     "ReplyTimeoutError",
+    "RetentionRule",
     "RetryPolicy",
     "SchemaMissingError",
     "SchemaTooNewError",
@@ -151,6 +161,7 @@ __all__ = [
     "SchemaVersionError",
     "Secret",
     "Settings",
+    "Severity",
     "SourceError",
     "TransientCommandError",
     "TroubleshootingItem",

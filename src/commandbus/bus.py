@@ -33,9 +33,12 @@ from commandbus.naming import (
 from commandbus.ops.audit import Reading
 from commandbus.ops.bulk import Bulk
 from commandbus.ops.bulk_verbs import BulkVerbs
+from commandbus.ops.doctor import Doctor
 from commandbus.ops.groups import Groups
+from commandbus.ops.retention import Retention
 from commandbus.ops.search import Searching
 from commandbus.ops.troubleshooting import Troubleshooting
+from commandbus.ops.upkeep_verbs import UpkeepVerbs
 from commandbus.ops.verbs import OperatorVerbs
 from commandbus.policies import RetryPolicy
 from commandbus.preparing import Preparer, check_batch_command
@@ -48,7 +51,7 @@ from commandbus.worker.worker import Worker, WorkerOptions
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs):
+class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs, UpkeepVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -84,6 +87,8 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs):
         self._searching = Searching(store)
         self._groups = Groups(store)
         self._bulk = Bulk(store, self._groups, max_result_bytes=self._settings.max_payload_bytes)
+        self._doctor = Doctor(store)
+        self._retention = Retention(store)
         self._completions = Completions(store, self._replies.listener)
         self._batches = Batches(store, self._preparer, self._settings, self._completions)
         self._coordination = Coordination(store, self._batches, self._settings)

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from commandbus.bulks import BulkStatus
 from commandbus.loops import Loop
+from commandbus.ops.retention import Retention
 from commandbus.redaction import redact_text
 from commandbus.settings import Settings
 from commandbus.store.base import Store
@@ -25,6 +26,8 @@ BULK_LIMIT = 500
 BULK_POLL_SECONDS = 5.0
 #: A load that was not continued for so long is reported.
 LOAD_IDLE_SECONDS = 300.0
+#: Seconds that one turn of pruning may take; the other chores wait meanwhile.
+PRUNE_SECONDS = 20.0
 
 
 async def recover_dispatch(
@@ -69,10 +72,12 @@ class Maintenance(Loop):
         self._store = store
         self._domain = domain
         self._settings = settings
+        self._retention = Retention(store)
         self._chores: dict[str, Callable[[], Awaitable[None]]] = {
             f"recover dispatch of {domain}": self._recover,
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
+            "prune old rows": self._prune_old,
         }
 
     async def step(self) -> float | None:
@@ -136,6 +141,13 @@ class Maintenance(Loop):
         pruned = await self._store.prune_workers()
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
+
+    async def _prune_old(self) -> None:
+        """By the rules of the whole database; without rules there is nothing to do."""
+        for result in await self._retention.prune(operator="maintenance", seconds=PRUNE_SECONDS):
+            if any(result.pruned.values()):
+                removed = ", ".join(f"{n:,} {what}" for what, n in result.pruned.items() if n)
+                self._log.info("retention of %s removed %s", result.domain, removed)
 
 
 class BulkRunner(Loop):

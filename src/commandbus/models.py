@@ -74,6 +74,8 @@ class AuditEventType(StrEnum):
     BULK_STOPPED = "BULK_STOPPED"
     BULK_RESUMED = "BULK_RESUMED"
     BULK_FINISHED = "BULK_FINISHED"
+    DOCTOR_REPAIR = "DOCTOR_REPAIR"
+    AUDIT_PRUNED = "AUDIT_PRUNED"
 
 
 @dataclass(frozen=True, slots=True)

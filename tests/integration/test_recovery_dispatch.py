@@ -327,7 +327,7 @@ async def test_workers_recover_by_themselves_unless_told_not_to(
                 await bus.send("shop", "Work", uuid4(), {})
                 await until(lambda: len(seen) == 1)
     assert len(await rows(conn, "select * from commandbus.command_bus_chore")) == (
-        3 if is_on else 0
+        4 if is_on else 0
     )
 
 

@@ -38,6 +38,7 @@ table commandbus.command_bus_batch
     on_complete jsonb
     close_count integer not null default 0
     notifies boolean not null default false
+    pruning_since timestamp with time zone
     with fillfactor=50
     constraint command_bus_batch_pkey PRIMARY KEY (batch_id)
     constraint uq_batch_domain_batch_id UNIQUE (domain, batch_id)
@@ -46,6 +47,7 @@ table commandbus.command_bus_batch
     CREATE INDEX idx_batch_created_at ON commandbus.command_bus_batch USING btree (created_at DESC)
     CREATE INDEX idx_batch_domain ON commandbus.command_bus_batch USING btree (domain)
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
+    CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
 
@@ -251,6 +253,16 @@ table commandbus.command_bus_reply_inbox
     constraint command_bus_reply_inbox_pkey PRIMARY KEY (domain, command_id)
     CREATE UNIQUE INDEX command_bus_reply_inbox_pkey ON commandbus.command_bus_reply_inbox USING btree (domain, command_id)
 
+table commandbus.command_bus_retention
+    domain text not null
+    kind text not null
+    keep interval
+    updated_by text
+    updated_at timestamp with time zone not null default now()
+    constraint pk_retention PRIMARY KEY (domain, kind)
+    constraint valid_kind CHECK ((kind = ANY (ARRAY['audit'::text, 'archives'::text, 'replies'::text, 'commands'::text])))
+    CREATE UNIQUE INDEX pk_retention ON commandbus.command_bus_retention USING btree (domain, kind)
+
 table commandbus.command_bus_secret_key
     domain text not null
     command_type text not null
@@ -317,12 +329,30 @@ function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reaso
     plpgsql, volatile, body 0484ba2d62b0470ca8ef73b977b93b6b
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
+function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    sql, stable, body 562f0d99da185e8b6b6c23b4fd211741
+function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    sql, stable, body 4d0731fe99a491d67cd3665bb73c073b
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
     plpgsql, immutable, body 7f22df7ed78e5286395bb463a1418a22
+function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, body 8e17bcab591ef336e3cabed99a1d5ddc
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 37c81b124150f446e62a2ac19fe3682e
+function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, body e95d92ecd207ab75f017813f196b4e4a
+function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, body fe3d1a7d6ae716d2be52dcde42dae6a4
+function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    sql, stable, body f88931ad8515dd1c223cb458fa3bea4c
+function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, body 96179f0dd9de915cf3824f870890f481
+function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, body d68dbc12929bee27642f27da2e0ed344
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
+function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
+    plpgsql, volatile, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, body 91a1da82838c8911f24903e76bd2053b
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
@@ -335,6 +365,8 @@ function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETO
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 92fd33ae180de7507c483bb1e79be4bd
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
+function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
+    plpgsql, stable, body 34416c88d209596471e1bd38027f52ec
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
     plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
 function commandbus.create_held_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
@@ -347,6 +379,10 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
     sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, set enable_seqscan=off, body ca2d88d402ceec9bac680f88c93819de
+function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
+    sql, stable, body 4add709fdf41f31c9c91c97503a6a78d
+function commandbus.doctor_domains(p_domain text) returns SETOF text
+    sql, stable, body ee9c8f152f6703c9fc09e44de5f7f3a4
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
@@ -379,6 +415,8 @@ function commandbus.held_envelopes(p_domain text, p_command_ids uuid[]) returns 
     sql, stable, body a6718d9fe6769f580c25bf327bed0b76
 function commandbus.hold_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ac44642e91b448d62d124ce3571eeb97
+function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
+    sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
     sql, stable, body be88fccf467e09292a3671d6d57b6e04
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
@@ -407,12 +445,16 @@ function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_
     plpgsql, volatile, body 9175d8508403012a0f0ba0a1720ef9d0
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, body f38e4f4f9f14036660f89538b114a347
+function commandbus.message_command_id(p_message jsonb) returns uuid
+    sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body de9d83a92ab57233ddb515f8a9449fa4
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e9bd4ae05c23c29862b6d7bf5f0d77ad
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval) returns uuid
     sql, stable, body f5ed1a203d089c3e3f0206af7366afe0
+function commandbus.nobody() returns uuid
+    sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
@@ -429,6 +471,16 @@ function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 1b1a649014f3bd98f42a151a6a5e1106
 function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
     sql, stable, body db1f68e13e8e614e73cb176ecdbe0952
+function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, body cfacd73de87b15bce1c51392761ca287
+function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body ec2c98615c6f5d3071a432c72ab78b16
+function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, body 0308f3432042083d4c8509c65de395df
+function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, body 0ad46d6033bfd409f761f2ad80bfa63c
+function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, body 08ff8dd46f406abb741f6ae3846232d4
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
@@ -447,10 +499,12 @@ function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity int
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 315ca0e023163e8d229c33c9b4e8eaad
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ba3e0b69ceaf9af33816627a8d648d33
+function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
+    sql, stable, body 704a8120b38d970db7345b7938c09832
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
 function commandbus.refuse_audit_change() returns trigger
-    plpgsql, volatile, body b6f7b2b80628b92f0dfab92e91940564
+    plpgsql, volatile, body e9fce2d6e789ee110c2acc993d70c3ac
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
@@ -459,14 +513,34 @@ function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) r
     plpgsql, volatile, body c0ff9b5a5cb079d32071eb90065dfedf
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 24a68e90c3ba6549edf315ac7e5e3757
+function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 63cc7fc05fa9c67b88d74613313a1c50
+function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, body 026c4303e8f911acdecb6352ffb2d065
+function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, body cfcb91944c19214055b32dfde1070853
+function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, body 054febd35dfbec1f5582d6643d1b415e
+function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, body 7d31d4bb6b9bcf8a8751565f604f16c7
+function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, body 56e7e0039c7bba989d6112154464ab8c
+function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, body 925e5cf5df98657bdc927e2e9d4ef3ff
+function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    sql, volatile, body 36f8381419aac569067994ddd19da9a0
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
+function commandbus.reply_tables(p_domain text) returns SETOF text
+    sql, stable, body 51b43585468fb68b12f2d985f19f1fe6
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 55ebcc363e540e38430062fde0a9de4f
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
     plpgsql, volatile, body 310a1643e49bbc18312fd2f65f6c7d4a
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, body 815fea1eb9d04ebcfee0dd3925ed4f8e
+function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
+    sql, stable, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, body c070f9208027541d71fcae9423834178
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -485,6 +559,8 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
+function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body 04499e1056693c3ee2628a451680a4c3
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SETOF uuid

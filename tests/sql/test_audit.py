@@ -42,27 +42,67 @@ async def test_a_change_of_the_audit_is_refused_also_for_the_owner(
     assert await db.everything() == before
 
 
-def pruning(schema: str, path: str) -> str:
-    return (
-        f"create function {schema}.prune_audit() returns void language plpgsql {path} as"
-        " $$ begin delete from commandbus.command_bus_audit; end $$"
-    )
-
-
 async def test_the_pruning_function_may_delete(db: Session) -> None:
     await db.put("COMPLETED")
-    await db.rows("drop function if exists commandbus.prune_audit")
-    await db.rows(pruning("commandbus", "set search_path = pg_catalog, pg_temp"))
-    await db.rows("select commandbus.prune_audit()")
-    assert await db.rows("select * from commandbus.command_bus_audit") == []
+
+    await db.rows("select commandbus.prune_audit('payments', clock_timestamp(), 100, null, 'ada')")
+
+    rows = await db.rows("select event_type, actor from commandbus.command_bus_audit")
+    assert rows == [{"event_type": "AUDIT_PRUNED", "actor": "ada"}]
 
 
-async def test_another_function_of_the_same_name_may_not_delete(db: Session) -> None:
+FORGED = {
+    "in a comment of the statement": (
+        "do $$ begin delete from commandbus.command_bus_audit /*\n"
+        "PL/pgSQL function commandbus.prune_audit(text) line 1 at SQL statement */; end $$"
+    ),
+    "in the name of a function": (
+        'create function public."x\nPL/pgSQL function commandbus.prune_audit("() returns void'
+        " language plpgsql as $f$ begin delete from commandbus.command_bus_audit; end $f$;"
+        'select public."x\nPL/pgSQL function commandbus.prune_audit("()'
+    ),
+    "in the name of a schema": (
+        'create schema "commandbus.prune_audit";'
+        'create function "commandbus.prune_audit".prune_audit(v_ids bigint[]) returns void'
+        " language plpgsql set search_path = pg_catalog as $f$ begin"
+        " delete from commandbus.command_bus_audit a where a.audit_id = any(v_ids); end $f$;"
+        'select "commandbus.prune_audit".prune_audit(array(select generate_series(1, 99)))'
+    ),
+    "by the same name and statement elsewhere": (
+        "create schema mine;"
+        "create function mine.prune_audit(v_ids bigint[]) returns void"
+        " language plpgsql as $f$ begin"
+        " delete from commandbus.command_bus_audit a where a.audit_id = any(v_ids); end $f$;"
+        "set search_path = mine;"
+        "select mine.prune_audit(array(select generate_series(1, 99)))"
+    ),
+    "by the same statement and more in a comment": (
+        "do $$ declare v_ids bigint[] := array(select generate_series(1, 99)); begin"
+        ' delete from commandbus.command_bus_audit a where a.audit_id = any(v_ids) --"\n'
+        "--PL/pgSQL function commandbus.prune_audit(text) line 1 at SQL statement\n; end $$"
+    ),
+    "by a dynamic statement": (
+        "do $$ begin execute 'delete from commandbus.command_bus_audit'; end $$"
+    ),
+    "by a function that prune_audit does not call": (
+        "create function public.outer_one() returns void language plpgsql as $f$ begin"
+        " perform commandbus.prune_audit('nobody', now(), 1);"
+        " delete from commandbus.command_bus_audit; end $f$;"
+        "select public.outer_one()"
+    ),
+}
+
+
+async def test_nobody_can_pass_for_the_pruning_function(db: Session) -> None:
     await db.put("COMPLETED")
-    await db.rows("create schema mine")
-    await db.rows(pruning("mine", ""))
-    with pytest.raises(psycopg.Error, match="append-only"):
-        await db.rows("select mine.prune_audit()")
+    before = await db.everything()
+
+    for forgery, statements in FORGED.items():
+        with pytest.raises(psycopg.Error) as info:
+            await db.conn.execute(statements.encode())  # one transaction in all
+        assert info.value.sqlstate == "CB008", (forgery, info.value)
+
+    assert await db.everything() == before
 
 
 async def test_events_are_told_in_the_order_in_which_they_happened(db: Session) -> None:

@@ -82,7 +82,12 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     )
     for verb in ("stop_bulk", "resume_bulk", "run_bulk_chunk"):
         await db.rows(f"select commandbus.{verb}(%s)", bulk)
+    await db.rows("select commandbus.repair_troubleshooting(%s)", db.domain)
+    await db.rows("delete from commandbus.command_bus_troubleshooting")
+    await db.rows("select commandbus.repair_troubleshooting(%s)", db.domain)
     rows = await db.rows("select distinct event_type from commandbus.command_bus_audit")
+    await db.rows("select commandbus.prune_audit(%s, clock_timestamp(), 1000)", db.domain)
+    rows += await db.rows("select distinct event_type from commandbus.command_bus_audit")
     assert {row["event_type"] for row in rows} == {event.value for event in AuditEventType}
 
 

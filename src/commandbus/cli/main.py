@@ -10,7 +10,19 @@ import typer
 from typer.core import TyperGroup
 
 from commandbus import __version__
-from commandbus.cli import batches, bulk, commands, database, decide, demo, look, operator, run
+from commandbus.cli import (
+    batches,
+    bulk,
+    commands,
+    database,
+    decide,
+    demo,
+    doctor,
+    look,
+    operator,
+    retention,
+    run,
+)
 from commandbus.cli.output import (
     ExitCode,
     describe_error,
@@ -120,7 +132,9 @@ def program(
     start_logging("warning")
 
 
-for module in (demo, run, commands, look, batches, operator, decide, bulk, database):
+for module in (
+    demo, run, commands, look, batches, operator, decide, bulk, doctor, database, retention,
+):  # fmt: skip
     module.add_to(app)
 
 

@@ -32,7 +32,8 @@ MIGRATION_LOCK = 0x636D64627573
 #: Loaded in this order: plain SQL functions are checked against what they call.
 FUNCTION_FILES = (
     "support", "settings", "batches", "groups", "outcomes", "settle", "commands", "dispatch",
-    "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search",
+    "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search", "doctor",
+    "doctor_server", "repair", "retention", "retention_batches",
 )  # fmt: skip
 
 _BOOTSTRAP = """
@@ -287,3 +288,12 @@ async def _one(conn: psycopg.AsyncConnection[Any], query: str, *params: object) 
     row = await cursor.fetchone()
     assert row is not None  # noqa: S101  (these queries always give one row)
     return row
+
+
+def function_bodies(schema: str) -> dict[str, str]:
+    """The body of each of our functions, as the database should have it."""
+    text = _in_schema(function_text(), schema)
+    found = re.findall(
+        rf"create or replace function {schema}\.(\w+)\s*\(.*?\$\$(.*?)\$\$", text, re.S
+    )
+    return dict(found)

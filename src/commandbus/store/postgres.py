@@ -42,6 +42,7 @@ from commandbus.store.migrations import check_schema
 from commandbus.store.postgres_batches import PostgresBatches, metadata_of, raise_if_known
 from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
+from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_search import PostgresSearch
 from commandbus.store.searching import Edit
@@ -49,7 +50,12 @@ from commandbus.store.statements import STATEMENTS
 
 
 class PostgresStore(
-    PostgresBatches, PostgresLoading, PostgresDispatch, PostgresSearch, PostgresBulk
+    PostgresBatches,
+    PostgresLoading,
+    PostgresDispatch,
+    PostgresSearch,
+    PostgresBulk,
+    PostgresDoctor,
 ):
     """Implements commandbus.store.base.Store."""
 

@@ -47,6 +47,12 @@ begin
         perform commandbus.close_batches(v_done, v_now);
     end if;
     if v_reopened is not null then
+        -- Under the lock of the batch: once it is marked, retention may take its commands.
+        if exists (select from commandbus.command_bus_batch b
+                    where b.batch_id = any(v_reopened) and b.pruning_since is not null) then
+            raise exception 'batch % is being removed by retention', v_reopened[1]
+                using errcode = 'CB003', hint = 'send the work again in a new batch';
+        end if;
         with opened as (
             update commandbus.command_bus_batch b set status = 'IN_PROGRESS', completed_at = null
              where b.batch_id = any(v_reopened)

@@ -117,16 +117,21 @@ begin
     end if;
 end $$;
 
--- The audit is append-only for everyone, the owner included; only the pruning function may
--- delete, and it is known by its name in the call stack, which a setting could not prove. The
--- stack shows the schema only if it is not on the search path: prune_audit needs a path of its own.
+-- The audit is append-only for everyone, the owner included; only the pruning function may delete,
+-- and it is known by its place in the call stack, which a setting could not prove. The stack shows the
+-- schema only if it is not on the search path: prune_audit has a path of its own. The whole of its
+-- first three lines must fit, from the start: statements and quoted names can hold line breaks and
+-- anything after them, but nothing can follow this very statement and still be SQL.
 create or replace function commandbus.refuse_audit_change() returns trigger
 language plpgsql as $$
 declare
     v_stack text;
 begin
     get diagnostics v_stack = pg_context;
-    if tg_op = 'DELETE' and v_stack ~ '(?n)^PL/pgSQL function commandbus\.prune_audit\(' then
+    if tg_op = 'DELETE' and v_stack ~ (
+        '^PL/pgSQL function (commandbus\.)?refuse_audit_change\(\) line \d+ at GET DIAGNOSTICS\n'
+        'SQL statement "delete from commandbus\.command_bus_audit a where a\.audit_id = any\(v_ids\)"\n'
+        'PL/pgSQL function commandbus\.prune_audit\([a-z, ]*\) line \d+ at SQL statement(\n|$)') then
         return null;
     end if;
     raise exception '% on % is refused: the audit is append-only', tg_op, tg_table_name

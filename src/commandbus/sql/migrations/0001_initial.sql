@@ -28,6 +28,7 @@ create table commandbus.command_bus_batch (
     on_complete              jsonb,                  -- the command to send at each closing
     close_count              integer not null default 0,
     notifies                 boolean not null default false, -- somebody waits for the closing
+    pruning_since            timestamptz null,       -- retention removes it, commands first
     constraint valid_status check (
         status in ('PENDING', 'IN_PROGRESS', 'COMPLETED', 'COMPLETED_WITH_FAILURES')),
     constraint valid_counts check (
@@ -39,6 +40,8 @@ create table commandbus.command_bus_batch (
 create index idx_batch_domain on commandbus.command_bus_batch (domain);
 create index idx_batch_status on commandbus.command_bus_batch (status);
 create index idx_batch_created_at on commandbus.command_bus_batch (created_at desc);
+create index ix_batch_pruning on commandbus.command_bus_batch (domain, batch_id)
+    where pruning_since is not null;
 
 create table commandbus.command_bus_command (
     domain              text not null,
@@ -325,3 +328,14 @@ create table commandbus.command_bus_setting (
 insert into commandbus.command_bus_setting (name, value) values
     ('command_id_scope', 'domain'),   -- or 'global': one id in all domains
     ('payload_archive', 'off');       -- or 'on': parked payloads are kept apart from PGMQ's archive
+
+-- How long to keep what is finished. Without a row nothing is removed.
+create table commandbus.command_bus_retention (
+    domain     text not null,                        -- '*': all that have no row of their own
+    kind       text not null,
+    keep       interval null,                        -- null: for ever
+    updated_by text null,
+    updated_at timestamptz not null default now(),
+    constraint valid_kind check (kind in ('audit', 'archives', 'replies', 'commands')),
+    constraint pk_retention primary key (domain, kind)
+);

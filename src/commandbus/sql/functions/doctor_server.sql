@@ -1,0 +1,161 @@
+-- The doctor, second part: workers, chores and the server. These look at clocks and statistics, so
+-- they say "for some minutes", never "at this moment". doctor.sql has the shape of the answers.
+
+-- Who should be working, and what has been left lying.
+create or replace function commandbus.check_work(
+    p_domain text default null, p_since timestamptz default null
+) returns table (code text, domain text, subject text, msg_id bigint)
+language plpgsql stable as $$
+declare
+    v_domain text;
+begin
+    for v_domain in select * from commandbus.doctor_domains(p_domain) loop
+        continue when not commandbus.queue_exists(v_domain || '.commands')
+            or exists (select from commandbus.command_bus_worker w
+                        where w.domain = v_domain and w.heartbeat_at > now() - interval '1 minute');
+        return query execute format($q$
+            select case when c.leased_by is null then 'NO_WORKER' else 'LEASE_LAPSED' end,
+                   $1, coalesce(c.command_id::text, 'message ' || q.msg_id), q.msg_id
+              from pgmq.%I q
+              left join commandbus.command_bus_command c
+                on c.domain = $1 and c.command_id = commandbus.message_command_id(q.message)
+             where q.vt < now() - interval '5 minutes' $q$,
+            'q_' || commandbus.physical_queue(v_domain || '.commands')) using v_domain;
+    end loop;
+    return query
+    select 'WORKER_SILENT', w.domain, w.worker_id, null::bigint
+      from commandbus.command_bus_worker w
+     where w.heartbeat_at < now() - interval '1 minute' and (p_domain is null or w.domain = p_domain);
+    -- A worker says that it waits only while it listens. Without the right to see the statements of
+    -- other sessions nothing can be said.
+    return query
+    select 'WAKEUPS_DEAD', w.domain, w.worker_id, null::bigint
+      from commandbus.command_bus_worker w
+     where w.is_idle and w.heartbeat_at > now() - interval '30 seconds'
+       and (p_domain is null or w.domain = p_domain)
+       and not exists (
+           select from pg_stat_activity s
+            where s.datname = current_database()
+              and (s.query ilike 'listen %' or s.query ilike '%pg_listening_channels()%'
+                   or s.query = '<insufficient privilege>') and s.pid <> pg_backend_pid());
+    return query
+    select 'DISPATCH_STUCK', c.domain, c.command_id::text, null::bigint
+      from commandbus.command_bus_command c
+     where c.dispatch_status in ('pending_retry', 'pending_queue') and c.status = 'PENDING'
+       and c.created_at < now() - interval '30 minutes' and (p_domain is null or c.domain = p_domain);
+    return query
+    select 'LOAD_INTERRUPTED', l.domain, l.batch_id::text, null::bigint
+      from commandbus.command_bus_load l
+     where (l.status <> 'sealed' or l.rows_dispatched < l.rows_committed)
+       and l.updated_at < now() - interval '5 minutes' and (p_domain is null or l.domain = p_domain);
+    return query
+    select 'PRUNE_INTERRUPTED', b.domain::text, b.batch_id::text, null::bigint
+      from commandbus.command_bus_batch b
+     where b.pruning_since < now() - interval '1 hour' and (p_domain is null or b.domain = p_domain);
+    return query
+    select 'CHORE_LATE', w.domain, 'recover dispatch of ' || w.domain, null::bigint
+      from commandbus.command_bus_worker w
+     where w.heartbeat_at > now() - interval '1 minute' and w.started_at < now() - interval '1 hour'
+       and (p_domain is null or w.domain = p_domain)
+       and not exists (select from commandbus.command_bus_chore k
+                        where k.name = 'recover dispatch of ' || w.domain
+                          and k.started_at > now() - interval '1 hour')
+     group by w.domain;
+end $$;
+
+-- Tables, indexes, rights and settings of the server that commandbus rests on. p_patience: how long a
+-- transaction may be open before it is named.
+create or replace function commandbus.check_server(
+    p_domain text default null, p_since timestamptz default null,
+    p_patience interval default interval '10 minutes'
+) returns table (code text, domain text, subject text, msg_id bigint)
+language sql stable as $$
+    with ours as (
+        select t.oid, t.relname, t.relkind, t.relpersistence, t.reloptions,
+               format('%I.%I', s.nspname, t.relname) as name, split_part(substr(t.relname, 3), '__', 1) as queue_domain,
+               t.relnamespace = 'pgmq'::regnamespace as is_queue
+          from pg_class t join pg_namespace s on s.oid = t.relnamespace
+         where t.relkind in ('r', 'p') and (
+               t.relnamespace = (select c.relnamespace from pg_class c
+                                  where c.oid = 'commandbus.command_bus_command'::regclass)
+               or t.relnamespace = 'pgmq'::regnamespace and t.relname ~ '^[qa]_.*__'
+                  and split_part(substr(t.relname, 3), '__', 1)
+                      in (select * from commandbus.doctor_domains(p_domain)))
+    ), fault(code, domain, subject) as (
+        select 'AUDIT_UNPROTECTED', null, 'command_bus_audit'
+         where not exists (
+               select from pg_trigger g
+                where g.tgrelid = 'commandbus.command_bus_audit'::regclass
+                  and g.tgname = 'command_bus_audit_append_only' and g.tgenabled in ('O', 'A'))
+        union all
+        select 'INDEX_INVALID', null, i.indexrelid::regclass::text
+          from pg_index i join ours o on o.oid = i.indrelid
+         where not i.indisvalid or not i.indisready
+        union all
+        select 'QUEUE_UNLOGGED', o.queue_domain, o.name from ours o
+         where o.is_queue and o.relpersistence = 'u'
+        union all
+        select 'QUEUE_PARTITIONED', o.queue_domain, o.name from ours o
+         where o.is_queue and o.relkind = 'p'
+        union all
+        select 'RIGHTS_MISSING', null, o.name || ': ' || string_agg(r.right_name, ', ')
+          from ours o cross join unnest(array['select', 'insert', 'update', 'delete']) r(right_name)
+         where not has_table_privilege(o.oid, r.right_name)
+           and not (o.relname in ('command_bus_audit', 'command_bus_migration')
+                    and r.right_name in ('update', 'delete'))
+           and not (o.relname = 'command_bus_migration' and r.right_name = 'insert')
+         group by o.name
+        union all
+        select 'ROLE_SUPERUSER', null, current_user::text from pg_roles r
+         where r.rolname = current_user and r.rolsuper
+        union all
+        select 'AUTOVACUUM_OFF', null, 'autovacuum' where current_setting('autovacuum') = 'off'
+        union all
+        select 'AUTOVACUUM_OFF', null, o.name from ours o
+         where exists (select from unnest(o.reloptions) p
+                        where lower(p) ~ '^autovacuum_enabled=(false|off|no|0)$')
+        union all
+        select 'DURABILITY_OFF', null, s.name from pg_settings s
+         where s.name in ('fsync', 'full_page_writes', 'synchronous_commit') and s.setting = 'off'
+        union all
+        select 'DEAD_ROWS', null, o.name || ': ' || t.n_dead_tup from pg_stat_all_tables t
+          join ours o on o.oid = t.relid
+         where t.n_dead_tup > 50000 and t.n_dead_tup > t.n_live_tup
+        union all
+        select 'VACUUM_HELD_BACK', null,
+               'session ' || s.pid || ' of ' || coalesce(s.usename, '?') || ', open since '
+                   || commandbus.iso8601(s.xact_start)
+          from pg_stat_activity s
+         where s.xact_start < now() - p_patience and s.pid <> pg_backend_pid()
+           and (s.backend_xmin is not null or s.backend_xid is not null)
+           and s.backend_type = 'client backend'
+        union all
+        select 'VACUUM_HELD_BACK', null, 'prepared transaction ' || x.gid
+          from pg_prepared_xacts x where x.prepared < now() - p_patience
+        union all
+        select 'VACUUM_HELD_BACK', null, 'replication slot ' || s.slot_name
+          from pg_replication_slots s
+         where not s.active and (s.xmin is not null or s.catalog_xmin is not null)
+        union all
+        select 'NOTIFY_QUEUE_FULL', null, round(u * 100) || ' % of the notification queue is used'
+          from (select pg_notification_queue_usage()::numeric) n(u) where u > 0.1
+    )
+    select f.code, f.domain, f.subject, null::bigint from fault f
+$$;
+
+-- All of it, counted, for psql. Run by `commandbus doctor`, which adds what the server tells.
+create or replace function commandbus.doctor(
+    p_domain text default null, p_since timestamptz default null
+) returns table (code text, domain text, found bigint, examples text[])
+language sql stable as $$
+    select f.code, f.domain, count(*), (array_agg(f.subject order by f.subject))[1:5]
+      from (select * from commandbus.check_messages(p_domain, p_since)
+            union all select * from commandbus.check_commands(p_domain, p_since)
+            union all select * from commandbus.check_troubleshooting(p_domain, p_since)
+            union all select * from commandbus.check_batches(p_domain, p_since)
+            union all select * from commandbus.check_audit(p_domain, p_since)
+            union all select * from commandbus.check_replies(p_domain, p_since)
+            union all select * from commandbus.check_work(p_domain, p_since)
+            union all select * from commandbus.check_server(p_domain, p_since)) f
+     group by f.code, f.domain order by f.code, f.domain
+$$;

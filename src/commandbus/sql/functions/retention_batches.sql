@@ -1,0 +1,119 @@
+-- Retention of batches: as a whole, or its counters would say nothing any more.
+--
+-- A batch that is to go is marked first, in a commit of its own: from then on it cannot be opened
+-- again (move_batch_counters refuses), so its commands stay as they are and can be removed in chunks,
+-- and the batch last. A run that is cut off in between is gone on with by the next.
+
+-- Removes p_limit commands at most of batches that are marked, and marks some more.
+create or replace function commandbus.prune_batches(
+    p_domain text, p_before timestamptz, p_limit int, p_after text default null,
+    p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
+)
+language plpgsql as $$
+declare
+    v_from     timestamptz := coalesce(split_part(p_after, '/', 1), '-infinity')::timestamptz;
+    v_id       uuid := coalesce(split_part(p_after, '/', 2), commandbus.nobody()::text)::uuid;
+    v_batch    uuid;
+    v_ids      uuid[];
+    v_commands int := 0;
+    v_batches  int := 0;
+    v_marked   int;
+    v_seen     int;
+begin
+    for v_batch in
+        select b.batch_id from commandbus.command_bus_batch b
+         where b.pruning_since is not null and b.domain = p_domain
+         order by b.batch_id limit p_limit
+    loop
+        -- command -> batch: nobody else wants both, but the order is one everywhere.
+        v_ids := array(select c.command_id from commandbus.command_bus_command c
+                        where c.batch_id = v_batch and c.domain = p_domain
+                          and c.status in ('COMPLETED', 'CANCELED', 'FAILED')
+                        order by c.command_id limit p_limit - v_commands for update);
+        perform commandbus.remove_commands(p_domain, v_ids);
+        v_commands := v_commands + cardinality(v_ids);
+        if exists (select from commandbus.command_bus_command c where c.batch_id = v_batch) then
+            if v_ids = '{}' and v_commands < p_limit then
+                -- It holds what has not ended, and should not have been closed: the doctor's business.
+                update commandbus.command_bus_batch b set pruning_since = null
+                 where b.batch_id = v_batch;
+            end if;
+        else
+            delete from commandbus.command_bus_creation_metric m where m.batch_id = v_batch;
+            delete from commandbus.command_bus_dispatch d where d.batch_id = v_batch;
+            delete from commandbus.command_bus_batch b where b.batch_id = v_batch; -- its load too
+            v_batches := v_batches + 1;
+        end if;
+        exit when v_commands >= p_limit;
+    end loop;
+
+    with page as (
+        select b.batch_id, b.created_at from commandbus.command_bus_batch b
+         where b.created_at < p_before and b.created_at >= v_from
+           and (b.created_at, b.batch_id) > (v_from, v_id)
+         order by b.created_at, b.batch_id limit p_limit
+    ), due as (
+        select b.batch_id from page p join commandbus.command_bus_batch b on b.batch_id = p.batch_id
+         where b.domain = p_domain and b.completed_at < p_before and b.pruning_since is null
+           for update of b skip locked
+    ), marked as (
+        update commandbus.command_bus_batch b set pruning_since = now()
+          from due d where b.batch_id = d.batch_id
+        returning 1
+    )
+    select count(*), (select count(*) from marked),
+           coalesce((array_agg(commandbus.iso8601(p.created_at) || '/' || p.batch_id
+                               order by p.created_at desc, p.batch_id desc))[1], p_after)
+      into v_seen, v_marked, o_after from page p;
+    o_pruned := jsonb_build_object('commands', v_commands, 'batches', v_batches);
+    o_is_done := v_seen < p_limit and v_marked = 0 and not exists (
+        select from commandbus.command_bus_batch b
+         where b.pruning_since is not null and b.domain = p_domain);
+end $$;
+
+-- How many a run would remove, exactly, if nothing changed meanwhile. Reads, and writes nothing.
+create or replace function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamptz)
+returns table (what text, prunable bigint)
+language plpgsql stable as $$
+declare
+    v_table text;
+    v_found bigint;
+    v_all   bigint := 0;
+begin
+    if p_kind = 'audit' then
+        return query
+        select 'audit events', count(*) from commandbus.command_bus_audit a
+         where commandbus.is_prunable_event(a, p_domain, p_before);
+    elsif p_kind = 'archives' and commandbus.queue_exists(p_domain || '.commands') then
+        return query execute format($q$
+            select 'archived messages', count(*) from pgmq.%I a
+             where a.archived_at < $2 and not exists (
+                   select from commandbus.command_bus_command c
+                    where c.domain = $1 and c.command_id = commandbus.message_command_id(a.message)
+                      and c.status not in ('COMPLETED', 'CANCELED', 'FAILED')) $q$,
+            'a_' || commandbus.physical_queue(p_domain || '.commands')) using p_domain, p_before;
+    elsif p_kind = 'replies' then
+        for v_table in select t from commandbus.reply_tables(p_domain) t loop
+            execute format($q$
+                select count(*) from pgmq.%I q
+                 where q.enqueued_at < $1 and q.vt <= now() and q.message ? 'outcome' $q$, v_table)
+               into v_found using p_before;
+            v_all := v_all + v_found;
+        end loop;
+        return query
+        select 'replies', v_all + count(*) from commandbus.command_bus_reply_inbox i
+         where i.domain = p_domain and i.published_at < p_before;
+    elsif p_kind = 'commands' then
+        return query
+        with batch as (
+            select b.batch_id from commandbus.command_bus_batch b
+             where b.domain = p_domain and (b.completed_at < p_before or b.pruning_since is not null)
+        )
+        select 'commands', count(*) from commandbus.command_bus_command c
+         where c.domain = p_domain and c.status in ('COMPLETED', 'CANCELED', 'FAILED')
+           and (c.batch_id is null and c.updated_at < p_before
+                or c.batch_id in (select b.batch_id from batch b))
+        union all
+        select 'batches', count(*) from batch;
+    end if;
+end $$;

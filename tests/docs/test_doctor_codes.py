@@ -1,0 +1,43 @@
+"""The runbook's table of the doctor's codes is the catalogue."""
+
+from __future__ import annotations
+
+import re
+
+from commandbus.ops.findings import FAULTS
+from commandbus.store.postgres_doctor import CHECKS, REPAIRS
+from tests.docs.functions import all_functions, function_texts
+from tests.docs.markdown import DOCS, codes, table_with
+
+
+def test_every_code_is_in_the_runbook_as_the_program_tells_it() -> None:
+    rows = table_with(DOCS / "runbook.md", "code", "severity", "it means", "what to do")
+
+    assert [
+        (codes(r["code"])[0], r["severity"], r["it means"], r["what to do"], r["`--fix`"])
+        for r in rows
+    ] == [
+        (code, f.severity, f.meaning, f.advice, "yes" if f.repair else "no")
+        for code, f in FAULTS.items()
+    ]
+
+
+def test_every_code_that_the_sql_returns_is_known() -> None:
+    functions = all_functions(function_texts())
+    told = {
+        code
+        for name in CHECKS
+        for code in re.findall(r"(?:select|then|else|\()\s*'([A-Z_]{2,})'", functions[name].body)
+    }
+    states = {"PENDING", "COMPLETED", "SENT", "RECEIVED", "FAILED", "RELEASED", "CANCELED"}
+    states |= {"OPERATOR_RETRY", "OPERATOR_COMPLETE", "OPERATOR_CANCEL", "GIVEN_UP"}
+    states |= {"MOVED_TO_TROUBLESHOOTING_QUEUE"}
+    by_the_program = {
+        "SCHEMA_OLD", "FUNCTION_CHANGED", "PGMQ_LACKS", "CLOCK_DIFFERENCE", "CHECK_FAILED",
+    }  # fmt: skip
+
+    assert told - states == set(FAULTS) - by_the_program
+
+
+def test_every_repair_is_there() -> None:
+    assert {fault.repair for fault in FAULTS.values()} - {None} == set(REPAIRS)
