@@ -22,6 +22,7 @@ from commandbus import (
     Command,
     CommandBus,
     CommandBusError,
+    Diagnosis,
     DispatchMode,
     HandlerContext,
     PermanentCommandError,
@@ -136,7 +137,7 @@ async def test_on_a_healthy_database_under_load_the_doctor_finds_nothing(
                 moves = [await _moves(conn)]
                 for run in range(RUNS):
                     found = await patient.doctor()
-                    assert codes(found) == set(), (run, found.findings)
+                    assert codes(found) == set(), await _evidence(conn, run, found)
                     assert not any(task.done() for task in tasks), "an agent has failed"
                     moves.append(await _moves(conn))
                     print(f"run {run + 1}: nothing found, {moves[-1]:,} events so far")
@@ -146,6 +147,23 @@ async def test_on_a_healthy_database_under_load_the_doctor_finds_nothing(
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
     assert moves[-1] - moves[0] > RUNS * 20, "it was not under load"
+
+
+async def _evidence(conn: psycopg.AsyncConnection[Any], run: int, found: Diagnosis) -> str:
+    """The rows and the trails of what was found, before they change."""
+    lines = [f"run {run + 1}"]
+    for finding in found.findings:
+        lines.append(f"{finding.code} {finding.found} {finding.examples}")
+        for subject in finding.examples:
+            for query in (
+                "select * from commandbus.command_bus_command where command_id::text = %s",
+                "select * from commandbus.command_bus_audit where command_id::text = %s order by 1",
+            ):
+                cursor = await conn.execute(query, (subject,))
+                lines += [str(row) for row in await cursor.fetchall()]
+    cursor = await conn.execute("select * from commandbus.command_bus_setting")
+    lines += [str(row) for row in await cursor.fetchall()]
+    return "\n".join(lines)
 
 
 async def _moves(conn: psycopg.AsyncConnection[Any]) -> int:

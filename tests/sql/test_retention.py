@@ -283,6 +283,24 @@ async def test_a_batch_retry_that_was_first_keeps_the_batch(
     assert await statuses(db) == Counter(PENDING=1)
 
 
+async def test_an_end_that_was_committed_late_does_not_lose_its_event_before_the_others(
+    db: Session, bus: CommandBus
+) -> None:
+    held = await db.put("IN_PROGRESS")
+    prune = "select * from commandbus.prune_audit('payments', now() + interval '1 hour', 2, %s)"
+    (first,) = await db.rows(prune, None)
+    await db.settle("complete", held.item(data=None))
+
+    (second,) = await db.rows(prune, first["o_after"])
+
+    assert first["o_pruned"] == second["o_pruned"] == {"audit events": 0}
+    assert await db.events(held.command_id) == ["SENT", "RECEIVED", "COMPLETED"]
+    assert codes(await bus.doctor()) == set()
+    (whole,) = await bus.prune(older_than=timedelta(0), kinds=["audit"])
+    assert whole.pruned == {"audit events": 3}
+    assert codes(await bus.doctor()) == set()
+
+
 async def test_a_batch_that_holds_something_open_is_let_go_again(db: Session) -> None:
     batch = await db.batch()
     await db.put("PENDING", batch)
