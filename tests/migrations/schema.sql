@@ -458,7 +458,7 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e6dd8260007c61132a9bbdd5e80c1250
+    plpgsql, volatile, body d51cd5e660e9a4299b2e5ced41f0cfdc
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -484,13 +484,15 @@ function commandbus.prune_replies(p_domain text, p_before timestamp with time zo
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
-    plpgsql, volatile, body 750c69c2a5ea70a95f42b37ca872b00d
+    plpgsql, volatile, body 05b7e8cfd5ac405b4b8198e82ad064c9
+function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
+    plpgsql, volatile, body 0ecb9ca844a2b66ec2cdc4ba5d2714a7
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body cc875397c7d5acdb0f0aba5d6c78fb07
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 1d373ecca2a661dee51c7b7d08733369
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 243ba5a58adeec1ccd2c3064ca8435d9
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
@@ -520,7 +522,7 @@ function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::tex
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, body cfcb91944c19214055b32dfde1070853
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 054febd35dfbec1f5582d6643d1b415e
+    plpgsql, volatile, body 06f80ddbd28e8ea8c07cbff7bab00c46
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, body 7d31d4bb6b9bcf8a8751565f604f16c7
 function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -534,7 +536,7 @@ function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_i
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body 51b43585468fb68b12f2d985f19f1fe6
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 55ebcc363e540e38430062fde0a9de4f
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body da42fec8962cbc89527ad5aab64eed03
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
     plpgsql, volatile, body 310a1643e49bbc18312fd2f65f6c7d4a
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
@@ -571,6 +573,8 @@ function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked t
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 42718a7dc681c78e6e0b045b7b75aa39
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body bbb81362cd021ec99e294f99ed602e91
+function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], OUT o_done uuid[], OUT o_errors jsonb) returns record

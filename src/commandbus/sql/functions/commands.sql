@@ -42,9 +42,7 @@ create or replace function commandbus.offer_commands(
     p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null,
     p_sequence_start int default null
 ) returns uuid[]
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
+language plpgsql as $$
 declare
     v_now       timestamptz := clock_timestamp();
     v_created   text := commandbus.iso8601(v_now);
@@ -78,16 +76,16 @@ begin
     if v_ids is null then
         return '{}';
     end if;
-    for v_reply in select distinct q from unnest(v_replies) q where q not in ('', '@inbox') loop
-        if not commandbus.queue_exists(v_reply) then
-            perform commandbus.ensure_queue(v_reply);
-        end if;
+    for v_reply in
+        select distinct q from unnest(v_replies) q
+         where q not in ('', '@inbox', p_domain || '.replies')
+    loop
+        perform commandbus.ensure_queue(v_reply);
     end loop;
 
     -- Messages first, so that the rows are written once, with their msg_id. In array order:
     -- msg_id order then follows the order of sending.
-    select array_agg(m order by m) into v_msg_ids
-      from pgmq.send_batch(commandbus.physical_queue(v_queue), v_messages) m;
+    v_msg_ids := commandbus.put_messages(v_queue, v_messages);
 
     -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
     with fresh as (
@@ -108,11 +106,8 @@ begin
     select array_agg(f.command_id) into v_inserted from fresh f;
 
     if cardinality(v_inserted) is distinct from cardinality(v_ids) then
-        -- Take back what this call wrote. No savepoint is needed, and none is paid for by the
-        -- calls that meet no duplicate.
-        perform pgmq.delete(commandbus.physical_queue(v_queue), v_msg_ids);
-        delete from commandbus.command_bus_command c
-         where c.domain = p_domain and c.command_id = any(v_inserted);
+        -- No savepoint is needed, and none is paid for by the calls that meet no duplicate.
+        perform commandbus.take_back(p_domain, v_msg_ids, v_inserted);
         return coalesce(
             (select array_agg(distinct d.id) from unnest(v_ids) d(id)
               where v_inserted is null or d.id <> all(v_inserted)),
@@ -128,6 +123,18 @@ begin
     select p_domain, i.id, 'SENT', v_now, p_batch_id, p_actor from unnest(v_ids) i(id);
     perform commandbus.wake_workers(p_domain);
     return '{}';
+end $$;
+
+-- Takes back what a send has written, in the same transaction, because it met a duplicate.
+create or replace function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+    perform pgmq.delete(commandbus.physical_queue(p_domain || '.commands'), p_msg_ids);
+    delete from commandbus.command_bus_command c
+     where c.domain = p_domain and c.command_id = any(p_command_ids);
 end $$;
 
 -- Global uniqueness also counts ids that were sent while the database was in 'domain' scope. Two

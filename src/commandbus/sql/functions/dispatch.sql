@@ -124,8 +124,7 @@ begin
     if v_ids is null then
         return '{}';
     end if;
-    select array_agg(m order by m) into v_msg_ids
-      from pgmq.send_batch(commandbus.physical_queue(p_domain || '.commands'), v_messages) m;
+    v_msg_ids := commandbus.put_messages(p_domain || '.commands', v_messages);
     with item as materialized (
         select p_domain as domain, u.* from unnest(v_ids, v_msg_ids) u(command_id, msg_id)
     )

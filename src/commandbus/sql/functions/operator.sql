@@ -105,7 +105,7 @@ begin
             using errcode = 'CB006', detail = v_lost[1]::text,
                   hint = 'cancel or complete it, and send the work again under a new id';
     end if;
-    select array_agg(m order by m) into v_msg_ids from pgmq.send_batch(v_queue, v_messages) m;
+    v_msg_ids := commandbus.put_messages(p_domain || '.commands', v_messages);
     -- The domain is a column of the items, so that each is looked up by the whole key: the planner
     -- would else walk through all commands of the domain.
     with item as materialized (

@@ -57,8 +57,8 @@ begin
         else
             -- Somebody dropped it: better an empty queue than a handler that runs again and again.
             perform commandbus.ensure_queue(v_queue);
-            perform pgmq.send_batch(
-                commandbus.physical_queue(v_queue),
+            perform commandbus.put_messages(
+                v_queue,
                 case when v_is_one then p_replies else array(
                     select r.reply from unnest(p_queues, p_replies) r(queue, reply)
                      where r.queue = v_queue) end);

@@ -53,6 +53,21 @@ begin
         ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
 end $$;
 
+-- Puts messages into a queue, due at once, and returns their ids in order. What pgmq.send_batch does,
+-- in one statement instead of four nested functions, which a single send would feel.
+create or replace function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
+language plpgsql as $$
+declare
+    v_msg_ids bigint[];
+begin
+    execute format(
+        'with put as (insert into pgmq.%I (vt, message) select $1, m from unnest($2) m returning msg_id)'
+        ' select array_agg(p.msg_id order by p.msg_id) from put p',
+        'q_' || commandbus.physical_queue(p_queue))
+       into v_msg_ids using clock_timestamp(), p_messages;
+    return v_msg_ids;
+end $$;
+
 -- Leases the messages that have been due for longest. In the order of vt, not of msg_id as pgmq.read
 -- does: there a read steps over every message that backs off before it finds one that is due, and
 -- after an outage those are a hundred thousand at the head of the queue (docs/adr/0019). p_now is a
