@@ -155,23 +155,24 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs, UpkeepVerb
     ) -> list[UUID]:
         """Send many commands in one transaction: all of them, or, on any error, none."""
         commands = [check_batch_command(command) for command in commands]
-        prepared = [
+        if len(commands) > self._settings.max_send_many:
+            raise InvalidInputError(
+                f"{len(commands):,} commands are more than one transaction should hold; send at "
+                f"most {self._settings.max_send_many:,} at a time"
+            )
+        check_domain(domain)
+        batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
+        # Encoded as they are sent: all payloads at once would be many times the size of the list.
+        prepared = (
             self._preparer.command(
                 domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
                 max_attempts,
             )
             for c in commands
-        ]  # fmt: skip
-        if len(prepared) > self._settings.max_send_many:
-            raise InvalidInputError(
-                f"{len(prepared):,} commands are more than one transaction should hold; send at "
-                f"most {self._settings.max_send_many:,} at a time"
-            )
-        check_domain(domain)
-        batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        if prepared:
+        )  # fmt: skip
+        if commands:
             await self._store.send(domain, prepared, batch_id=batch, conn=conn)
-        return [command.command_id for command in prepared]
+        return [check_uuid(command.command_id) for command in commands]
 
     async def call(
         self,

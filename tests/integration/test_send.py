@@ -32,6 +32,7 @@ from commandbus import (
     DuplicateCommandError,
     HandlerContext,
     InvalidInputError,
+    InvalidPayloadError,
     Settings,
 )
 from tests.waiting import until_status, working
@@ -329,6 +330,20 @@ async def test_many_are_all_sent_or_none(dsn: str, conn: AsyncConnection, chunk:
             await bus.send_many(DOMAIN, again)
         assert info.value.command_ids == (group[4].command_id,)
         assert (await row_count(conn), await message_count(conn)) == (10, 10)
+
+
+async def test_a_bad_command_in_a_later_chunk_leaves_nothing_of_earlier_ones(
+    dsn: str,
+) -> None:
+    async with CommandBus.connect(dsn, settings=Settings(send_chunk_size=4)) as bus:
+        bad = BatchCommand("Work", uuid4(), {"n": float("nan")})
+        for place in (3, 4, 9):
+            group = commands(10)
+            group.insert(place, bad)
+            with pytest.raises(InvalidPayloadError):
+                await bus.send_many(DOMAIN, group)
+        assert await bus.query_commands(domain=DOMAIN) == []
+        assert len(await bus.send_many(DOMAIN, commands(9))) == 9, "the connection is good"
 
 
 @pytest.mark.parametrize("chunk", [3, 1_000])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from inspect import isgenerator
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -37,7 +38,9 @@ class Recorder:
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[None]]:
         async def note(*args: Any, **kwargs: Any) -> None:
-            self.calls.append((verb, args, kwargs))
+            # Commands may come one by one: all of them are checked before a store changes anything.
+            taken = tuple(list(arg) if isgenerator(arg) else arg for arg in args)
+            self.calls.append((verb, taken, kwargs))
 
         return note
 

@@ -6,7 +6,7 @@ transaction of the caller. `tests/conformance` runs one suite over both implemen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
@@ -72,7 +72,7 @@ class Store(SearchingStore, Protocol):
     async def send(
         self,
         domain: str,
-        commands: Sequence[NewCommand],
+        commands: Iterable[NewCommand],
         *,
         batch_id: UUID | None = None,
         conn: Any = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
 from typing import Any, cast
@@ -45,6 +45,7 @@ from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_search import PostgresSearch
+from commandbus.store.postgres_sending import send_in_chunks
 from commandbus.store.searching import Edit
 from commandbus.store.statements import STATEMENTS
 
@@ -86,14 +87,12 @@ class PostgresStore(
     async def send(
         self,
         domain: str,
-        commands: Sequence[NewCommand],
+        commands: Iterable[NewCommand],
         *,
         batch_id: UUID | None = None,
         conn: Any = None,
     ) -> None:
         await self.ensure_domain(domain)
-        size = self._settings.send_chunk_size
-        chunks = [commands[start : start + size] for start in range(0, len(commands), size)]
         with translated(domain):
             if conn is not None:
                 # One call whatever the size: were it cut, a caller who catches the duplicate of a
@@ -102,14 +101,10 @@ class PostgresStore(
                 raise_if_known(domain, await run_on_foreign(conn, self._sql["offer"], params))
                 return
             async with self._pool.connection() as own:
-                if len(chunks) == 1:
-                    params = (domain, documents.sends(chunks[0]), batch_id)
-                    raise_if_known(domain, await run(own, self._sql["offer"], params))
-                    return
-                async with own.transaction():
-                    for chunk in chunks:
-                        params = (domain, documents.sends(chunk), batch_id)
-                        raise_if_known(domain, await run(own, self._sql["offer"], params))
+                await send_in_chunks(
+                    own, self._sql["offer"], domain, commands,
+                    size=self._settings.send_chunk_size, batch_id=batch_id,
+                )  # fmt: skip
 
     # -- receiving and the ways a lease ends
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -81,13 +81,14 @@ class InMemoryStore(MemoryBatches, MemorySearch):
     async def send(
         self,
         domain: str,
-        commands: Sequence[NewCommand],
+        commands: Iterable[NewCommand],
         *,
         batch_id: UUID | None = None,
         conn: Any = None,
     ) -> None:
+        all_of_them = tuple(commands)
         await self.ensure_domain(domain)
-        await self._run_on(conn, send_commands, domain, commands, batch_id)
+        await self._run_on(conn, send_commands, domain, all_of_them, batch_id)
 
     # -- receiving and the ways a lease ends
 
