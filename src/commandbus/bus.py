@@ -44,6 +44,7 @@ from commandbus.policies import RetryPolicy
 from commandbus.preparing import Preparer, check_batch_command
 from commandbus.redaction import also_redact, redact_text
 from commandbus.replies import Replies
+from commandbus.sending import Sending
 from commandbus.settings import Settings, check_number, check_worker_settings
 from commandbus.store.base import Store
 from commandbus.worker.worker import Worker, WorkerOptions
@@ -74,6 +75,7 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs, UpkeepVerb
 
             store = store_on(pool, self._settings)
         self._store = store
+        self._sending = Sending(store)
         self._policy = retry_policy or RetryPolicy()
         self._preparer = Preparer(self._settings, self._policy)
         self._registry = HandlerRegistry()
@@ -141,7 +143,10 @@ class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs, UpkeepVerb
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        await self._store.send(domain, [command], batch_id=batch, conn=conn)
+        if batch is None and conn is None:
+            await self._sending.send(domain, command)
+        else:
+            await self._store.send(domain, [command], batch_id=batch, conn=conn)
         return command.command_id
 
     async def send_many(

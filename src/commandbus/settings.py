@@ -51,7 +51,7 @@ class Settings:
     #: Longest wait between two looks into an empty queue.
     poll_max_seconds: float = 1.0
     #: Most commands that are leased ahead of the free slots of a fast worker.
-    max_prefetch: int = 250
+    max_prefetch: int = 1_000
     #: How long `stop` waits for running handlers before it cancels them.
     shutdown_grace_seconds: float = 30.0
     #: A handler that runs longer loses its lease: a hung one is not held for ever.

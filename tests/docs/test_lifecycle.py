@@ -172,7 +172,7 @@ def test_functions_that_write_without_an_arrow_are_listed() -> None:
     }
 
     assert {change.function for change in changes(FUNCTIONS) if not change.after} == documented
-    assert deleting(FUNCTIONS) == {"offer_commands", "remove_commands"}
+    assert deleting(FUNCTIONS) == {"take_back", "remove_commands"}
 
 
 def test_the_events_of_each_arrow_are_those_that_its_function_writes() -> None:

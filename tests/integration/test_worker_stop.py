@@ -87,7 +87,9 @@ async def test_a_graceful_stop_finishes_what_runs_and_gives_back_what_waits(
     assert gated.started == ids[:2]
     assert {reply.command_id for reply in await replies(bus)} == {*ids[:2]}
     await assert_given_back(bus, *ids[2:])
-    assert await events(bus, ids[-1]) == ["SENT", "RECEIVED", "RELEASED"]
+    # On a slow machine it may have been given back before, because it waited for long.
+    trail = await events(bus, ids[-1])
+    assert (trail[0], set(trail[1::2]), set(trail[2::2])) == ("SENT", {"RECEIVED"}, {"RELEASED"})
     visible = "select count(*) from pgmq.q_shop__commands where vt <= clock_timestamp()"
     assert await value(conn, visible) == 4
 

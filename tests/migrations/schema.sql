@@ -458,7 +458,7 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body d51cd5e660e9a4299b2e5ced41f0cfdc
+    plpgsql, volatile, body a163e6ff2fd3d9eae49d304457cdc563
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -486,7 +486,7 @@ function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::inte
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
     plpgsql, volatile, body 05b7e8cfd5ac405b4b8198e82ad064c9
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
-    plpgsql, volatile, body 0ecb9ca844a2b66ec2cdc4ba5d2714a7
+    plpgsql, volatile, body 17bd378239d18211291bac81dd44dfbe
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_exists(p_queue text) returns boolean

@@ -67,8 +67,8 @@ select case when n % 10 = 0 and n < {rows} then 'orders' else 'payments' end, 'q
        case when n = {rows} then 'RARE' when n % 50 = 1 then 'BUSY' end
   from generate_series(1, {rows}) n;
 insert into commandbus.command_bus_troubleshooting (
-    domain, command_id, command_type, reason, parked_at)
-select domain, command_id, command_type, 'PERMANENT', created_at + interval '1 hour'
+    domain, command_id, command_type, reason, parked_at, fingerprint)
+select domain, command_id, command_type, 'PERMANENT', created_at + interval '1 hour', 'f'
   from commandbus.command_bus_command where status = 'IN_TROUBLESHOOTING_QUEUE';
 insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
 select c.domain, c.command_id, e, c.created_at, c.batch_id,

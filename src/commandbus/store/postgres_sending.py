@@ -29,6 +29,9 @@ async def send_in_chunks(
     batch_id: UUID | None,
 ) -> None:
     """Send all or, on any error, none. The next chunk is prepared while the server is at work."""
+    if isinstance(commands, list) and 0 < len(commands) <= size:
+        await _offer(conn, offer, domain, commands, batch_id)  # nothing to divide or to overlap
+        return
     waiting = iter(commands)
     chunk = await _next_chunk(waiting, size)
     following = await _next_chunk(waiting, size)

@@ -61,11 +61,8 @@ begin
     if not commandbus.queue_exists(v_queue) then
         perform commandbus.ensure_domain(p_domain);
     end if;
-    if p_batch_id is not null and not exists (
-        select from commandbus.command_bus_batch b
-         where b.batch_id = p_batch_id and b.domain = p_domain) then
-        raise exception 'no batch % in domain %', p_batch_id, quote_literal(p_domain)
-            using errcode = 'CB004', detail = p_batch_id::text;
+    if p_batch_id is not null then
+        perform commandbus.find_batch(p_domain, p_batch_id);
     end if;
 
     select array_agg(i.command_id order by i.n), array_agg(i.type order by i.n),
@@ -76,12 +73,12 @@ begin
     if v_ids is null then
         return '{}';
     end if;
-    for v_reply in
-        select distinct q from unnest(v_replies) q
-         where q not in ('', '@inbox', p_domain || '.replies')
-    loop
-        perform commandbus.ensure_queue(v_reply);
-    end loop;
+    -- ensure_domain has made the usual one
+    if not (p_domain || '.replies' = all(v_replies)) then
+        for v_reply in select distinct q from unnest(v_replies) q where q not in ('', '@inbox') loop
+            perform commandbus.ensure_queue(v_reply);
+        end loop;
+    end if;
 
     -- Messages first, so that the rows are written once, with their msg_id. In array order:
     -- msg_id order then follows the order of sending.

@@ -59,11 +59,16 @@ create or replace function commandbus.put_messages(p_queue text, p_messages json
 language plpgsql as $$
 declare
     v_msg_ids bigint[];
+    v_table   text := 'q_' || commandbus.physical_queue(p_queue);
 begin
+    if cardinality(p_messages) = 1 then
+        execute format('insert into pgmq.%I (vt, message) values ($1, $2) returning array[msg_id]', v_table)
+           into v_msg_ids using clock_timestamp(), p_messages[1];
+        return v_msg_ids;
+    end if;
     execute format(
         'with put as (insert into pgmq.%I (vt, message) select $1, m from unnest($2) m returning msg_id)'
-        ' select array_agg(p.msg_id order by p.msg_id) from put p',
-        'q_' || commandbus.physical_queue(p_queue))
+        ' select array_agg(p.msg_id order by p.msg_id) from put p', v_table)
        into v_msg_ids using clock_timestamp(), p_messages;
     return v_msg_ids;
 end $$;
