@@ -21,8 +21,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from commandbus import CommandBus, FailureGroup, Settings
+from commandbus import CommandBus, FailureGroup, Settings, Severity
 from tests.parking import MISCOUNTED, park
+from tests.sql.faults import codes
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]
@@ -127,6 +128,7 @@ async def test_a_group_retried_by_a_program_that_is_killed_twice_is_retried_once
         replied = [reply.command_id async for reply in bus.replies("shop", wait=False)]
         assert len(replied) == SIZE
         assert set(replied) == members
+        assert codes(await bus.doctor(), Severity.ERROR) == set(), "the doctor finds nothing"
     print(
         f"\n{PARKED:,} parked: groups listed in {min(listings) * 1000:.1f} to "
         f"{max(listings) * 1000:.1f} ms; {SIZE:,} retried at {RATE}/s in {took:.1f} s with two "
