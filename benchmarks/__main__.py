@@ -61,7 +61,8 @@ def measure(
         try:
             limit = None if limit_minutes is None else limit_minutes * 60
             results = run(lab, workloads, rounds, limit_seconds=limit)
-            about = {**server.about(), "versions": lab.versions, "command": " ".join(sys.argv)}
+            command = " ".join(["python -m benchmarks", *sys.argv[1:]])
+            about = {**server.about(), "versions": lab.versions, "command": command}
         finally:
             lab.close()
     return Run(workloads, results, about)
