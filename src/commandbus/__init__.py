@@ -21,6 +21,7 @@ from commandbus.bulks import (
 from commandbus.bus import CommandBus
 from commandbus.errors import (
     BatchNotFoundError,
+    BatchSizeExceededError,
     BulkOperationNotFoundError,
     CommandBusError,
     CommandNotFoundError,
@@ -31,6 +32,7 @@ from commandbus.errors import (
     HandlerAlreadyRegisteredError,
     HandlerError,
     HandlerNotFoundError,
+    InvalidBatchRequestError,
     InvalidCommandIdError,
     InvalidInputError,
     InvalidNameError,
@@ -40,13 +42,16 @@ from commandbus.errors import (
     LeaseLostError,
     PayloadLostError,
     PermanentCommandError,
+    PermissionDeniedError,
     PgmqError,
+    RateLimitExceededError,
     ReplyTimeoutError,
     SchemaMissingError,
     SchemaTooNewError,
     SchemaTooOldError,
     SchemaVersionError,
     SourceError,
+    TicketNotFoundError,
     TransientCommandError,
 )
 from commandbus.handler import HandlerContext
@@ -92,6 +97,7 @@ __all__ = [
     # Errors
     "BatchNotFoundError",
     "BatchProgress",
+    "BatchSizeExceededError",
     "BatchStatus",
     # The bus
     "BlockingBus",
@@ -129,6 +135,7 @@ __all__ = [
     "HandlerContext",
     "HandlerError",
     "HandlerNotFoundError",
+    "InvalidBatchRequestError",
     "InvalidCommandIdError",
     "InvalidInputError",
     "InvalidNameError",
@@ -144,8 +151,10 @@ __all__ = [
     "ParkReason",
     "PayloadLostError",
     "PermanentCommandError",
+    "PermissionDeniedError",
     "PgmqError",
     "PruneResult",
+    "RateLimitExceededError",
     "RecoveryReport",
     "RemoteQueue",
     "Repair",
@@ -163,6 +172,7 @@ __all__ = [
     "Settings",
     "Severity",
     "SourceError",
+    "TicketNotFoundError",
     "TransientCommandError",
     "TroubleshootingItem",
     "__version__",

@@ -9,7 +9,12 @@
     │   ├── InvalidCommandIdError       not a UUID
     │   ├── InvalidPayloadError         not JSON-safe, too deep, too large
     │   ├── InvalidSettingError         negative, absurd or contradictory settings
-    │   └── SourceError                 rows to load that cannot be read, and which line
+    │   ├── SourceError                 rows to load that cannot be read, and which line
+    │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
+    │       └── BatchSizeExceededError  too many items, and waiting cannot help
+    ├── PermissionDeniedError           the caller lacks a scope
+    ├── RateLimitExceededError          too much at once; it says when to come again
+    ├── TicketNotFoundError             no such governed batch, or it is somebody else's
     ├── CommandNotFoundError            no such command
     ├── BatchNotFoundError              no such batch
     ├── BulkOperationNotFoundError      no such bulk operation
@@ -38,6 +43,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
+
+from commandbus.governed import ItemError
 
 
 class CommandBusError(Exception):
@@ -101,6 +108,67 @@ class SourceError(InvalidInputError):
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
+
+
+class InvalidBatchRequestError(InvalidInputError):
+    """A governed batch that cannot be created as asked; nothing was. `errors` names the items."""
+
+    def __init__(self, message: str, errors: Sequence[ItemError] = ()) -> None:
+        super().__init__(message)
+        self.errors = tuple(errors)
+
+
+class BatchSizeExceededError(InvalidBatchRequestError):
+    """More items than may be in one request: waiting cannot help."""
+
+    def __init__(self, size: int, max_value: int, *, contact_admin: bool = False) -> None:
+        more = "; an administrator can raise the limit" if contact_admin else ""
+        super().__init__(
+            f"the request has {size} items, at most {max_value} are allowed; split it{more}"
+        )
+        self.size = size
+        self.max_value = max_value
+        self.contact_admin = contact_admin
+
+
+class PermissionDeniedError(CommandBusError):
+    """The caller lacks a scope."""
+
+    def __init__(self, scope: str, what: str = "this") -> None:
+        super().__init__(f"{what} needs the scope {scope!r}; ask for a token that has it")
+        self.scope = scope
+
+
+class RateLimitExceededError(CommandBusError):
+    """A limit of 003 §6 is reached; nothing was created."""
+
+    def __init__(
+        self,
+        limit_type: str,
+        scope: str,
+        current_value: int,
+        max_value: int,
+        retry_after: int,
+        *,
+        contact_admin: bool,
+    ) -> None:
+        super().__init__(
+            f"{limit_type} is at {current_value} of {max_value}; try again in {retry_after} s"
+        )
+        self.limit_type = limit_type
+        self.scope = scope
+        self.current_value = current_value
+        self.max_value = max_value
+        self.retry_after = retry_after
+        self.contact_admin = contact_admin
+
+
+class TicketNotFoundError(CommandBusError):
+    """No governed batch with this id that the caller may see."""
+
+    def __init__(self, ticket_id: UUID) -> None:
+        super().__init__(f"no batch {ticket_id}; check the id, and whose it is")
+        self.ticket_id = ticket_id
 
 
 class CommandNotFoundError(CommandBusError):
