@@ -387,6 +387,8 @@ function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body a54d51f32650adf3bbd18ae13fa6b5db
+function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
+    plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
@@ -458,7 +460,7 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body a163e6ff2fd3d9eae49d304457cdc563
+    plpgsql, volatile, body 940b45bcb12c8b098ea059e44aa5eb1b
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -561,6 +563,8 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
+function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
+    plpgsql, volatile, body 4427db0e3bd1035dfe5ce1c5100f2db5
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 04499e1056693c3ee2628a451680a4c3
 function commandbus.setting(p_name text) returns text
