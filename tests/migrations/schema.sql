@@ -460,7 +460,9 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body 940b45bcb12c8b098ea059e44aa5eb1b
+    plpgsql, volatile, body 090a3d63ef94c1a76b5b9c82f9891c41
+function commandbus.offer_one(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text, p_sequence_start integer, p_global boolean) returns uuid[]
+    plpgsql, volatile, body 14ce208bc42601bd8e64c86a375d8ebd
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
