@@ -54,6 +54,26 @@ from commandbus.errors import (
     TicketNotFoundError,
     TransientCommandError,
 )
+from commandbus.governance.batch_types import BatchType, BatchTypes
+from commandbus.governance.service import Governance
+from commandbus.governed import (
+    BatchTicket,
+    Caller,
+    ChildPage,
+    ChildRetry,
+    ChildStatus,
+    ChildTicket,
+    Exemption,
+    ItemError,
+    LimitsStatus,
+    LimitState,
+    LimitType,
+    Scope,
+    Submission,
+    TicketPage,
+    TicketStatus,
+    UserLimits,
+)
 from commandbus.handler import HandlerContext
 from commandbus.loads import LoadMetadata, LoadProgress, LoadResult, LoadStart, LoadStatus
 from commandbus.marks import Secret
@@ -177,4 +197,23 @@ __all__ = [
     "TroubleshootingItem",
     "__version__",
     "progress_of",
+    "BatchType",
+    "BatchTypes",
+    "Governance",
+    "BatchTicket",
+    "Caller",
+    "ChildPage",
+    "ChildRetry",
+    "ChildStatus",
+    "ChildTicket",
+    "Exemption",
+    "ItemError",
+    "LimitsStatus",
+    "LimitState",
+    "LimitType",
+    "Scope",
+    "Submission",
+    "TicketPage",
+    "TicketStatus",
+    "UserLimits",
 ]

@@ -9,7 +9,7 @@ import pytest
 from commandbus import CommandBus
 from commandbus.governed import ChildStatus, TicketStatus
 from tests.integration.governed import ADA, governed_bus, orders, place_orders
-from tests.waiting import until, working
+from tests.waiting import working
 
 
 @pytest.fixture

@@ -369,7 +369,7 @@ function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) 
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
-    sql, volatile, body 0df54fb8615628ca89eee227d2ef107c
+    sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void

@@ -132,7 +132,7 @@ create or replace function commandbus.audit_limits(p_event text, p_actor text, p
 returns void
 language sql as $$
     insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, actor)
-    values ('*', commandbus.nobody(), p_event, clock_timestamp(), p_details, p_actor)
+    values ('*', commandbus.nobody(), p_event, clock_timestamp(), p_details, p_actor);
 $$;
 
 create or replace function commandbus.set_exemption(
