@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -30,7 +31,7 @@ C17 = {
     "all failed": ("fff", "COMPLETED_WITH_FAILURES", "FAILED"),
     "all canceled": ("xxx", "COMPLETED_WITH_FAILURES", "CANCELED"),
 }
-FATES = {
+FATES: dict[str, tuple[str, dict[str, Any]]] = {
     "c": ("complete", {"data": None}),
     "t": ("park", {"reason": "PERMANENT", **FAILURE}),
     "f": ("fail", FAILURE),
@@ -126,7 +127,7 @@ async def test_limits_are_counted_from_what_is_pending(db: Session) -> None:
     ],
 )  # fmt: skip
 async def test_the_first_limit_that_is_reached_refuses(
-    db: Session, limits: dict[str, int], size: int, verdict: str, limit_type: str | None
+    db: Session, limits: dict[str, Any], size: int, verdict: str, limit_type: str | None
 ) -> None:
     await submitted(db, size=3)
     await submitted(db, size=1)
@@ -152,7 +153,11 @@ async def test_a_cooldown_counts_down_from_the_last_submission(db: Session) -> N
 async def test_an_exemption_lifts_the_user_layer_and_not_the_global_one(db: Session) -> None:
     await submitted(db, size=5)
     await db.rows("select commandbus.set_exemption('ada', 'root', 'migration week')")
-    tight = {"user_pending_batches": 0, "user_pending_children": 1, "user_cooldown": 100}
+    tight: dict[str, Any] = {
+        "user_pending_batches": 0,
+        "user_pending_children": 1,
+        "user_cooldown": 100,
+    }
     assert (await begun(db, size=40, **tight))["verdict"] == "go"
     refused = await begun(db, global_pending_batches=1)
     assert refused["refusal"]["limit_type"] == "global_pending_batches"
@@ -192,7 +197,7 @@ async def test_requests_are_counted_by_the_minute_and_old_minutes_are_forgotten(
 async def test_a_repeat_finds_its_batch_even_when_every_limit_is_reached(db: Session) -> None:
     key = uuid4()
     made = await submitted(db, request_id=key)
-    full = dict.fromkeys(DEFAULTS, 0) | {"user_cooldown": 1000}
+    full: dict[str, Any] = dict.fromkeys(DEFAULTS, 0) | {"user_cooldown": 1000}
     found = await begun(db, request_id=key, **full)
     assert (found["verdict"], found["ticket_id"]) == ("replay", made)
     assert (await begun(db, request_id=key, digest=b"other", **full))["verdict"] == "mismatch"
