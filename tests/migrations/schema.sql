@@ -495,7 +495,7 @@ function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns voi
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 8f8e62c8e520eba2ed414671b3de4b58
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
-    plpgsql, stable, body 28826d6fa81c35849027d7b85fa7494d
+    plpgsql, stable, set enable_seqscan=off, body 28826d6fa81c35849027d7b85fa7494d
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
     sql, stable, body 84d30e6502aabe24cf0b4823c353a275
 function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
@@ -511,7 +511,7 @@ function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
-    plpgsql, volatile, body 797c1a722a3ab69687b901cc8f413d37
+    plpgsql, volatile, body 5612030ae5f1fb9d7f5cb1042c85c4ec
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer

@@ -230,6 +230,14 @@ async def test_a_submission_counts_what_was_committed_while_it_waited(
     assert (await other)["verdict"] == "limit"
 
 
+async def test_a_submission_with_one_snapshot_for_all_is_refused(session: Open) -> None:
+    strict = await session()
+    await strict.rows("set transaction isolation level repeatable read")
+    with pytest.raises(psycopg.Error, match="read committed") as info:
+        await begun(strict)
+    assert info.value.sqlstate == "CB007"
+
+
 async def test_a_governed_batch_takes_no_further_commands(db: Session) -> None:
     ticket_id = await submitted(db)
     before = await db.everything()

@@ -168,6 +168,7 @@ class Governance(LimitVerbs):
         demand(caller, Scope.READ, "listing batches")
         check_page(limit)
         wanted = None if status is None else _word(TicketStatus, status)
+        kind = None if batch_type is None else check_text(batch_type, "batch_type", max_length=64)
         owner = None if created_by is None else check_user(created_by)
         if not sees_all(caller):
             if owner not in {None, caller.user_id}:
@@ -175,7 +176,7 @@ class Governance(LimitVerbs):
             owner = caller.user_id
         before: tuple[datetime, UUID] | None = None if cursor is None else place_of(cursor)
         found = await self._store.list_tickets(
-            TicketSearch(caller.domains, owner, batch_type, wanted, before), limit=limit + 1
+            TicketSearch(caller.domains, owner, kind, wanted, before), limit=limit + 1
         )
         page = tuple(found[:limit])
         following = cursor_of(page[-1]) if len(found) > limit else None

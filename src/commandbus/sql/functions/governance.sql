@@ -26,6 +26,12 @@ create or replace function commandbus.lock_submission(
 ) returns void
 language plpgsql as $$
 begin
+    -- With one snapshot for the whole transaction, what others committed while this one waited for
+    -- its locks would not be counted.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'a submission needs the isolation level read committed'
+            using errcode = 'CB007', hint = 'leave default_transaction_isolation as it is';
+    end if;
     -- A check that hangs must not hang every submission: the others give up, and say so.
     perform set_config('lock_timeout', '10s', true);
     perform pg_advisory_xact_lock(hashtextextended('commandbus.limits.global', 0));

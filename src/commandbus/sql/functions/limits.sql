@@ -9,7 +9,9 @@
 --   p_user null: the global layer only
 create or replace function commandbus.limit_states(p_user text, p_defaults jsonb)
 returns table (limit_type text, scope text, current_value int, max_value int, reset_seconds int)
-language plpgsql stable as $$
+language plpgsql stable
+set enable_seqscan = off -- by the index of what is pending, also before the first analyze
+as $$
 declare
     v_now       timestamptz := clock_timestamp();
     v_is_exempt boolean;
