@@ -43,6 +43,7 @@ from commandbus.store.postgres_batches import PostgresBatches, metadata_of, rais
 from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_doctor import PostgresDoctor
+from commandbus.store.postgres_governance import PostgresGovernance
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_search import PostgresSearch
 from commandbus.store.postgres_sending import BulkSender
@@ -57,6 +58,7 @@ class PostgresStore(
     PostgresSearch,
     PostgresBulk,
     PostgresDoctor,
+    PostgresGovernance,
 ):
     """Implements commandbus.store.base.Store."""
 
