@@ -76,6 +76,8 @@ class AuditEventType(StrEnum):
     BULK_FINISHED = "BULK_FINISHED"
     DOCTOR_REPAIR = "DOCTOR_REPAIR"
     AUDIT_PRUNED = "AUDIT_PRUNED"
+    TOKEN_CREATED = "TOKEN_CREATED"  # noqa: S105  (a word, no secret)
+    TOKEN_REVOKED = "TOKEN_REVOKED"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ MIGRATION_LOCK = 0x636D64627573
 FUNCTION_FILES = (
     "support", "settings", "batches", "groups", "outcomes", "settle", "commands", "dispatch",
     "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search", "doctor",
-    "doctor_server", "repair", "retention", "retention_batches",
+    "doctor_server", "repair", "retention", "retention_batches", "tokens", "service",
 )  # fmt: skip
 
 _BOOTSTRAP = """
