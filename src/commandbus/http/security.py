@@ -37,7 +37,7 @@ class Requires:
 
 
 def requires(scope: Scope) -> Any:
-    """Name the scope of a route, as in `caller: Annotated[Caller, requires(Scope.READ)]`."""
+    """Name the scope of a route, in the annotation of its caller."""
     return Depends(Requires(scope))
 
 
