@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -164,14 +164,6 @@ def parse_moment(text: str, what: str) -> datetime:
         raise InvalidInputError(
             f"{what} is {text!r}; write 2026-05-01T10:00, or how long ago: 90s, 15m, 2h, 3d, 1w"
         ) from None
-
-
-def parse_life(text: str, what: str) -> timedelta:
-    """How long something lasts, as somebody typed it."""
-    if life := _AGO.match(text.strip()):
-        with suppress(OverflowError):
-            return timedelta(**{_UNITS[life[2]]: int(life[1])})
-    raise InvalidInputError(f"{what} is {text!r}; write how long: 90s, 15m, 12h, 30d, 8w")
 
 
 def actor_or_login(operator: str | None) -> str | None:

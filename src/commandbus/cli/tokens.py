@@ -15,10 +15,10 @@ from commandbus.cli.options import (
     Place,
     actor_or_login,
     open_session,
-    parse_life,
 )
 from commandbus.cli.output import Column, moment, print_json, print_table, say, text_of
 from commandbus.governed import ApiToken, Scope
+from commandbus.ops.retention import parse_age
 
 Operator = Annotated[
     str | None,
@@ -58,7 +58,7 @@ def create(
 ) -> None:
     """Make a token. It is shown once, here, and stored nowhere."""
     place = Place(dsn, data_dir)
-    life = None if expires_in is None else parse_life(expires_in, "--expires-in")
+    life = None if expires_in is None else parse_age(expires_in)
 
     async def work() -> Any:
         async with open_session(place) as session:
