@@ -118,8 +118,9 @@ class ContextMiddleware:
         return self._templates.get(scope.get("endpoint"), "unmatched")
 
     def _log_failure(self, error: Exception, info: RequestInfo, scope: Scope) -> None:
-        # Where it happened, and what, redacted: a message may hold a payload.
-        where = "".join(traceback.format_tb(error.__traceback__)[-8:])
+        # Where it happened, and what, redacted: a message, or a line of source, may hold a secret.
+        frames = traceback.extract_tb(error.__traceback__)[-8:]
+        where = "\n".join(f"  {each.filename}:{each.lineno} in {each.name}" for each in frames)
         _log.error(
             "request %s (%s %s) failed: %s: %s\n%s", info.request_id, scope["method"],
             self._route_of(scope), type(error).__name__, redact_text(text_of(error)), where,
