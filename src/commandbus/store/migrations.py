@@ -34,6 +34,7 @@ FUNCTION_FILES = (
     "support", "settings", "batches", "groups", "outcomes", "settle", "sending", "commands",
     "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search", "doctor",
     "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
+    "tokens", "service",
 )  # fmt: skip
 
 _BOOTSTRAP = """
