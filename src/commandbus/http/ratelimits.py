@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from commandbus.errors import InvalidOperationError
 from commandbus.governed import LimitState, LimitType
 
 #: Seconds of the windows that have one. The others are gauges: they ease when work gets done.
@@ -53,7 +52,4 @@ class RequestCounter:
 
 def governance_of(bus: Any) -> Any:
     """The governance of a bus; None if its store has none (tests in memory)."""
-    try:
-        return getattr(bus, "governance", None)
-    except InvalidOperationError:
-        return None
+    return bus.governance if getattr(bus, "can_govern", False) else None
