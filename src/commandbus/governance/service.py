@@ -131,9 +131,7 @@ class Governance(LimitVerbs):
 
     # -- looking
 
-    async def get(
-        self, caller: Caller, ticket_id: UUID, *, among: Among = None
-    ) -> BatchTicket:
+    async def get(self, caller: Caller, ticket_id: UUID, *, among: Among = None) -> BatchTicket:
         """One ticket. Owners see their own, who may operate or approve sees all of its domains."""
         demand(caller, Scope.READ, "looking at a batch")
         return await self._visible(caller, ticket_id, among)
@@ -299,7 +297,9 @@ class Governance(LimitVerbs):
         ticket = await self._found(check_uuid(ticket_id, "ticket_id"))
         if not _is_among(ticket, among):
             raise TicketNotFoundError(ticket.ticket_id)
-        demand_action(caller, ticket, what)
+        declared = self.types.find(ticket.batch_type)
+        permission = Scope.SEND if declared is None else declared.permission
+        demand_action(caller, ticket, permission, what)
         return ticket
 
 
