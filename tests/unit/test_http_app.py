@@ -213,9 +213,7 @@ def test_the_document_says_scope_security_and_problems_of_every_operation() -> N
 
 def test_what_can_be_asked_is_what_is_documented() -> None:
     app = app_of(fake_bus())
-    served = {
-        (path, method.lower()) for path, method in scopes_of(app) if path != "/openapi.json"
-    }
+    served = {(path, method.lower()) for path, method in scopes_of(app) if path != "/openapi.json"}
     documented = {
         (path, method) for path, methods in app.openapi()["paths"].items() for method in methods
     }
