@@ -39,13 +39,14 @@ from commandbus.ops.doctor import Doctor
 from commandbus.ops.groups import Groups
 from commandbus.ops.retention import Retention
 from commandbus.ops.search import Searching
+from commandbus.ops.service_verbs import ServiceVerbs
 from commandbus.ops.troubleshooting import Troubleshooting
 from commandbus.ops.upkeep_verbs import UpkeepVerbs
 from commandbus.ops.verbs import OperatorVerbs
 from commandbus.policies import RetryPolicy
 from commandbus.preparing import Preparer, check_batch_command
 from commandbus.redaction import also_redact, redact_text
-from commandbus.replies import Replies
+from commandbus.replies import Replies, ReplyVerbs
 from commandbus.sending import Sending
 from commandbus.settings import Settings, check_number, check_worker_settings
 from commandbus.store.base import Store
@@ -54,7 +55,16 @@ from commandbus.worker.worker import Worker, WorkerOptions
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs, UpkeepVerbs, GovernanceVerbs):
+class CommandBus(
+    BatchVerbs,
+    DispatchVerbs,
+    OperatorVerbs,
+    BulkVerbs,
+    UpkeepVerbs,
+    GovernanceVerbs,
+    ServiceVerbs,
+    ReplyVerbs,
+):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;

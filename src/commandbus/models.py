@@ -83,6 +83,8 @@ class AuditEventType(StrEnum):
     LIMIT_EXEMPTED = "LIMIT_EXEMPTED"
     LIMIT_EXEMPTION_ENDED = "LIMIT_EXEMPTION_ENDED"
     LIMITS_CHANGED = "LIMITS_CHANGED"
+    TOKEN_CREATED = "TOKEN_CREATED"  # noqa: S105  (a word, no secret)
+    TOKEN_REVOKED = "TOKEN_REVOKED"  # noqa: S105
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from commandbus.errors import InvalidNameError, InvalidSettingError
@@ -74,6 +74,9 @@ class Settings:
     #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
     #: that contains one of the names is meant too.
     redact_keys: str = ""
+    #: Mixed into the hashes of API tokens; all processes need the same, and no token survives a new
+    #: one. Never shown.
+    token_pepper: str = field(default="", repr=False)
     #: Connections of the pool that `connect` builds for callers.
     pool_size: int = 10
     #: How long to wait for a connection.
@@ -107,6 +110,8 @@ class Settings:
             raise InvalidSettingError(
                 f"redact_keys is {self.redact_keys!r}; use names separated by commas"
             )
+        if not isinstance(self.token_pepper, str):
+            raise InvalidSettingError("token_pepper must be a text")
         if not _SCHEMA.match(str(self.schema)):
             raise InvalidSettingError(
                 f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, not pgmq or pg_*"

@@ -1,5 +1,25 @@
 -- Made by `make schema`. Do not edit: a test compares it with a fresh install.
 
+table commandbus.command_bus_api_token
+    token_id text not null
+    user_id text not null
+    scopes text[] not null
+    domains text[]
+    label text
+    secret_hash bytea not null
+    created_by text
+    created_at timestamp with time zone not null default now()
+    expires_at timestamp with time zone
+    revoked_at timestamp with time zone
+    last_used_at timestamp with time zone
+    with fillfactor=50
+    constraint command_bus_api_token_pkey PRIMARY KEY (token_id)
+    constraint valid_token_domains CHECK ((cardinality(domains) > 0))
+    constraint valid_token_id CHECK ((token_id ~ '^[0-9a-f]{32}$'::text))
+    constraint valid_token_scopes CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['read'::text, 'read-payload'::text, 'send'::text, 'operate'::text, 'approve'::text, 'admin'::text])))
+    CREATE INDEX ix_api_token_created ON commandbus.command_bus_api_token USING btree (created_at, token_id)
+    CREATE UNIQUE INDEX command_bus_api_token_pkey ON commandbus.command_bus_api_token USING btree (token_id)
+
 table commandbus.command_bus_audit
     audit_id bigint not null default nextval('commandbus.command_bus_audit_audit_id_seq'::regclass)
     domain text not null
@@ -58,6 +78,7 @@ table commandbus.command_bus_batch
     CREATE INDEX idx_batch_domain ON commandbus.command_bus_batch USING btree (domain)
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
     CREATE INDEX ix_batch_governed ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_owner ON commandbus.command_bus_batch USING btree (created_by, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
@@ -360,6 +381,8 @@ relation v v_batch_success_rate
 relation v v_pending_retry
 relation v v_queue_lag
 
+function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_receipts bigint[]) returns SETOF bigint
+    plpgsql, volatile, body c576bf6c40fb571e8d1fee845f8bf44e
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
@@ -426,6 +449,8 @@ function commandbus.count_prunable(p_domain text, p_kind text, p_before timestam
     plpgsql, stable, body 34416c88d209596471e1bd38027f52ec
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
     plpgsql, volatile, body d36e1d4190cb81594d1a8af2fae5186f
+function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
+    plpgsql, volatile, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
     plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
 function commandbus.create_held_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
@@ -448,10 +473,14 @@ function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp w
     sql, stable, body 4add709fdf41f31c9c91c97503a6a78d
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, body ee9c8f152f6703c9fc09e44de5f7f3a4
+function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint)
+    plpgsql, stable, body 184bafcbf00e83dd4051de2e3d1543de
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body a54d51f32650adf3bbd18ae13fa6b5db
+function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
+    plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
@@ -492,6 +521,8 @@ function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) 
     plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
+    plpgsql, volatile, body a92cdb72c7b38ca49a8b5eff2bf37121
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 8f8e62c8e520eba2ed414671b3de4b58
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -531,13 +562,17 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body a163e6ff2fd3d9eae49d304457cdc563
+    plpgsql, volatile, body 090a3d63ef94c1a76b5b9c82f9891c41
+function commandbus.offer_one(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text, p_sequence_start integer, p_global boolean) returns uuid[]
+    plpgsql, volatile, body 14ce208bc42601bd8e64c86a375d8ebd
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body f9d91441d0607fc548b0d30b2db4b627
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
+function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
+    plpgsql, stable, body 9778fbc7aa636e2b1a0f369428edebe6
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 12fe3a942e8c9ef18d2cf441221b42b7
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -626,6 +661,8 @@ function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
     plpgsql, volatile, body 4a5de5e4208d90a4240382f396e49fb4
+function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
+    plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, body dfd9855dd864282c7d917b1119177307
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
@@ -642,6 +679,8 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
+function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
+    plpgsql, volatile, body 4427db0e3bd1035dfe5ce1c5100f2db5
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
@@ -664,6 +703,8 @@ function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns t
     sql, volatile, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body 9f057857d3811a6f854b21b39d9a753e
+function commandbus.touch_api_token(p_token_id text) returns void
+    plpgsql, volatile, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], OUT o_done uuid[], OUT o_errors jsonb) returns record
     plpgsql, volatile, body 1619dc190332b6f8b659c28311994942
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
@@ -681,5 +722,6 @@ function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boo
 
 migration 1 = initial
 migration 2 = governance
+migration 3 = api_tokens
 setting command_id_scope = domain
 setting payload_archive = off

@@ -12,7 +12,7 @@ import pytest
 
 from commandbus import CommandBus, DatabaseUnavailableError
 from commandbus.cli.apps import AppError
-from commandbus.cli.run import Service, _run_until_stopped, _shell_quoted, serve
+from commandbus.cli.run import Service, run_until_stopped, serve, shell_quoted
 
 
 class StandIn:
@@ -120,8 +120,8 @@ async def test_a_domain_without_handlers_is_refused() -> None:
 
 
 def test_an_address_is_quoted_for_the_shell() -> None:
-    assert _shell_quoted("host=/x hostaddr=''") == "\"host=/x hostaddr=''\""
-    assert _shell_quoted("password=a$b") == "'password=a$b'"
+    assert shell_quoted("host=/x hostaddr=''") == "\"host=/x hostaddr=''\""
+    assert shell_quoted("password=a$b") == "'password=a$b'"
 
 
 def test_a_handler_left_in_a_thread_does_not_keep_the_process(
@@ -138,7 +138,7 @@ def test_a_handler_left_in_a_thread_does_not_keep_the_process(
         return True
 
     try:
-        _run_until_stopped(work)
+        run_until_stopped(work)
     finally:
         release.set()
         thread.join()

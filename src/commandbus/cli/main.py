@@ -22,6 +22,9 @@ from commandbus.cli import (
     operator,
     retention,
     run,
+    serve,
+    tokens,
+    up,
 )
 from commandbus.cli.output import (
     ExitCode,
@@ -133,7 +136,8 @@ def program(
 
 
 for module in (
-    demo, run, commands, look, batches, operator, decide, bulk, doctor, database, retention,
+    demo, up, run, serve, tokens, commands, look, batches, operator, decide, bulk, doctor,
+    database, retention,
 ):  # fmt: skip
     module.add_to(app)
 

@@ -1,4 +1,4 @@
-"""`worker` and `up`: processes that work until they are told to stop."""
+"""`worker`: a process that works until it is told to stop; and how all such processes stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -23,12 +23,8 @@ from commandbus.cli.options import DataDir, Dsn, Place
 from commandbus.cli.output import (
     ExitCode,
     print_error,
-    print_fields,
-    say,
     start_logging,
-    text_of,
 )
-from commandbus.settings import Settings
 
 _log = logging.getLogger("commandbus.cli")
 
@@ -74,7 +70,6 @@ class Service:
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    app.command("up", rich_help_panel="Run")(up)
     app.command("worker", rich_help_panel="Run")(worker)
 
 
@@ -103,67 +98,11 @@ def worker(
         async with open_app(app, place) as bus:
             return await serve(bus, service)
 
-    _run_until_stopped(work)
+    run_until_stopped(work)
 
 
-def up(
-    app: AppName,
-    *,
-    domain: Domains = None,
-    concurrency: Concurrency = 10,
-    vt_seconds: VtSeconds = 30,
-    no_notify: NoNotify = False,
-    log_level: Level = LogLevel.INFO,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Start the embedded server and a worker for an app, until Ctrl-C.
-
-    Prints the address that other processes can use. The app finds it in COMMANDBUS_DSN too.
-    """
-    from commandbus.wiring import DSN_VARIABLE, database, migrate_database
-
-    start_logging(log_level)
-    place = Place(dsn, data_dir)
-    service = Service(app, tuple(domain or ()), concurrency, vt_seconds, not no_notify)
-
-    async def work() -> bool:
-        async with database(place.dsn, place.data_dir) as address:
-            greet = _greeting(place, service, address)
-            if place.is_embedded:
-                await migrate_database(address, Settings.from_env())
-            # An app that brings its own bus has no other way to learn of the embedded server.
-            os.environ[DSN_VARIABLE] = address
-            async with open_app(app, Place()) as bus:
-                return await serve(bus, service, on_started=greet)
-
-    _run_until_stopped(work)
-
-
-def _greeting(place: Place, service: Service, address: str) -> Callable[[list[str]], None]:
-    """Says what runs, and how others can use it."""
-    is_embedded = place.is_embedded
-
-    def greet(domains: list[str]) -> None:
-        where = f"embedded server, data in {place.folder}" if is_embedded else "as given"
-        say("[bold green]commandbus is up.[/]")
-        print_fields(
-            [
-                ("database", text_of(where)),
-                ("app", text_of(service.app)),
-                ("domains", ", ".join(domains)),
-            ]
-        )
-        if is_embedded:
-            say("For other terminals:")
-            say(f"  export COMMANDBUS_DSN={text_of(_shell_quoted(address))}")
-        say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
-        sys.stdout.flush()
-
-    return greet
-
-
-def _shell_quoted(address: str) -> str:
+def shell_quoted(address: str) -> str:
+    """An address as it can be typed into a shell."""
     # The address has single quotes in it; double ones around it are easier to read.
     return shlex.quote(address) if set(address) & set('"$`\\!') else f'"{address}"'
 
@@ -171,15 +110,26 @@ def _shell_quoted(address: str) -> str:
 # -- serving
 
 
+class Companion(Protocol):
+    """What runs beside the workers: the HTTP service."""
+
+    async def run(self) -> None:
+        """Run until stopped."""
+
+    def stop(self) -> None:
+        """End gently: `run` returns when it is over."""
+
+
 async def serve(
     bus: CommandBus,
     service: Service,
     on_started: Callable[[list[str]], None] = lambda _: None,
+    companion: Companion | None = None,
 ) -> bool:
     """Run a worker for each domain until a signal comes; returns whether it ended gracefully."""
     domains = _served(bus, service)
-    stop, abort = asyncio.Event(), asyncio.Event()
-    with _signals(stop, abort):
+
+    def start() -> list[asyncio.Task[None]]:
         tasks = [
             asyncio.create_task(
                 bus.run_worker(
@@ -192,11 +142,27 @@ async def serve(
             for domain in domains
         ]
         on_started(domains)
+        return tasks
+
+    return await run_until_signal(bus, start, companion)
+
+
+async def run_until_signal(
+    bus: CommandBus,
+    start: Callable[[], list[asyncio.Task[None]]],
+    companion: Companion | None = None,
+) -> bool:
+    """Run workers and their companion until a signal comes; returns whether it ended gracefully."""
+    stop, abort = asyncio.Event(), asyncio.Event()
+    with _signals(stop, abort):
+        tasks = start()
+        beside = [] if companion is None else [asyncio.create_task(companion.run())]
+        tasks += beside
         try:
-            # A worker that ends by itself has failed: the others end too.
+            # Whoever ends by itself has failed: the others end too.
             if await _is_first(stop, tasks):
                 _log.info("stopping; running handlers may finish, a second signal stops at once")
-                tasks.append(asyncio.create_task(bus.stop()))
+                tasks.append(asyncio.create_task(_stop_gently(bus, companion, beside)))
                 await _is_first(abort, tasks[-1:])
         finally:
             for task in tasks:
@@ -206,6 +172,16 @@ async def serve(
         if isinstance(result, Exception):
             raise result
     return not abort.is_set()
+
+
+async def _stop_gently(
+    bus: CommandBus, companion: Companion | None, beside: list[asyncio.Task[None]]
+) -> None:
+    # No more requests first: they may ask for what the workers still do.
+    if companion is not None:
+        companion.stop()
+        await asyncio.wait(beside)
+    await bus.stop()
 
 
 async def _is_first(event: asyncio.Event, tasks: list[asyncio.Task[None]]) -> bool:
@@ -253,7 +229,8 @@ def _signals(stop: asyncio.Event, abort: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _run_until_stopped(work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+def run_until_stopped(work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    """Run it to its end, and end the program with the code that says how it went."""
     code = ExitCode.OK
     if not asyncio.run(work()):
         code = ExitCode.INTERRUPTED

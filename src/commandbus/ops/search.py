@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import json
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,6 +10,7 @@ from uuid import UUID
 from commandbus.errors import InvalidSettingError
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata
 from commandbus.naming import check_command_type, check_domain, check_text, check_uuid
+from commandbus.ops.cursors import bad_cursor, cursor_of, position_of
 from commandbus.ops.paging import check_page
 from commandbus.store.base import Store
 from commandbus.store.searching import AuditSearch, CommandSearch, Place
@@ -64,7 +61,7 @@ class Searching:
         position = [place.at.isoformat(), str(place.command_id) if place.command_id else None]
         is_bounded = place.command_id is None
         return CommandPage(
-            found.commands, _cursor_of(position, criteria), place.at if is_bounded else None
+            found.commands, cursor_of(position, criteria), place.at if is_bounded else None
         )
 
     async def audit(
@@ -78,7 +75,7 @@ class Searching:
         found = await self._store.list_audit(
             criteria, start=start, newest_first=newest_first, limit=limit
         )
-        following = None if found.next_id is None else _cursor_of([found.next_id], bound)
+        following = None if found.next_id is None else cursor_of([found.next_id], bound)
         return AuditPage(found.events, following, found.searched_to)
 
 
@@ -122,54 +119,19 @@ def _check_range(first: Any, last: Any, first_name: str, last_name: str) -> None
         )
 
 
-# -- cursors: opaque texts, good for the same search only
-
-
-def _cursor_of(position: list[Any], bound: Any) -> str:
-    text = json.dumps([_digest(bound), *position], separators=(",", ":"))
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def _position_of(cursor: str, bound: Any) -> list[Any]:
+def _place_of(cursor: str, bound: object) -> Place:
     try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        values: list[Any] = json.loads(base64.urlsafe_b64decode(padded.encode()))
-        digest, position = values[0], values[1:]
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, binascii.Error):
-        raise _bad_cursor() from None
-    if digest != _digest(bound):
-        raise InvalidSettingError(
-            "the cursor belongs to another search; repeat the search that gave it, or start "
-            "without a cursor"
-        )
-    return position
-
-
-def _place_of(cursor: str, bound: Any) -> Place:
-    try:
-        at, command_id = _position_of(cursor, bound)
+        at, command_id = position_of(cursor, bound)
         return Place(datetime.fromisoformat(at), None if command_id is None else UUID(command_id))
     except (ValueError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidSettingError):
             raise
-        raise _bad_cursor() from None
+        raise bad_cursor() from None
 
 
-def _number_of(cursor: str, bound: Any) -> int:
-    match _position_of(cursor, bound):
+def _number_of(cursor: str, bound: object) -> int:
+    match position_of(cursor, bound):
         case [int(number)]:
             return number
         case _:
-            raise _bad_cursor()
-
-
-def _bad_cursor() -> InvalidSettingError:
-    return InvalidSettingError(
-        "cursor is not one that a search gave; give next_cursor as it is, or None to start"
-    )
-
-
-def _digest(bound: Any) -> str:
-    parts = bound if isinstance(bound, tuple) else (bound,)
-    text = repr([part if isinstance(part, bool) else astuple(part) for part in parts])
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+            raise bad_cursor()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from commandbus.errors import InvalidPayloadError
 from commandbus.models import (
     AuditEvent,
     CommandMetadata,
@@ -20,11 +19,9 @@ from commandbus.models import (
     NewCommand,
     Outcome,
     OutcomeKind,
-    ParkReason,
     QueuedReply,
     TroubleshootingItem,
 )
-from commandbus.payload import decode_payload
 from commandbus.pgmq.notify import PostgresListener
 from commandbus.settings import Settings
 from commandbus.store import documents
@@ -39,15 +36,23 @@ from commandbus.store.connection import (
 )
 from commandbus.store.faults import translated
 from commandbus.store.migrations import check_schema
-from commandbus.store.postgres_batches import PostgresBatches, metadata_of, raise_if_known
+from commandbus.store.postgres_batches import (
+    PostgresBatches,
+    metadata_of,
+    parked_item_of,
+    raise_if_known,
+)
 from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.store.postgres_governance import PostgresGovernance
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_search import PostgresSearch
-from commandbus.store.postgres_sending import send_in_chunks
+from commandbus.store.postgres_sending import BulkSender
+from commandbus.store.postgres_serving import PostgresServing
+from commandbus.store.postgres_tokens import PostgresTokens
 from commandbus.store.searching import Edit
+from commandbus.store.serving_statements import SERVING_STATEMENTS
 from commandbus.store.statements import STATEMENTS
 
 
@@ -59,6 +64,8 @@ class PostgresStore(
     PostgresBulk,
     PostgresDoctor,
     PostgresGovernance,
+    PostgresTokens,
+    PostgresServing,
 ):
     """Implements commandbus.store.base.Store."""
 
@@ -66,7 +73,8 @@ class PostgresStore(
         self._pool = pool
         self._settings = settings or Settings()
         self._sql = {
-            name: Statement(text, self._settings.schema) for name, text in STATEMENTS.items()
+            name: Statement(text, self._settings.schema)
+            for name, text in (STATEMENTS | SERVING_STATEMENTS).items()
         }
         self._known_domains: set[str] = set()
 
@@ -103,10 +111,11 @@ class PostgresStore(
                 raise_if_known(domain, await run_on_foreign(conn, self._sql["offer"], params))
                 return
             async with self._pool.connection() as own:
-                await send_in_chunks(
-                    own, self._sql["offer"], domain, commands,
-                    size=self._settings.send_chunk_size, batch_id=batch_id,
+                sender = BulkSender(
+                    self._sql, domain, size=self._settings.send_chunk_size, batch_id=batch_id,
+                    packs=self._settings.command_id_scope == "domain",
                 )  # fmt: skip
+                await sender.send(own, commands)
 
     # -- receiving and the ways a lease ends
 
@@ -237,7 +246,7 @@ class PostgresStore(
     ) -> list[TroubleshootingItem]:
         params = (domain, command_type, limit, offset, group)
         rows = await self._call("list_troubleshooting", params, domain=domain)
-        return [_troubleshooting_item(row) for row in rows]
+        return [parked_item_of(row) for row in rows]
 
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         payload: str | None = (await self._call("get_payload", (domain, command_id)))[0][0]
@@ -341,15 +350,6 @@ class PostgresExtender:
         if self._conn is not None:
             self._conn.close()
             self._conn = None
-
-
-def _troubleshooting_item(row: Row) -> TroubleshootingItem:
-    try:
-        data = None if row[14] is None else decode_payload(row[14])
-    except InvalidPayloadError:
-        data = None  # it may be the very reason why the command is here
-    values = cast("Any", (*row[:3], ParkReason(row[3]), *row[4:14], data))
-    return TroubleshootingItem(*values)
 
 
 def new_store(pool: AsyncPool, settings: Settings | None = None) -> Store:

@@ -7,8 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
-from commandbus.errors import DuplicateCommandError
-from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewBatch, NewCommand
+from commandbus.errors import DuplicateCommandError, InvalidPayloadError
+from commandbus.models import (
+    BatchMetadata,
+    CommandMetadata,
+    CommandStatus,
+    NewBatch,
+    NewCommand,
+    ParkReason,
+    TroubleshootingItem,
+)
+from commandbus.payload import decode_payload
 from commandbus.store import documents
 from commandbus.store.connection import Row, Statement, run_on_foreign
 from commandbus.store.faults import translated
@@ -99,6 +108,16 @@ def metadata_of(row: Row) -> CommandMetadata:
     """A row of COMMAND_COLUMNS."""
     values = cast("Any", (*row[:5], CommandStatus(row[5]), *row[6:]))
     return CommandMetadata(*values)
+
+
+def parked_item_of(row: Row) -> TroubleshootingItem:
+    """A row of list_troubleshooting."""
+    try:
+        data = None if row[14] is None else decode_payload(row[14])
+    except InvalidPayloadError:
+        data = None  # it may be the very reason why the command is here
+    values = cast("Any", (*row[:3], ParkReason(row[3]), *row[4:14], data))
+    return TroubleshootingItem(*values)
 
 
 def _text(encoded: bytes | None) -> str | None:

@@ -44,6 +44,11 @@ _TICKET_FILTER: LiteralString = (
 STATEMENTS: dict[str, LiteralString] = {
     "ensure_domain": "select {schema}.ensure_domain(%s)",
     "offer": "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid))",
+    "send_packed": "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid))",
+    "sent_ids": (
+        "select c.command_id from {schema}.command_bus_command c"
+        " where c.domain = %s and c.command_id = any(cast(%s as uuid[]))"
+    ),
     "receive": (
         "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
         " correlation_id, reply_queue, batch_id, created_at, data"

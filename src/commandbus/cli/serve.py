@@ -1,0 +1,180 @@
+"""`serve`: the HTTP service, until it is told to stop."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commandbus.bus import CommandBus
+from commandbus.cli.apps import open_app
+from commandbus.cli.options import DataDir, Dsn, Place, open_session
+from commandbus.cli.output import say, start_logging
+from commandbus.cli.run import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.errors import InvalidSettingError
+
+if TYPE_CHECKING:
+    from commandbus.http.auth import Authenticator
+    from commandbus.http.serving import HttpServer
+    from commandbus.http.settings import HttpSettings
+
+_log = logging.getLogger("commandbus.cli")
+#: What the extra `api` brings.
+_API_PACKAGES = frozenset({"fastapi", "starlette", "uvicorn", "pydantic", "h11"})
+
+
+class AuthKind(enum.StrEnum):
+    """How callers prove who they are."""
+
+    TOKEN = "token"  # noqa: S105  (the name of a kind)
+    JWT = "jwt"
+    NONE = "none"
+
+
+Host = Annotated[
+    str | None, typer.Option("--host", help="The address to listen on. Default: 127.0.0.1.")
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", "-p", min=0, max=65_535, help="The port, 0 for a free one."),
+]
+Prefix = Annotated[str, typer.Option("--prefix", help="Before every path, for example /bus.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("serve", rich_help_panel="Run")(serve)
+
+
+def serve(
+    *,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            metavar="MODULE:ATTRIBUTE",
+            help="The app whose batch types and marks the service should know.",
+        ),
+    ] = None,
+    host: Host = None,
+    port: Port = None,
+    auth: Annotated[
+        AuthKind | None, typer.Option("--auth", help="How callers prove who they are.")
+    ] = None,
+    prefix: Prefix = "",
+    log_level: Level = LogLevel.INFO,
+    dsn: Dsn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Serve the bus over HTTP, until Ctrl-C or SIGTERM.
+
+    Without authentication (`--auth none`) it listens on this machine only. Requests that are being
+    answered when it is stopped are answered.
+    """
+    start_logging(log_level)
+    settings = http_settings(host, port, auth)
+    place = Place(dsn, data_dir)
+
+    async def work() -> bool:
+        async with _opened(app, place) as bus:
+            server = http_server(bus, settings, prefix=prefix)
+            return await run_until_signal(bus, list, Announced(server, lambda: _greet(server)))
+
+    run_until_stopped(work)
+
+
+def _greet(server: HttpServer) -> None:
+    say(f"[bold green]commandbus serves[/] {server.url}")
+    say("Stop with Ctrl-C.")
+    sys.stdout.flush()
+
+
+@asynccontextmanager
+async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
+    if app is not None:
+        async with open_app(app, place) as bus:
+            yield bus
+        return
+    async with open_session(place) as session:
+        yield session.bus
+
+
+# -- shared with `up`
+
+
+class Announced:
+    """A server that says when it is there."""
+
+    def __init__(self, server: HttpServer, on_started: Callable[[], None]) -> None:
+        self._server = server
+        self._on_started = on_started
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        await self._server.run(self._on_started)
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._server.stop()
+
+
+def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> HttpSettings:
+    """The settings of the environment, with what was given here; refused if they are not safe."""
+    with _extra():
+        from commandbus.http.settings import HttpSettings
+    given: dict[str, Any] = {"host": host, "port": port, "auth": auth and auth.value}
+    settings = HttpSettings.from_env(
+        **{name: value for name, value in given.items() if value is not None}
+    )
+    if settings.auth == "none" and not settings.is_loopback:
+        raise InvalidSettingError(
+            f"--auth none on {settings.host} would let anybody do anything; use --auth token "
+            "(`commandbus token create` makes one), or --host 127.0.0.1"
+        )
+    return settings
+
+
+def http_server(bus: CommandBus, settings: HttpSettings, *, prefix: str = "") -> HttpServer:
+    """The service of a bus, on its address already."""
+    with _extra():
+        from commandbus.http.app import create_app
+        from commandbus.http.serving import HttpServer, bind
+    app = create_app(bus, auth=_authenticator(bus, settings), settings=settings, prefix=prefix)
+    return HttpServer(app, settings, bind(settings.host, settings.port))
+
+
+def _authenticator(bus: CommandBus, settings: HttpSettings) -> Authenticator:
+    from commandbus.http.auth import NoAuth, TokenAuth
+    from commandbus.http.jwt_auth import JwtAuth
+
+    match settings.auth:
+        case "jwt":
+            return JwtAuth.of(settings)
+        case "none":
+            _log.warning("no authentication: everybody on this machine may do everything")
+            return NoAuth()
+        case _:
+            return TokenAuth(bus.tokens, cache_seconds=settings.token_cache_seconds)
+
+
+class _extra:  # noqa: N801  (used like a function)
+    """Says which extra is missing, instead of which module."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
+        if isinstance(error, ModuleNotFoundError):
+            package = str(error.name).partition(".")[0]
+            if package in _API_PACKAGES:
+                raise InvalidSettingError(
+                    f"the HTTP service needs the package {package}; install commandbus[api]"
+                ) from None
+
+
+__all__ = ("Announced", "AuthKind", "http_server", "http_settings", "serve")

@@ -1,0 +1,180 @@
+"""`up`: a database, workers and the HTTP service in one process, for a first look and for small
+installations.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commandbus.bus import CommandBus
+from commandbus.cli.apps import open_app
+from commandbus.cli.options import DataDir, Dsn, Place, actor_or_login
+from commandbus.cli.output import print_fields, say, start_logging, text_of
+from commandbus.cli.run import (
+    Concurrency,
+    Domains,
+    Level,
+    LogLevel,
+    NoNotify,
+    Service,
+    VtSeconds,
+    run_until_stopped,
+    serve,
+    shell_quoted,
+)
+from commandbus.cli.serve import Announced, AuthKind, Host, Port, http_server, http_settings
+from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.governed import Scope
+from commandbus.settings import Settings
+
+if TYPE_CHECKING:
+    from commandbus.http.serving import HttpServer
+
+#: The demo with HTTP routes of its own, and the one that is there without them.
+DEMO_MODULES = ("commandbus.demo.vms", "commandbus.demo.app")
+#: How long the token of `up` is good, if the process is killed before it can revoke it.
+TOKEN_LIFE = timedelta(hours=12)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("up", rich_help_panel="Run")(up)
+
+
+@dataclass(frozen=True, slots=True)
+class _Web:
+    """The service beside the workers, and the token to use it with."""
+
+    server: HttpServer
+    token: str
+
+
+def up(  # noqa: PLR0913  (each is an option)
+    app: Annotated[
+        str | None,
+        typer.Argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup."),
+    ] = None,
+    *,
+    demo: Annotated[bool, typer.Option("--demo", help="Run the demo application.")] = False,
+    domain: Domains = None,
+    concurrency: Concurrency = 10,
+    vt_seconds: VtSeconds = 30,
+    no_notify: NoNotify = False,
+    host: Host = None,
+    port: Port = None,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Only the workers.")] = False,
+    log_level: Level = LogLevel.INFO,
+    dsn: Dsn = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Start everything: the embedded server, a worker for an app, and the HTTP service.
+
+    Prints the addresses that other processes can use, and a fresh API token, which is revoked when
+    `up` ends. The app finds the database in COMMANDBUS_DSN too.
+    """
+    from commandbus.wiring import DSN_VARIABLE, database, migrate_database
+
+    start_logging(log_level)
+    name = _app_name(app, demo)
+    place = Place(dsn, data_dir)
+    service = Service(name, tuple(domain or ()), concurrency, vt_seconds, not no_notify)
+
+    async def work() -> bool:
+        async with database(place.dsn, place.data_dir) as address:
+            if place.is_embedded:
+                await migrate_database(address, Settings.from_env())
+            greet = _greeting(place, service, address)
+            # An app that brings its own bus has no other way to learn of the embedded server.
+            os.environ[DSN_VARIABLE] = address
+            async with open_app(name, Place()) as bus:
+                if no_http:
+                    return await serve(bus, service, on_started=lambda found: greet(found, None))
+                async with _web(bus, host, port) as web:
+                    return await _serve_both(bus, service, web, greet)
+
+    run_until_stopped(work)
+
+
+def _app_name(app: str | None, demo: bool) -> str:
+    if demo and app is not None:
+        raise InvalidSettingError("name an app, or ask for the demo with --demo, not both")
+    if not demo and app is None:
+        raise InvalidSettingError("name the app, for example myapp:setup, or try --demo")
+    if app is not None:
+        return app
+    found = next(name for name in DEMO_MODULES if importlib.util.find_spec(name))
+    return f"{found}:setup"
+
+
+@asynccontextmanager
+async def _web(bus: CommandBus, host: str | None, port: int | None) -> AsyncIterator[_Web]:
+    server = _free_server(bus, host, port)
+    user = actor_or_login(None) or "commandbus"
+    made = await bus.tokens.create(
+        user, list(Scope), label="commandbus up", expires_in=TOKEN_LIFE, actor=user
+    )
+    try:
+        yield _Web(server, made.text)
+    finally:
+        with suppress(CommandBusError):  # it ends by itself after TOKEN_LIFE
+            await bus.tokens.revoke(made.token.token_id, actor=user)
+
+
+def _free_server(bus: CommandBus, host: str | None, port: int | None) -> HttpServer:
+    settings = http_settings(host, port, AuthKind.TOKEN)
+    try:
+        return http_server(bus, settings)
+    except InvalidSettingError:
+        if port is not None:
+            raise
+        # Nobody asked for this very port: any that is free will do.
+        return http_server(bus, http_settings(host, 0, AuthKind.TOKEN))
+
+
+async def _serve_both(
+    bus: CommandBus,
+    service: Service,
+    web: _Web,
+    greet: Callable[[list[str], _Web | None], None],
+) -> bool:
+    domains: list[str] = []
+    announced = Announced(web.server, lambda: greet(domains, web))
+    return await serve(bus, service, on_started=domains.extend, companion=announced)
+
+
+def _greeting(
+    place: Place, service: Service, address: str
+) -> Callable[[list[str], _Web | None], None]:
+    """Says what runs, and how others can use it."""
+    is_embedded = place.is_embedded
+
+    def greet(domains: list[str], web: _Web | None) -> None:
+        where = f"embedded server, data in {place.folder}" if is_embedded else "as given"
+        say("[bold green]commandbus is up.[/]")
+        fields = [
+            ("database", text_of(where)),
+            ("app", text_of(service.app)),
+            ("domains", ", ".join(domains)),
+        ]
+        if web is not None:
+            fields += [("http", web.server.url), ("token", text_of(web.token))]
+        print_fields(fields)
+        if is_embedded:
+            say("For other terminals:")
+            say(f"  export COMMANDBUS_DSN={text_of(shell_quoted(address))}")
+        if web is not None:
+            say("Try next:")
+            say(f'  curl -H "Authorization: Bearer {web.token}" {web.server.url}/api/v1/domains')
+        say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
+        sys.stdout.flush()
+
+    return greet

@@ -1,0 +1,146 @@
+"""The outermost layer: a request id, headers on every answer, a problem for every error."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededError
+from commandbus.governed import Caller, LimitState
+from commandbus.http import catalogue as kinds
+from commandbus.http.problems import Problem, problem_of
+from commandbus.http.ratelimits import limit_headers
+from commandbus.redaction import redact_text, text_of
+from commandbus.telemetry.metrics import NoMetrics
+
+_log = logging.getLogger("commandbus.http")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+#: On every answer, also on those that the framework makes.
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(slots=True)
+class RequestInfo:
+    """What is known of a request while it is answered."""
+
+    request_id: str
+    caller: Caller | None = None
+    #: Limits as they stood when this request was counted, for the headers.
+    limits: Sequence[LimitState] = ()
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def info_of(scope: Any) -> RequestInfo | None:
+    """What the outermost layer knows of a request; None if it never passed it."""
+    found = scope.get("state", {}).get("commandbus")
+    return found if isinstance(found, RequestInfo) else None
+
+
+class ContextMiddleware:
+    """Pure ASGI."""
+
+    def __init__(self, app: ASGIApp, *, metrics: NoMetrics, templates: Mapping[Any, str]) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._templates = templates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        info = RequestInfo(_request_id(scope))
+        scope.setdefault("state", {})["commandbus"] = info
+        began = time.perf_counter()
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _add_headers(message, info, is_https=scope.get("scheme") == "https")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception as error:
+            if status:  # half an answer is out: all that is left is to cut the line
+                self._log_failure(error, info, scope)
+                raise
+            problem = self._problem(error, info, scope)
+            await problem.response(info.request_id)(scope, receive, send_with_headers)
+        finally:
+            seconds = time.perf_counter() - began
+            route = self._route_of(scope)
+            self._metrics.answered(scope["method"], route, status, seconds)
+            _log.info(
+                "%s %s %d in %.1f ms, request %s", scope["method"], route, status,
+                seconds * 1000, info.request_id,
+            )  # fmt: skip
+
+    def _problem(self, error: Exception, info: RequestInfo, scope: Scope) -> Problem:
+        match error:
+            case Problem():
+                return error
+            case RateLimitExceededError():
+                self._metrics.limited(error.limit_type)
+                return problem_of(error)
+            case CommandBusError():
+                if isinstance(error, DatabaseError):
+                    _log.warning("request %s: %s", info.request_id, redact_text(str(error)))
+                return problem_of(error)
+            case _:
+                self._log_failure(error, info, scope)
+                return Problem(
+                    kinds.INTERNAL_ERROR,
+                    "something failed here that should not have; the request id leads to the log",
+                )
+
+    def _route_of(self, scope: Scope) -> str:
+        """The template of the path, for logs and metrics: never what the client wrote."""
+        return self._templates.get(scope.get("endpoint"), "unmatched")
+
+    def _log_failure(self, error: Exception, info: RequestInfo, scope: Scope) -> None:
+        # Where it happened, and what, redacted: a message, or a line of source, may hold a secret.
+        frames = traceback.extract_tb(error.__traceback__)[-8:]
+        where = "\n".join(f"  {each.filename}:{each.lineno} in {each.name}" for each in frames)
+        _log.error(
+            "request %s (%s %s) failed: %s: %s\n%s", info.request_id, scope["method"],
+            self._route_of(scope), type(error).__name__, redact_text(text_of(error)), where,
+        )  # fmt: skip
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text = value.decode("latin-1")
+            return text if _REQUEST_ID.match(text) else uuid4().hex
+    return uuid4().hex
+
+
+def _add_headers(message: Message, info: RequestInfo, *, is_https: bool) -> None:
+    headers = MutableHeaders(scope=message)
+    for name, value in SECURITY_HEADERS.items():
+        headers.setdefault(name, value)
+    if is_https:
+        headers.setdefault("Strict-Transport-Security", "max-age=31536000")
+    headers["X-Request-Id"] = info.request_id
+    for name, value in (limit_headers(info.limits) | info.headers).items():
+        headers[name] = value

@@ -1,0 +1,44 @@
+"""What the routes share: the bus, the settings, the places to wait, the metrics. No globals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from commandbus.bus import CommandBus
+from commandbus.http.settings import HttpSettings
+from commandbus.http.waiting import LongPolls
+from commandbus.telemetry.metrics import NoMetrics, Refresher
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """The parts of one app."""
+
+    bus: CommandBus
+    settings: HttpSettings
+    polls: LongPolls
+    metrics: NoMetrics
+    refresher: Refresher
+    prefix: str
+
+
+def platform_of(request: Request) -> Platform:
+    """The parts of the app that answers this request."""
+    return cast("Platform", request.app.state.commandbus)
+
+
+#: `here: Here` in the signature of a route.
+Here = Annotated[Platform, Depends(platform_of)]
+
+
+def path_of(request: Request, path: str) -> str:
+    """A path of this app as the client must write it, wherever the app is mounted.
+
+    Never with a host: that would be whatever the client wrote into its Host header.
+    """
+    root: Any = request.scope.get("root_path", "")
+    return f"{str(root).rstrip('/')}{platform_of(request).prefix}{path}"

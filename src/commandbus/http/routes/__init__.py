@@ -1,0 +1,28 @@
+"""The routes. Each function translates: a request into a verb of the bus, its value into JSON."""
+
+from fastapi import APIRouter
+
+from commandbus.http.routes import (
+    audit,
+    batches,
+    bulk,
+    commands,
+    domains,
+    health,
+    replies,
+    troubleshooting,
+)
+
+#: Under /api/v1. A new group of routes is one more line.
+API_ROUTERS: tuple[APIRouter, ...] = (
+    commands.router,
+    batches.router,
+    troubleshooting.router,
+    bulk.router,
+    replies.router,
+    audit.router,
+    domains.router,
+)
+
+#: At the root.
+ROOT_ROUTERS: tuple[APIRouter, ...] = (health.router,)

@@ -1,0 +1,157 @@
+"""Batches of commands as the library has them. Governed batches are /api/v1/batches."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID, uuid4
+
+from fastapi import APIRouter, Header, Request, Response
+
+from commandbus.errors import BatchNotFoundError
+from commandbus.governed import Caller, Scope
+from commandbus.http.platform import Here, path_of
+from commandbus.http.routes.commands import POLL_HINT, refuse_unknown_domain
+from commandbus.http.schemas.base import Cursor, DomainPath, Limit
+from commandbus.http.schemas.batches import (
+    BatchCommandPageView,
+    BatchCreated,
+    BatchPageView,
+    BatchView,
+    Counted,
+    CreateBatch,
+)
+from commandbus.http.schemas.commands import CommandView, WithReason
+from commandbus.http.security import requires
+from commandbus.http.waiting import wait_of
+from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
+from commandbus.redaction import redact_value
+
+router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
+
+Reader = Annotated[Caller, requires(Scope.READ)]
+Sender = Annotated[Caller, requires(Scope.SEND)]
+Operator = Annotated[Caller, requires(Scope.OPERATE)]
+
+
+def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
+    view = BatchView.model_validate(batch)
+    # What an application wrote there is as much its own as a payload is.
+    view.custom_data = redact_value(batch.custom_data) if caller.may(Scope.READ_PAYLOAD) else None
+    return view
+
+
+@router.post("", status_code=202)
+async def create_command_batch(
+    domain: DomainPath,
+    form: CreateBatch,
+    request: Request,
+    response: Response,
+    here: Here,
+    caller: Sender,
+) -> BatchCreated:
+    """Create a batch with all its commands, or nothing."""
+    await refuse_unknown_domain(here, caller, domain)
+    commands = [
+        BatchCommand(
+            each.command_type,
+            each.command_id or uuid4(),
+            each.data,
+            correlation_id=each.correlation_id,
+        )
+        for each in form.commands
+    ]
+    batch_id = await here.bus.create_batch(
+        domain, commands, name=form.name, custom_data=form.custom_data, created_by=caller.user_id
+    )
+    url = path_of(request, f"/api/v1/command-batches/{domain}/{batch_id}")
+    response.headers["Location"] = url
+    response.headers["Retry-After"] = str(POLL_HINT)
+    return BatchCreated(
+        batch_id=batch_id,
+        domain=domain,
+        command_ids=[command.command_id for command in commands],
+        status_url=url,
+    )
+
+
+@router.get("")
+async def list_command_batches(
+    domain: DomainPath,
+    here: Here,
+    caller: Reader,
+    status: BatchStatus | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> BatchPageView:
+    """List batches, newest first."""
+    page = await here.bus.page_batches(domain, status=status, limit=limit, cursor=cursor)
+    return BatchPageView(
+        items=[_view(batch, caller) for batch in page.batches], next_cursor=page.next_cursor
+    )
+
+
+@router.get("/{batch_id}")
+async def get_command_batch(
+    domain: DomainPath,
+    batch_id: UUID,
+    response: Response,
+    here: Here,
+    caller: Reader,
+    prefer: Annotated[
+        str | None,
+        Header(
+            max_length=200, description="`wait=N`: answer when it has ended, or after N seconds."
+        ),
+    ] = None,
+) -> BatchView:
+    """Show a batch; with `Prefer: wait=N` as soon as it has ended."""
+    seconds = wait_of(prefer, here.settings.max_wait_seconds)
+    found = await here.bus.get_batch(domain, batch_id)
+    if found is not None and found.completed_at is None and seconds:
+        response.headers["Preference-Applied"] = f"wait={seconds:g}"
+        with here.polls.place():
+            try:
+                found = await here.bus.wait_batch(domain, batch_id, timeout=seconds)
+            except TimeoutError:
+                found = await here.bus.get_batch(domain, batch_id)
+    if found is None:
+        raise BatchNotFoundError(domain, batch_id)
+    return _view(found, caller)
+
+
+@router.get("/{batch_id}/commands")
+async def list_batch_commands(
+    domain: DomainPath,
+    batch_id: UUID,
+    here: Here,
+    caller: Reader,  # noqa: ARG001  (asked for its check)
+    status: CommandStatus | None = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> BatchCommandPageView:
+    """List the commands of a batch, in their order."""
+    page = await here.bus.page_batch_commands(
+        domain, batch_id, status=status, limit=limit, cursor=cursor
+    )
+    return BatchCommandPageView(
+        items=[CommandView.model_validate(command) for command in page.commands],
+        next_cursor=page.next_cursor,
+    )
+
+
+@router.post("/{batch_id}/cancel")
+async def cancel_command_batch(
+    domain: DomainPath, batch_id: UUID, form: WithReason, here: Here, caller: Operator
+) -> Counted:
+    """Cancel what nobody works on yet."""
+    count = await here.bus.cancel_batch(domain, batch_id, form.reason, operator=caller.user_id)
+    return Counted(count=count)
+
+
+@router.post("/{batch_id}/retry")
+async def retry_command_batch(
+    domain: DomainPath, batch_id: UUID, here: Here, caller: Operator
+) -> Counted:
+    """Send the failed and the parked commands again. A second click finds nothing to do."""
+    count = await here.bus.retry_batch(domain, batch_id, operator=caller.user_id)
+    return Counted(count=count)

@@ -1,0 +1,106 @@
+"""Health and metrics. Health is public, and says nothing that an outsider could use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseUnavailableError,
+    InvalidOperationError,
+    SchemaVersionError,
+)
+from commandbus.governed import Caller, Scope
+from commandbus.http.platform import Here, Platform
+from commandbus.http.problems import unavailable
+from commandbus.http.schemas.service import Health
+from commandbus.http.security import requires
+from commandbus.redaction import redact_text
+from commandbus.telemetry.metrics import CONTENT_TYPE
+
+router = APIRouter(tags=["service"])
+#: Its only route needs the scope read, unless the settings make it public.
+guarded_metrics = APIRouter(tags=["service"])
+public_metrics = APIRouter(tags=["service"])
+
+#: Seconds that the database has to answer a question about its health.
+PATIENCE = 3.0
+
+_log = logging.getLogger("commandbus.http")
+
+
+@router.get("/livez")
+async def livez() -> Health:
+    """Whether the process answers at all; it asks nobody."""
+    return Health(status="ok", checks={})
+
+
+@router.get("/readyz")
+async def readyz(here: Here, response: Response) -> Health:
+    """Whether requests can be served: the database answers, is migrated, and has a free place."""
+    checks = {"database": await _database(here), "pool": _pool(here)}
+    return _answer(checks, response)
+
+
+@router.get("/startupz")
+async def startupz(here: Here, response: Response) -> Health:
+    """Whether the start is over: the database is there, with the schema that this version needs."""
+    return _answer({"database": await _database(here)}, response)
+
+
+def _answer(checks: dict[str, str], response: Response) -> Health:
+    is_well = all(text == "ok" for text in checks.values())
+    if not is_well:
+        response.status_code = 503
+        response.headers["Retry-After"] = "2"
+    return Health(status="ok" if is_well else "failing", checks=checks)
+
+
+async def _database(here: Platform) -> str:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await here.bus.check()
+    except SchemaVersionError:
+        return "needs a migration"
+    except (DatabaseUnavailableError, TimeoutError):
+        return "does not answer"
+    except CommandBusError as error:
+        _log.warning("the database is not fit: %s", redact_text(str(error)))
+        return "not fit"
+    return "ok"
+
+
+def _pool(here: Platform) -> str:
+    try:
+        figures = here.bus.pool_figures()
+    except InvalidOperationError:
+        return "ok"  # a store without connections
+    is_exhausted = figures["waiting"] > 0 and figures["available"] == 0
+    return "exhausted" if is_exhausted else "ok"
+
+
+async def _metrics(here: Here) -> Response:
+    """Metrics in Prometheus' text form."""
+    if not here.metrics.is_on:
+        raise unavailable("metrics need prometheus-client; install commandbus[metrics]", 3600)
+    await here.refresher.refresh()
+    return Response(here.metrics.text(), media_type=CONTENT_TYPE)
+
+
+@guarded_metrics.get("/metrics", name="metrics", response_class=Response)
+async def metrics_for_readers(
+    here: Here,
+    caller: Annotated[Caller, requires(Scope.READ)],  # noqa: ARG001  (asked for its check)
+) -> Response:
+    """Metrics in Prometheus' text form."""
+    return await _metrics(here)
+
+
+@public_metrics.get("/metrics", name="metrics", response_class=Response)
+async def metrics_for_all(here: Here) -> Response:
+    """Metrics in Prometheus' text form."""
+    return await _metrics(here)

@@ -1,0 +1,3 @@
+"""The forms of requests and answers. Requests refuse what they do not know; answers show no payload
+unless a route puts it there.
+"""

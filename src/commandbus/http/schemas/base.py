@@ -1,0 +1,66 @@
+"""What all forms have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path, Query
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from commandbus.naming import MAX_DOMAIN_LENGTH, MAX_TYPE_LENGTH
+
+#: Items that one page may have.
+MAX_PAGE = 200
+
+DOMAIN_PATTERN = "^[a-z](?:_?[a-z0-9])*_?$"
+TYPE_PATTERN = "^[A-Za-z][A-Za-z0-9_.:-]*$"
+
+DomainName = Annotated[
+    str,
+    Field(
+        pattern=DOMAIN_PATTERN,
+        max_length=MAX_DOMAIN_LENGTH,
+        description="a-z, 0-9 and single underscores, a letter first.",
+        examples=["payments"],
+    ),
+]
+TypeName = Annotated[
+    str,
+    Field(pattern=TYPE_PATTERN, max_length=MAX_TYPE_LENGTH, examples=["DebitAccount"]),
+]
+Reason = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=2_000,
+        description="Why; it stands in the audit. Secrets in it are masked.",
+        examples=["ordered by mistake"],
+    ),
+]
+#: A payload or a result, checked by the library: JSON objects of bounded size and depth.
+JsonObject = Annotated[dict[str, Any], Field(examples=[{"account_id": 1, "amount_cents": 500}])]
+
+DomainPath = Annotated[DomainName, Path()]
+DomainQuery = Annotated[
+    DomainName | None,
+    Query(description="Only this domain. Needed if the caller is bound to several."),
+]
+TypeQuery = Annotated[TypeName | None, Query(description="Only this command type.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Items on the page.")]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=1_000, description="`next_cursor` of the page before, as it stands."),
+]
+Moment = Annotated[AwareDatetime | None, Query(examples=["2026-05-01T10:00:00Z"])]
+
+
+class Form(BaseModel):
+    """A request body: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class View(BaseModel):
+    """An answer, made from the attributes of a data class."""
+
+    model_config = ConfigDict(from_attributes=True)

@@ -1,0 +1,107 @@
+"""Which scope each route needs: named on the route, proved when the app is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.params import Depends
+from fastapi.routing import iter_route_contexts
+from starlette.requests import Request
+
+from commandbus.errors import InvalidSettingError, PermissionDeniedError
+from commandbus.governed import Caller, Scope
+from commandbus.http.context import info_of
+from commandbus.http.problems import not_found, unauthenticated
+
+#: Paths that need no caller. Nothing else may do without a scope.
+PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/openapi.json"})
+
+
+class Requires:
+    """The dependency that gives a route its Caller: authenticated before, permitted here."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    async def __call__(self, request: Request) -> Caller:
+        """The caller, if it has the scope and reaches the domain that the path names."""
+        caller = caller_of(request)
+        if not caller.may(self.scope):
+            raise PermissionDeniedError(self.scope.value)
+        domain = request.path_params.get("domain")
+        if domain is not None and not caller.reaches(domain):
+            raise not_found()
+        return caller
+
+
+def requires(scope: Scope) -> Any:
+    """Name the scope of a route, in the annotation of its caller."""
+    return Depends(Requires(scope))
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks, as the middleware has proved it."""
+    info = info_of(request.scope)
+    if info is None or info.caller is None:
+        raise unauthenticated()
+    return info.caller
+
+
+def refuse_domain(caller: Caller, domain: str) -> None:
+    """Not found, if the domain of a thing is not one that the caller reaches."""
+    if not caller.reaches(domain):
+        raise not_found()
+
+
+def reached_domain(caller: Caller, domain: str | None) -> str | None:
+    """The domain to search in. Whoever is bound to some domains must name one, or has only one."""
+    if domain is not None:
+        refuse_domain(caller, domain)
+        return domain
+    if caller.domains is None:
+        return None
+    if len(caller.domains) == 1:
+        return next(iter(caller.domains))
+    names = ", ".join(sorted(caller.domains))
+    raise InvalidSettingError(f"say which domain to search: add ?domain= with one of {names}")
+
+
+# -- the list of routes
+
+
+def scopes_of(app: FastAPI) -> dict[tuple[str, str], Scope | None]:
+    """The scope of each route, by path and method; None: it has none."""
+    found: dict[tuple[str, str], Scope | None] = {}
+    for context in iter_route_contexts(app.routes):
+        route: Any = context
+        dependant = getattr(route, "dependant", None)
+        scopes = list(_scopes_below(dependant)) if dependant is not None else []
+        if len(scopes) > 1:
+            raise InvalidSettingError(f"{route.path} names several scopes; it needs exactly one")
+        for method in sorted(getattr(route, "methods", None) or {"GET"}):
+            found[route.path, method] = scopes[0] if scopes else None
+    return found
+
+
+def _scopes_below(dependant: Any) -> Iterator[Scope]:
+    for child in dependant.dependencies:
+        if isinstance(child.call, Requires):
+            yield child.call.scope
+        yield from _scopes_below(child)
+
+
+def refuse_routes_without_scope(app: FastAPI, prefix: str, public: frozenset[str]) -> None:
+    """Fail to build rather than serve a route that anybody may use by mistake."""
+    open_paths = {prefix + path for path in public}
+    missing = sorted(
+        f"{method} {path}"
+        for (path, method), scope in scopes_of(app).items()
+        if scope is None and path not in open_paths
+    )
+    if missing:
+        raise InvalidSettingError(
+            f"routes without a scope: {', '.join(missing)}; add "
+            "`caller: Annotated[Caller, requires(Scope.…)]`"
+        )

@@ -1,0 +1,129 @@
+"""The service answers whatever its own OpenAPI document allows, and much that it does not allow,
+as that document says: no answer of 500 or more, no answer of another form.
+
+SCHEMATHESIS_REQUESTS says how many requests; `make test-e2e` sends 5,000.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import (
+    not_a_server_error,
+)
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from commandbus import BatchCommand, CommandBus, HandlerContext, PermanentCommandError
+from commandbus.models import Command
+from tests.http_server import Served, served
+
+CHECKS: list[Any] = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    response_headers_conformance,
+]
+SEED = int(os.environ.get("SCHEMATHESIS_SEED", "20261116"))
+REQUESTS = int(os.environ.get("SCHEMATHESIS_REQUESTS", "300"))
+
+
+async def fail(command: Command, ctx: HandlerContext) -> None:
+    raise PermanentCommandError("NO", "never")
+
+
+async def ok(command: Command, ctx: HandlerContext) -> dict[str, int]:
+    return {"done": 1}
+
+
+async def prepare(bus: CommandBus) -> dict[str, Any]:
+    """Something of everything, so that requests find what they ask for."""
+    bus.register_handler("shop", "Fail", fail)
+    bus.register_handler("shop", "Work", ok)
+    await bus.send("shop", "Work", uuid4(), {"password": "hunter2"})
+    parked = [uuid4() for _ in range(5)]
+    for command_id in parked:
+        await bus.send("shop", "Fail", command_id, {"n": 1})
+    batch = await bus.create_batch("shop", [BatchCommand("Work", uuid4(), {}) for _ in range(3)])
+    return {"command_id": parked, "batch_id": batch}
+
+
+# The workers in the other thread draw random waits of their own.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
+@pytest.mark.timeout(1_800)
+def test_every_answer_is_one_that_the_openapi_document_describes(dsn: str) -> None:
+    with served(dsn, prepare, workers=True) as service:
+        fuzzer = Fuzzer(service)
+        while sum(fuzzer.answers.values()) < REQUESTS:
+            fuzzer.ask_all()
+
+    answers = fuzzer.answers
+    print(f"{sum(answers.values())} answers: {dict(sorted(answers.items()))}")
+    assert answers[200] + answers[202] > REQUESTS / 10
+    assert max(answers) < 500
+
+
+class Fuzzer:
+    """Asks every operation, with what it takes and with what it should refuse."""
+
+    def __init__(self, service: Served) -> None:
+        self.answers: Counter[int] = Counter()
+        self._service = service
+        self._session = requests.Session()
+        document = requests.get(f"{service.url}/openapi.json", timeout=10).json()
+        schema = schemathesis.openapi.from_dict(document)
+        self._operations = [found.ok() for found in schema.get_all_operations()]
+        self._share = max(2, REQUESTS // (2 * len(self._operations)) + 1)
+        self._round = 0
+        self._known = {
+            "domain": st.just("shop"),
+            "command_id": st.sampled_from([str(each) for each in service.prepared["command_id"]]),
+            "batch_id": st.just(str(service.prepared["batch_id"])),
+        }
+
+    def ask_all(self) -> None:
+        self._round += 1
+        for operation in self._operations:
+            self._ask(operation, GenerationMode.POSITIVE)
+            # An operation without parameters has nothing that could be wrong.
+            with suppress(Unsatisfiable):
+                self._ask(operation, GenerationMode.NEGATIVE)
+
+    def _ask(self, operation: Any, mode: GenerationMode) -> None:
+        @seed(SEED + self._round)
+        @settings(
+            max_examples=self._share,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(data=st.data())
+        def ask(data: st.DataObject) -> None:
+            case = data.draw(operation.as_strategy(generation_mode=mode))
+            for name, values in self._known.items():
+                if name in (case.path_parameters or {}) and data.draw(st.booleans()):
+                    case.path_parameters[name] = data.draw(values)
+            response = case.call(
+                base_url=self._service.url, session=self._session, headers=self._service.headers
+            )
+            self.answers[response.status_code] += 1
+            case.validate_response(response, checks=CHECKS)
+
+        ask()
