@@ -70,7 +70,7 @@ async def drain(server: EmbeddedPostgres, count: int, kind: str) -> float:
         began = time.perf_counter()
         await system.drain(count, 250)
         rate = count / (time.perf_counter() - began)
-    await drop(server.dsn, address)
+    await drop(server, address)
     return rate
 
 
@@ -81,10 +81,11 @@ async def settle(server: EmbeddedPostgres) -> None:
         await conn.execute("checkpoint")
 
 
-async def drop(dsn: str, address: str) -> None:
-    """Remove a database that has been measured."""
+async def drop(server: EmbeddedPostgres, address: str) -> None:
+    """Remove a database that has been measured; as superuser, who may end an autovacuum in it."""
     name = str(conninfo_to_dict(address)["dbname"])
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as admin:
+    admin_address = server.superuser_dsn_for("postgres")
+    async with await psycopg.AsyncConnection.connect(admin_address, autocommit=True) as admin:
         await admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 

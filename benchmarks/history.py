@@ -13,10 +13,7 @@ insert into commandbus.command_bus_command
 """
 
 FINISHED = (
-    "select pgmq.create('bench__commands') where not exists"
-    " (select from pgmq.meta where queue_name = 'bench__commands')",
-    "select pgmq.create('bench__replies') where not exists"
-    " (select from pgmq.meta where queue_name = 'bench__replies')",
+    "select commandbus.ensure_domain('bench')",
     _COMMANDS
     + """
 select 'bench', 'bench.commands', n, gen_random_uuid(), 'Work', 'COMPLETED', 1, 3,
@@ -34,7 +31,7 @@ select c.domain, c.command_id, e.event_type, c.created_at
 )
 
 BACKING_OFF = (
-    *FINISHED[:2],
+    FINISHED[0],
     """
 insert into pgmq.q_bench__commands (read_ct, vt, last_read_at, message)
 select 1, now() + interval '1 hour', now(), jsonb_build_object(

@@ -154,7 +154,7 @@ class Server:
         for pid in children.read_text().split():
             try:
                 total += stat_times(int(pid))[0]
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue  # it has just ended: the next reading has it with the postmaster
         return total
 

@@ -54,6 +54,26 @@ from commandbus.errors import (
     TicketNotFoundError,
     TransientCommandError,
 )
+from commandbus.governance.batch_types import BatchType, BatchTypes
+from commandbus.governance.service import Governance
+from commandbus.governed import (
+    BatchTicket,
+    Caller,
+    ChildPage,
+    ChildRetry,
+    ChildStatus,
+    ChildTicket,
+    Exemption,
+    ItemError,
+    LimitsStatus,
+    LimitState,
+    LimitType,
+    Scope,
+    Submission,
+    TicketPage,
+    TicketStatus,
+    UserLimits,
+)
 from commandbus.handler import HandlerContext
 from commandbus.loads import LoadMetadata, LoadProgress, LoadResult, LoadStart, LoadStatus
 from commandbus.marks import Secret
@@ -99,6 +119,9 @@ __all__ = [
     "BatchProgress",
     "BatchSizeExceededError",
     "BatchStatus",
+    "BatchTicket",
+    "BatchType",
+    "BatchTypes",
     # The bus
     "BlockingBus",
     # Bulk operations
@@ -111,6 +134,11 @@ __all__ = [
     "BulkPreview",
     "BulkStatus",
     "BulkVerb",
+    "Caller",
+    "ChildPage",
+    "ChildRetry",
+    "ChildStatus",
+    "ChildTicket",
     # Handlers
     "Command",
     "CommandBus",
@@ -129,8 +157,10 @@ __all__ = [
     "DispatchStatus",
     "DuplicateCommandError",
     "EmbeddedServerError",
+    "Exemption",
     "FailureGroup",
     "Finding",
+    "Governance",
     "HandlerAlreadyRegisteredError",
     "HandlerContext",
     "HandlerError",
@@ -142,7 +172,11 @@ __all__ = [
     "InvalidOperationError",
     "InvalidPayloadError",
     "InvalidSettingError",
+    "ItemError",
     "LeaseLostError",
+    "LimitState",
+    "LimitType",
+    "LimitsStatus",
     "LoadMetadata",
     "LoadProgress",
     "LoadResult",
@@ -168,13 +202,18 @@ __all__ = [
     "SchemaTooNewError",
     "SchemaTooOldError",
     "SchemaVersionError",
+    "Scope",
     "Secret",
     "Settings",
     "Severity",
     "SourceError",
+    "Submission",
     "TicketNotFoundError",
+    "TicketPage",
+    "TicketStatus",
     "TransientCommandError",
     "TroubleshootingItem",
+    "UserLimits",
     "__version__",
     "progress_of",
 ]

@@ -15,6 +15,8 @@ from commandbus.batches.coordination import Coordination
 from commandbus.batches.dispatch_verbs import DispatchVerbs
 from commandbus.batches.verbs import BatchVerbs
 from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.governance.batch_types import BatchTypes
+from commandbus.governance.verbs import GovernanceVerbs
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
 from commandbus.maintenance import maintenance_of
 from commandbus.models import (
@@ -54,7 +56,14 @@ AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
 class CommandBus(
-    BatchVerbs, DispatchVerbs, OperatorVerbs, BulkVerbs, UpkeepVerbs, ServiceVerbs, ReplyVerbs
+    BatchVerbs,
+    DispatchVerbs,
+    OperatorVerbs,
+    BulkVerbs,
+    UpkeepVerbs,
+    GovernanceVerbs,
+    ServiceVerbs,
+    ReplyVerbs,
 ):
     """Sends commands, runs workers, and gives operators their verbs.
 
@@ -97,6 +106,7 @@ class CommandBus(
         self._completions = Completions(store, self._replies.listener)
         self._batches = Batches(store, self._preparer, self._settings, self._completions)
         self._coordination = Coordination(store, self._batches, self._settings)
+        self._batch_types = BatchTypes()
 
     @classmethod
     @asynccontextmanager
@@ -330,6 +340,7 @@ class CommandBus(
     async def close(self) -> None:
         """Stop the workers and let go of what the bus opened itself."""
         await self.stop()
+        await self._close_governance()
         await self._completions.close()
         await self._replies.close()
 

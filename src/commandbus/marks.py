@@ -62,37 +62,59 @@ def check_payload_type(payload_type: Any, where: str) -> None:
 
 def check_fits(payload_type: type, data: Mapping[str, Any]) -> None:
     """Raise InvalidPayloadError, without a value of the payload, if data does not fit its type."""
+    found = [short for _, short, _ in _problems(payload_type, data)]
+    if found:
+        raise InvalidPayloadError(f"data is not a {payload_type.__name__}: {'; '.join(found[:5])}")
+
+
+def misfits(payload_type: type, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where data does not fit its type, and what is wrong there; never with a value of it."""
+    return [(place, text) for place, _, text in _problems(payload_type, data)]
+
+
+def _problems(payload_type: type, data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Place, short text, long text of each."""
     validate: Callable[[Any], Any] | None = getattr(payload_type, "model_validate", None)
-    problems = list(_misfits(payload_type, data)) if validate is None else _refused(validate, data)
-    if problems:
-        raise InvalidPayloadError(
-            f"data is not a {payload_type.__name__}: {'; '.join(problems[:5])}"
-        )
-
-
-def _refused(validate: Callable[[Any], Any], data: Mapping[str, Any]) -> list[str]:
+    if validate is None:
+        return [(place, text, text) for place, text in _misfits(payload_type, data)]
     try:
         validate(dict(data))
     except ValueError as error:
         # Its text has the values; what it lists has places and reasons.
         listed: Any = getattr(error, "errors", None)
         if not callable(listed):
-            return [type(error).__name__]
-        return [
-            redact_text(
-                f"{'.'.join(map(text_of, e.get('loc', ())))}: {e.get('type', 'wrong')}", 200
-            )
-            for e in listed()
-        ]
+            return [("", type(error).__name__, type(error).__name__)]
+        return [_refusal(e, data) for e in listed()]
     return []
 
 
-def _misfits(payload_type: type, data: Mapping[str, Any]) -> Iterator[str]:
+def _refusal(error: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, str, str]:
+    place = redact_text(".".join(map(text_of, error.get("loc", ()))), 200)
+    kind = text_of(error.get("type", "wrong"))
+    # A validator of the application's own may well quote what it was given.
+    values = sorted({text for text in _texts_in(data) if len(text) >= 3}, key=len, reverse=True)
+    text = redact_text(text_of(error.get("msg", kind)), 200, secrets=values)
+    return place, redact_text(f"{place}: {kind}", 200), text
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts_in(item)
+    elif value is not None and not isinstance(value, bool):
+        yield text_of(value)
+
+
+def _misfits(payload_type: type, data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     hints = get_type_hints(payload_type, include_extras=True)
     for name in sorted(_required(payload_type) - set(data)):
-        yield f"{name} is missing"
+        yield name, f"{name} is missing"
     for name in sorted(set(data) - set(hints)):
-        yield f"{redact_text(name, 60)} is not one of its fields"
+        place = redact_text(name, 60)
+        yield place, f"{place} is not one of its fields"
     for name, hint in hints.items():
         plain = _bare(hint)
         if name in data and plain in _PLAIN:
@@ -102,7 +124,7 @@ def _misfits(payload_type: type, data: Mapping[str, Any]) -> Iterator[str]:
                 plain is bool or not isinstance(data[name], bool)
             )
             if not is_right:
-                yield f"{name} must be {_PLAIN[plain]}"
+                yield name, f"{name} must be {_PLAIN[plain]}"
 
 
 def _required(payload_type: type) -> set[str]:

@@ -35,11 +35,16 @@ def encode_payload(data: Any, *, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
 
 def encode_json(value: Any, *, what: str, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Encode any JSON value, or raise InvalidPayloadError with the path to what is wrong."""
-    _check(value, what, 1)
+    is_plain = _is_plain(value, 1)
+    if not is_plain:
+        _check(value, what, 1)
     try:
         encoded = orjson.dumps(value)
     except (TypeError, orjson.JSONEncodeError) as error:  # what _check cannot foresee
+        _check(value, what, 1)
         raise InvalidPayloadError(f"{what} cannot be encoded as JSON: {error}") from error
+    if is_plain and b"\\u0000" in encoded:
+        _check(value, what, 1)  # a NUL, or text that looks like one
     if len(encoded) > max_bytes:
         raise InvalidPayloadError(
             f"{what} has {len(encoded):,} bytes of JSON; at most {max_bytes:,} are allowed. "
@@ -69,6 +74,31 @@ def _decode_slowly(text: str) -> Any:
         raise InvalidPayloadError("data is nested too deeply to be decoded") from None
     except ValueError as error:
         raise InvalidPayloadError(f"data cannot be decoded: {type(error).__name__}") from None
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether a value is fine as far as types go, at a fifth of the cost of looking with paths."""
+    kind = type(value)
+    if kind is int:
+        return bool(-MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER)
+    if kind is float:
+        return math.isfinite(value)
+    if kind is dict:
+        items = value.values()
+        for key in value:
+            if type(key) is not str:
+                return False
+    elif kind is list:
+        items = value
+    else:
+        return kind is str or kind is bool or value is None
+    if depth > MAX_PAYLOAD_DEPTH:
+        return False
+    for item in items:  # noqa: SIM110  (a generator costs twice as much)
+        # Text is what payloads hold most; orjson itself refuses what is not valid text.
+        if type(item) is not str and not _is_plain(item, depth + 1):
+            return False
+    return True
 
 
 def _check(value: Any, path: str, depth: int) -> None:

@@ -13,6 +13,9 @@ from commandbus.naming import INBOX, NO_REPLY, check_reply_to
 
 _SCHEMA = re.compile(r"(?!pgmq\Z|pg_)[a-z_][a-z0-9_]{0,62}\Z")
 
+#: A week: the database forgets a user's last submission after eight days.
+MAX_COOLDOWN_SECONDS = 604_800
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -56,6 +59,18 @@ class Settings:
     shutdown_grace_seconds: float = 30.0
     #: A handler that runs longer loses its lease: a hung one is not held for ever.
     lease_deadline_seconds: float = 3_600.0
+    #: Governed batches that may be pending at once, of all users together (003 §6).
+    max_global_pending_batches: int = 100
+    #: API requests in one minute, of all users together; rejected ones count too.
+    max_global_api_requests: int = 1_000
+    #: Governed batches of one user that may be pending at once.
+    max_user_pending_batches: int = 3
+    #: Seconds between two submissions of one user; 0: none.
+    user_cooldown_seconds: int = 120
+    #: Commands in the pending batches of one user.
+    max_user_pending_children: int = 30
+    #: Whether who submitted a batch may approve or reject it.
+    self_approval: bool = False
     #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
     #: that contains one of the names is meant too.
     redact_keys: str = ""
@@ -83,6 +98,11 @@ class Settings:
         _check_range(self, "max_prefetch", 0, 10_000)
         _check_range(self, "shutdown_grace_seconds", 0, 86_400)
         _check_range(self, "lease_deadline_seconds", 1, 31_536_000)
+        _check_range(self, "max_global_pending_batches", 0, 1_000_000)
+        _check_range(self, "max_global_api_requests", 0, 100_000_000)
+        _check_range(self, "max_user_pending_batches", 0, 1_000_000)
+        _check_range(self, "user_cooldown_seconds", 0, MAX_COOLDOWN_SECONDS)
+        _check_range(self, "max_user_pending_children", 0, 100_000_000)
         _check_range(self, "pool_size", 1, 1_000)
         _check_range(self, "connect_timeout_seconds", 0.1, 600)
         _check_range(self, "statement_timeout_seconds", 0.1, 3_600)
@@ -96,7 +116,7 @@ class Settings:
             raise InvalidSettingError(
                 f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, not pgmq or pg_*"
             )
-        for name in ("mark_in_progress", "maintenance"):
+        for name in ("mark_in_progress", "maintenance", "self_approval"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; use True or False")
         if not _is_reply_setting(self.replies):

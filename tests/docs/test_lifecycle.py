@@ -109,7 +109,7 @@ MUTATIONS = {
         " where c.status = 'PENDING';\n$$;\n"
         "create or replace function commandbus.fail_commands",
     ),
-    "a new kind of row": ("commands", "i.type, 'PENDING', i.max", "i.type, 'COMPLETED', i.max"),
+    "a new kind of row": ("sending", "i.type, 'PENDING', i.max", "i.type, 'COMPLETED', i.max"),
     "a held row in another state": (
         "dispatch",
         "i.type, 'PENDING', i.max",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from commandbus import (
     InvalidPayloadError,
     Settings,
 )
+from commandbus.store import postgres_sending
 from tests.waiting import until_status, working
 
 DOMAIN = "payments"
@@ -319,6 +321,62 @@ async def test_a_duplicate_keeps_the_payload_of_the_first_send(bus: CommandBus) 
 # -- many at once
 
 
+@pytest.fixture(params=[2, 500], ids=["packed", "in a document"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large chunks are packed; here small ones are too, or none is."""
+    monkeypatch.setattr(postgres_sending, "PACKED_FROM", request.param)
+
+
+pytest_way = pytest.mark.usefixtures("way")
+
+
+#: What a send writes, without what differs from one send to the next.
+WRITTEN = (
+    "select to_jsonb(c) - '{msg_id,batch_id,created_at,updated_at,queued_at}'::text[]"
+    " || jsonb_build_object('batched', c.batch_id is not null, 'at', c.created_at = c.queued_at)"
+    " from commandbus.command_bus_command c"
+    " where c.domain = %(domain)s and c.command_id = any(%(ids)s) order by c.msg_id",
+    "select q.message - 'created_at' || jsonb_build_object('fits', c.msg_id = q.msg_id,"
+    " 'at', (q.message ->> 'created_at')::timestamptz = c.created_at)"
+    " from (table pgmq.q_packed__commands union all table pgmq.q_plain__commands) q"
+    " join commandbus.command_bus_command c on c.domain = q.message ->> 'domain'"
+    " and c.command_id::text = q.message ->> 'command_id'"
+    " where c.domain = %(domain)s and c.command_id = any(%(ids)s) order by q.msg_id",
+    "select to_jsonb(a) - '{audit_id,ts,batch_id}'::text[] from commandbus.command_bus_audit a"
+    " where a.domain = %(domain)s and a.command_id = any(%(ids)s) order by a.audit_id",
+)
+
+
+async def test_both_ways_of_sending_write_the_same(
+    dsn: str, conn: AsyncConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hard: dict[str, Any] = {"text": 'é\n"x",\\', "n": [1.5, None, {}]}
+    group = [
+        BatchCommand("Debit", uuid4(), hard, None, uuid4()),
+        BatchCommand("Pay:2.0", uuid4(), {}, "", uuid4()),
+        BatchCommand("Pay-3", uuid4(), {"deep": {"a": [True]}}, "shared.replies", uuid4()),
+    ]
+    ids = [command.command_id for command in group]
+    ways = {"packed": 2, "plain": 500}
+    async with CommandBus.connect(dsn) as bus:
+        for domain, packed_from in ways.items():
+            monkeypatch.setattr(postgres_sending, "PACKED_FROM", packed_from)
+            batch_id = await bus.create_batch(domain, [BatchCommand("First", uuid4(), {})])
+            await bus.send_many(domain, group, batch_id=batch_id, max_attempts=7)
+            found = await bus.get_batch(domain, batch_id)
+            assert found is not None
+            assert found.total_count == 4
+    for text in WRITTEN:
+        written = []
+        for domain in ways:
+            cursor = await conn.execute(text, {"domain": domain, "ids": ids})
+            rows = [json.dumps(row[0], sort_keys=True) for row in await cursor.fetchall()]
+            written.append([row.replace(domain, "<domain>") for row in rows])
+        assert len(written[0]) == len(group)
+        assert written[0] == written[1]
+
+
+@pytest_way
 @pytest.mark.parametrize("chunk", [3, 1_000])
 async def test_many_are_all_sent_or_none(dsn: str, conn: AsyncConnection, chunk: int) -> None:
     async with CommandBus.connect(dsn, settings=Settings(send_chunk_size=chunk)) as bus:
@@ -332,6 +390,7 @@ async def test_many_are_all_sent_or_none(dsn: str, conn: AsyncConnection, chunk:
         assert (await row_count(conn), await message_count(conn)) == (10, 10)
 
 
+@pytest_way
 async def test_a_bad_command_in_a_later_chunk_leaves_nothing_of_earlier_ones(
     dsn: str,
 ) -> None:
@@ -346,6 +405,7 @@ async def test_a_bad_command_in_a_later_chunk_leaves_nothing_of_earlier_ones(
         assert len(await bus.send_many(DOMAIN, commands(9))) == 9, "the connection is good"
 
 
+@pytest_way
 @pytest.mark.parametrize("chunk", [3, 1_000])
 async def test_many_are_refused_when_one_id_stands_in_them_twice(
     dsn: str, conn: AsyncConnection, chunk: int
@@ -359,6 +419,7 @@ async def test_many_are_refused_when_one_id_stands_in_them_twice(
         assert (await row_count(conn), await message_count(conn)) == (1, 1)
 
 
+@pytest_way
 async def test_many_are_handled_in_the_order_of_sending(dsn: str) -> None:
     async with CommandBus.connect(dsn, settings=Settings(send_chunk_size=4)) as bus:
         seen: list[int] = []
@@ -373,6 +434,7 @@ async def test_many_are_handled_in_the_order_of_sending(dsn: str) -> None:
         assert seen == list(range(15))
 
 
+@pytest_way
 async def test_a_send_into_an_unknown_batch_is_refused_and_sends_nothing(
     bus: CommandBus, conn: AsyncConnection
 ) -> None:

@@ -1,5 +1,25 @@
 -- Made by `make schema`. Do not edit: a test compares it with a fresh install.
 
+table commandbus.command_bus_api_token
+    token_id text not null
+    user_id text not null
+    scopes text[] not null
+    domains text[]
+    label text
+    secret_hash bytea not null
+    created_by text
+    created_at timestamp with time zone not null default now()
+    expires_at timestamp with time zone
+    revoked_at timestamp with time zone
+    last_used_at timestamp with time zone
+    with fillfactor=50
+    constraint command_bus_api_token_pkey PRIMARY KEY (token_id)
+    constraint valid_token_domains CHECK ((cardinality(domains) > 0))
+    constraint valid_token_id CHECK ((token_id ~ '^[0-9a-f]{32}$'::text))
+    constraint valid_token_scopes CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['read'::text, 'read-payload'::text, 'send'::text, 'operate'::text, 'approve'::text, 'admin'::text])))
+    CREATE INDEX ix_api_token_created ON commandbus.command_bus_api_token USING btree (created_at, token_id)
+    CREATE UNIQUE INDEX command_bus_api_token_pkey ON commandbus.command_bus_api_token USING btree (token_id)
+
 table commandbus.command_bus_audit
     audit_id bigint not null default nextval('commandbus.command_bus_audit_audit_id_seq'::regclass)
     domain text not null
@@ -39,17 +59,32 @@ table commandbus.command_bus_batch
     close_count integer not null default 0
     notifies boolean not null default false
     pruning_since timestamp with time zone
+    updated_at timestamp with time zone not null default now()
+    requires_approval boolean not null default false
+    decided_by text
+    decided_at timestamp with time zone
+    decision text
+    decision_reason text
+    is_pending boolean not null default ((batch_type IS NOT NULL) AND (total_count > (((completed_count + failed_count) + canceled_count) + in_troubleshooting_count)))
     with fillfactor=50
     constraint command_bus_batch_pkey PRIMARY KEY (batch_id)
+    constraint governed_has_owner CHECK (((batch_type IS NULL) OR (created_by IS NOT NULL)))
     constraint uq_batch_domain_batch_id UNIQUE (domain, batch_id)
     constraint valid_counts CHECK ((LEAST(total_count, completed_count, failed_count, canceled_count, in_troubleshooting_count) >= 0))
+    constraint valid_decision CHECK ((decision = ANY (ARRAY['approve'::text, 'reject'::text])))
     constraint valid_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'IN_PROGRESS'::character varying, 'COMPLETED'::character varying, 'COMPLETED_WITH_FAILURES'::character varying])::text[])))
+    constraint whole_decision CHECK (((decision IS NULL) = (decided_at IS NULL)))
     CREATE INDEX idx_batch_created_at ON commandbus.command_bus_batch USING btree (created_at DESC)
     CREATE INDEX idx_batch_domain ON commandbus.command_bus_batch USING btree (domain)
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
+    CREATE INDEX ix_batch_governed ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_owner ON commandbus.command_bus_batch USING btree (created_by, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
+    CREATE UNIQUE INDEX uq_batch_request ON commandbus.command_bus_batch USING btree (created_by, batch_type, request_id) WHERE (request_id IS NOT NULL)
 
 table commandbus.command_bus_bulk_item
     operation_id uuid not null
@@ -306,11 +341,48 @@ table commandbus.command_bus_worker
     constraint command_bus_worker_pkey PRIMARY KEY (worker_id)
     CREATE UNIQUE INDEX command_bus_worker_pkey ON commandbus.command_bus_worker USING btree (worker_id)
 
+table commandbus.rate_limit_counter
+    scope text not null
+    subject_id text not null
+    limit_type text not null
+    window_start timestamp with time zone not null
+    current_value integer not null
+    with autovacuum_vacuum_scale_factor=0
+    with autovacuum_vacuum_threshold=50
+    with fillfactor=50
+    constraint pk_rate_limit_counter PRIMARY KEY (scope, subject_id, limit_type, window_start)
+    constraint valid_limit_scope CHECK ((scope = ANY (ARRAY['global'::text, 'user'::text])))
+    CREATE UNIQUE INDEX pk_rate_limit_counter ON commandbus.rate_limit_counter USING btree (scope, subject_id, limit_type, window_start)
+
+table commandbus.rate_limit_exemption
+    user_id text not null
+    exempted_by text not null
+    reason text not null
+    expires_at timestamp with time zone
+    created_at timestamp with time zone not null default now()
+    constraint rate_limit_exemption_pkey PRIMARY KEY (user_id)
+    CREATE UNIQUE INDEX rate_limit_exemption_pkey ON commandbus.rate_limit_exemption USING btree (user_id)
+
+table commandbus.rate_limit_override
+    user_id text not null
+    max_pending_batches integer
+    max_pending_children integer
+    cooldown_seconds integer
+    updated_by text not null
+    updated_at timestamp with time zone not null default now()
+    constraint rate_limit_override_pkey PRIMARY KEY (user_id)
+    constraint valid_override CHECK ((LEAST(max_pending_batches, max_pending_children, cooldown_seconds) >= 0))
+    CREATE UNIQUE INDEX rate_limit_override_pkey ON commandbus.rate_limit_override USING btree (user_id)
+
 relation S command_bus_audit_audit_id_seq
+relation v approval_tickets
+relation v batch_approval_tickets
 relation v v_batch_success_rate
 relation v v_pending_retry
 relation v v_queue_lag
 
+function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_receipts bigint[]) returns SETOF bigint
+    plpgsql, volatile, body c576bf6c40fb571e8d1fee845f8bf44e
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
@@ -319,8 +391,14 @@ function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) 
     sql, volatile, body 42c0bc23cc11fb07c9eb94565db30ddf
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
+function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
+    sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
+    plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
     plpgsql, volatile, body 06b85620ca64f75aecf3f27f44cec298
+function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
+    plpgsql, volatile, body 397f9e95add92698fb9e5620115f00b2
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body 9c601cca3b95bf9460b91e83d1ceab96
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -351,6 +429,8 @@ function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timesta
     plpgsql, stable, body d68dbc12929bee27642f27da2e0ed344
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
+function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
+    plpgsql, volatile, body 0b186e7de1168bb6a4e77257dfb0bfbe
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone) returns void
@@ -367,10 +447,20 @@ function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoc
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
     plpgsql, stable, body 34416c88d209596471e1bd38027f52ec
+function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
+    plpgsql, volatile, body d36e1d4190cb81594d1a8af2fae5186f
+function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
+    plpgsql, volatile, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
     plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
 function commandbus.create_held_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 941354bb04a246f3aa60b44700f0a0e9
+function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb) returns TABLE(created_at timestamp with time zone, limits jsonb)
+    plpgsql, volatile, body 00e7fa676be230d2ed59d4c27b80be1b
+function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false) returns void
+    plpgsql, volatile, body 61a99ddfee966cad09ec7fe3b90bc978
+function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_type text) returns text
+    sql, stable, body 9572f6bf7f3c274b394dbc013b9c9f97
 function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
     sql, volatile, body 15a2948c499ca7e80c5bed8af396e8eb
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
@@ -383,10 +473,14 @@ function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp w
     sql, stable, body 4add709fdf41f31c9c91c97503a6a78d
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, body ee9c8f152f6703c9fc09e44de5f7f3a4
+function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint)
+    plpgsql, stable, body 184bafcbf00e83dd4051de2e3d1543de
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body a54d51f32650adf3bbd18ae13fa6b5db
+function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
+    plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
@@ -407,6 +501,8 @@ function commandbus.find_bulk(p_operation_id uuid) returns text
     plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, body 0e9748ea415195beba064158fc0d4c61
+function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
+    sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
@@ -422,11 +518,17 @@ function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
     sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
-    plpgsql, volatile, body d964df021a4668f4a96dd938897f42ce
+    plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
+    plpgsql, volatile, body a92cdb72c7b38ca49a8b5eff2bf37121
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 8f8e62c8e520eba2ed414671b3de4b58
+function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
+    plpgsql, stable, set enable_seqscan=off, body 28826d6fa81c35849027d7b85fa7494d
+function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
+    sql, stable, body 84d30e6502aabe24cf0b4823c353a275
 function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 224edee2997f6a72d9615d98a4d89f70
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text) returns SETOF commandbus.command_bus_failure_group
@@ -439,6 +541,8 @@ function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus
     plpgsql, volatile, body 7e22c5cd8b61ce54684005c33a2b8ff4
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
+function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
+    plpgsql, volatile, body 5612030ae5f1fb9d7f5cb1042c85c4ec
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
@@ -450,7 +554,7 @@ function commandbus.message_command_id(p_message jsonb) returns uuid
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e9bd4ae05c23c29862b6d7bf5f0d77ad
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 84cee5ed7611777b49b8fc3f9ae11215
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval) returns uuid
     sql, stable, body f5ed1a203d089c3e3f0206af7366afe0
 function commandbus.nobody() returns uuid
@@ -458,15 +562,21 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body a163e6ff2fd3d9eae49d304457cdc563
+    plpgsql, volatile, body 090a3d63ef94c1a76b5b9c82f9891c41
+function commandbus.offer_one(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text, p_sequence_start integer, p_global boolean) returns uuid[]
+    plpgsql, volatile, body 14ce208bc42601bd8e64c86a375d8ebd
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body f9d91441d0607fc548b0d30b2db4b627
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
+function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
+    plpgsql, stable, body 9778fbc7aa636e2b1a0f369428edebe6
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 12fe3a942e8c9ef18d2cf441221b42b7
+function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
+    sql, stable, body b69d797a953b973b8f6721568bab4181
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 1b1a649014f3bd98f42a151a6a5e1106
 function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
@@ -507,6 +617,8 @@ function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
 function commandbus.refuse_audit_change() returns trigger
     plpgsql, volatile, body e9fce2d6e789ee110c2acc993d70c3ac
+function commandbus.refuse_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean) returns void
+    plpgsql, volatile, body ff14bb686ad480629496481f5532e68e
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
@@ -518,7 +630,7 @@ function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 63cc7fc05fa9c67b88d74613313a1c50
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 026c4303e8f911acdecb6352ffb2d065
+    plpgsql, volatile, body be94050e6aa4105712c6bb9245eb39bd
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, body cfcb91944c19214055b32dfde1070853
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -547,6 +659,10 @@ function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEF
     plpgsql, volatile, body c070f9208027541d71fcae9423834178
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
+function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
+    plpgsql, volatile, body 4a5de5e4208d90a4240382f396e49fb4
+function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
+    plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, body dfd9855dd864282c7d917b1119177307
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
@@ -557,12 +673,20 @@ function commandbus.search_few(p_domain text, p_command_type text, p_status text
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 471b86d874e532cddf42889f5318c8f5
 function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body c4d4733ed9929063c2828ebab6788503
+function commandbus.seconds_left_in_minute(p_at timestamp with time zone) returns integer
+    sql, stable, body a765916b4f3113970ab6873975b8c908
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
+function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
+    plpgsql, volatile, body 4427db0e3bd1035dfe5ce1c5100f2db5
+function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
+    plpgsql, volatile, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 04499e1056693c3ee2628a451680a4c3
+function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
+    plpgsql, volatile, body 659b3fc639297acc8a9182578c59a7d7
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SETOF uuid
@@ -577,6 +701,10 @@ function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
+    sql, immutable, body 9f057857d3811a6f854b21b39d9a753e
+function commandbus.touch_api_token(p_token_id text) returns void
+    plpgsql, volatile, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], OUT o_done uuid[], OUT o_errors jsonb) returns record
     plpgsql, volatile, body 1619dc190332b6f8b659c28311994942
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
@@ -593,5 +721,7 @@ function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boo
     plpgsql, volatile, body 950d52ad6c44a16a85f91a3c5bae237a
 
 migration 1 = initial
+migration 2 = governance
+migration 3 = api_tokens
 setting command_id_scope = domain
 setting payload_archive = off

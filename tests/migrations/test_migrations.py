@@ -101,7 +101,7 @@ async def test_an_older_schema_is_refused_with_the_advice_to_migrate(
 async def test_a_schema_that_lacks_one_of_ours_is_refused_also_when_it_has_newer_ones(
     conn: AsyncConnection,
 ) -> None:
-    await conn.execute("update commandbus.command_bus_migration set version = 9000")
+    await conn.execute("update commandbus.command_bus_migration set version = 9000 + version")
     with pytest.raises(SchemaTooOldError, match="run `commandbus db migrate`"):
         await check_schema(conn, Settings())
 
@@ -229,6 +229,27 @@ async def test_a_failed_upgrade_leaves_the_installed_version_as_it_was(
     with pytest.raises(psycopg.errors.UndefinedFunction):
         await migrate(conn, Settings())
     assert await describe(conn) == before
+
+
+async def test_a_database_of_the_first_version_is_upgraded_with_its_batches(
+    empty: AsyncConnection, monkeypatch: pytest.MonkeyPatch, installed: str
+) -> None:
+    found = migrations.migrations()
+    monkeypatch.setattr(migrations, "migrations", lambda: found[:1])
+    monkeypatch.setattr(migrations, "function_text", lambda: "select 1;")
+    await migrate(empty, Settings())
+    monkeypatch.undo()
+    await empty.execute(
+        "insert into commandbus.command_bus_batch (batch_id, domain, total_count)"
+        " values (gen_random_uuid(), 'payments', 5)"
+    )
+    applied = await migrate(empty, Settings())
+    assert applied == [f"{m.version:04}_{m.name}" for m in found[1:]]
+    assert await describe(empty) == installed
+    assert await fetch(
+        empty, "select is_pending, requires_approval, decision from commandbus.command_bus_batch"
+    ) == [(False, False, None)]
+    assert await fetch(empty, "select * from commandbus.batch_approval_tickets") == []
 
 
 async def test_another_schema_name_gives_the_same_schema_and_no_trace_of_the_default(

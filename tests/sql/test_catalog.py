@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
 from commandbus.store.migrations import FUNCTION_FILES, function_text
 from tests.sql.helpers import FAILURE, Session
+from tests.sql.tickets import submitted
 
 
 def functions_in_files() -> list[str]:
@@ -82,6 +83,19 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     )
     for verb in ("stop_bulk", "resume_bulk", "run_bulk_chunk"):
         await db.rows(f"select commandbus.{verb}(%s)", bulk)
+    for decision in ("approve", "reject"):
+        ticket = await submitted(db, requires_approval=True)
+        await db.rows(
+            "select commandbus.decide_ticket(%s, %s, %s, 'petra', 'x')",
+            db.domain, ticket, decision,
+        )  # fmt: skip
+    ticket = await submitted(db)
+    for held in await db.receive():
+        await db.settle("fail", held.item(**FAILURE))
+    await db.rows("select commandbus.retry_ticket(%s, %s, 3, 'ada')", db.domain, ticket)
+    await db.rows("select commandbus.set_exemption('ada', 'root', 'x')")
+    await db.rows("select commandbus.clear_exemption('ada', 'root')")
+    await db.rows("select commandbus.set_user_limits('ada', 'root', 5)")
     await db.put("IN_TROUBLESHOOTING_QUEUE")
     await db.rows("delete from commandbus.command_bus_troubleshooting")
     await db.rows("select commandbus.repair_troubleshooting(%s)", db.domain)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.sql.helpers import FAILURE, Held, Session
+from tests.sql.tickets import begun, submitted
 
 ROWS = 20_000
 
 
-async def read(db: Session) -> tuple[int, int]:
-    """How many rows of the command table were read so far: by scans, and by an index."""
+async def read(db: Session, table: str = "command") -> tuple[int, int]:
+    """How many rows of a table were read so far: by scans, and by an index."""
     await db.value("select pg_stat_force_next_flush()")
     (row,) = await db.rows(
-        "select seq_tup_read, idx_tup_fetch from pg_stat_user_tables"
-        " where relid = 'commandbus.command_bus_command'::regclass"
+        "select seq_tup_read, idx_tup_fetch from pg_stat_user_tables where relid = %s::regclass",
+        f"commandbus.command_bus_{table}",
     )
     return row["seq_tup_read"], row["idx_tup_fetch"]
 
@@ -49,3 +50,20 @@ async def test_the_hot_functions_read_only_what_they_are_asked_for_of_many_comma
     # The measure itself: a scan would have been seen.
     await db.rows("select 1 from commandbus.command_bus_command where status = 'FAILED'")
     assert (await read(db))[0] > scanned
+
+
+async def test_a_submission_reads_what_is_pending_and_not_what_has_ended(db: Session) -> None:
+    await submitted(db)  # the plans are made while the table is as good as empty
+    assert (await begun(db))["verdict"] == "go"
+    await db.rows(
+        "insert into commandbus.command_bus_batch (batch_id, domain, batch_type, created_by,"
+        " total_count, completed_count, completed_at, request_id, request_digest)"
+        " select gen_random_uuid(), 'payments', 'ORDERS', 'ada', 1, 1, now(), gen_random_uuid(), ''"
+        f" from generate_series(1, {ROWS})"
+    )
+    scanned, fetched = await read(db, "batch")
+    await submitted(db)
+    assert (await begun(db))["verdict"] == "go"
+    now_scanned, now_fetched = await read(db, "batch")
+    assert now_scanned == scanned
+    assert now_fetched - fetched < 100

@@ -25,6 +25,11 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_prefetch": (0, 10_000),
     "shutdown_grace_seconds": (0, 86_400),
     "lease_deadline_seconds": (1, 31_536_000),
+    "max_global_pending_batches": (0, 1_000_000),
+    "max_global_api_requests": (0, 100_000_000),
+    "max_user_pending_batches": (0, 1_000_000),
+    "user_cooldown_seconds": (0, 604_800),
+    "max_user_pending_children": (0, 100_000_000),
     "pool_size": (1, 1_000),
     "connect_timeout_seconds": (0.1, 600),
     "statement_timeout_seconds": (0.1, 3_600),
@@ -113,7 +118,7 @@ def test_replies_are_refused_when_they_name_no_queue(replies: Any) -> None:
         make(replies=replies)
 
 
-@pytest.mark.parametrize("name", ["mark_in_progress", "maintenance"])
+@pytest.mark.parametrize("name", ["mark_in_progress", "maintenance", "self_approval"])
 @pytest.mark.parametrize("value", ["no", 1, None])
 def test_a_switch_is_refused_when_it_is_neither_on_nor_off(name: str, value: Any) -> None:
     with pytest.raises(InvalidSettingError, match=rf"{name} is .*; use True or False"):
@@ -135,7 +140,9 @@ def test_every_field_is_read_from_the_environment() -> None:
         "command_id_scope": "global", "poll_max_seconds": "0.5", "max_prefetch": "7",
         "shutdown_grace_seconds": "1.5", "lease_deadline_seconds": "60", "pool_size": "3",
         "connect_timeout_seconds": "2", "statement_timeout_seconds": "9",
-        "redact_keys": "iban,tax_no",
+        "redact_keys": "iban,tax_no", "max_global_pending_batches": "11",
+        "max_global_api_requests": "12", "max_user_pending_batches": "13",
+        "user_cooldown_seconds": "14", "max_user_pending_children": "15", "self_approval": "yes",
     }  # fmt: skip
     assert set(texts) == {spec.name for spec in fields(Settings)}
     environ = {f"COMMANDBUS_{name.upper()}": text for name, text in texts.items()}
@@ -147,6 +154,8 @@ def test_every_field_is_read_from_the_environment() -> None:
         dispatch_grace_seconds=1.5, maintenance=False, maintenance_interval_seconds=2.5,
         max_prefetch=7, shutdown_grace_seconds=1.5, lease_deadline_seconds=60.0, pool_size=3,
         connect_timeout_seconds=2.0, statement_timeout_seconds=9.0, redact_keys="iban,tax_no",
+        max_global_pending_batches=11, max_global_api_requests=12, max_user_pending_batches=13,
+        user_cooldown_seconds=14, max_user_pending_children=15, self_approval=True,
     )  # fmt: skip
     for spec in fields(Settings):
         assert type(getattr(read, spec.name)) is type(spec.default)

@@ -1,4 +1,4 @@
--- Views: the dashboard queries of document 002, for whatever draws charts. Read-only.
+-- Views: the dashboard queries of document 002 for whatever draws charts, and the tables of 003. Read-only.
 --
 -- Loaded after the functions. Columns may be added at the end; to change or remove one, a migration
 -- drops the view first. The columns keep 002's words; batch_id is its parent_job_id.
@@ -43,3 +43,32 @@ select c.batch_id,
   from commandbus.command_bus_command c
  where c.created_at > now() - interval '1 hour'
  group by c.domain, c.batch_id;
+
+-- The tables of document 003 §2: governed batches and their commands, in its words (decision C17).
+-- What 003 does not print stands at the end.
+create or replace view commandbus.batch_approval_tickets as
+select b.batch_id as ticket_id, b.batch_type, b.total_count as child_count,
+       b.completed_count as success_count,
+       b.failed_count + b.in_troubleshooting_count as failed_count,
+       b.total_count - b.completed_count - b.failed_count - b.canceled_count
+           - b.in_troubleshooting_count as pending_count,
+       commandbus.ticket_status(b) as status, b.reason, b.created_by, b.created_at, b.updated_at,
+       b.canceled_count, b.domain::text as domain, b.completed_at, b.requires_approval, b.decided_by,
+       b.decided_at, b.decision, b.decision_reason, b.request_id, b.is_pending
+  from commandbus.command_bus_batch b
+ where b.batch_type is not null;
+
+-- error_message was redacted when it was stored. attempt_count counts dispatches: none before an
+-- approval.
+create or replace view commandbus.approval_tickets as
+select c.command_id as ticket_id, c.batch_id as parent_ticket_id, c.sequence_no,
+       case c.status when 'COMPLETED' then 'SUCCESS' when 'FAILED' then 'FAILED'
+                     when 'IN_TROUBLESHOOTING_QUEUE' then 'FAILED' when 'CANCELED' then 'CANCELED'
+                     else 'PENDING' end as status,
+       case when c.status in ('FAILED', 'IN_TROUBLESHOOTING_QUEUE')
+            then left(c.last_error_msg, 512) end as error_message,
+       case when c.queued_at is null then 0 else c.attempt_count end as attempt_count,
+       c.last_attempt_at, c.domain, c.command_type
+  from commandbus.command_bus_command c
+  join commandbus.command_bus_batch b on b.batch_id = c.batch_id and b.domain = c.domain
+ where b.batch_type is not null;

@@ -128,7 +128,9 @@ async def run(conn: psycopg.AsyncConnection[Any], statement: Statement, params: 
     """Run a statement on one of our own connections, prepared."""
     cursor = conn.cursor(row_factory=tuple_row)
     await cursor.execute(statement.psycopg, params, prepare=True)
-    return await cursor.fetchall() if cursor.description else []
+    # Not `cursor.description`: that makes an object for each column, on every call.
+    has_rows = cursor.pgresult is not None and cursor.pgresult.nfields > 0
+    return await cursor.fetchall() if has_rows else []
 
 
 async def run_on_foreign(conn: Any, statement: Statement, params: Row) -> list[Row]:

@@ -31,9 +31,10 @@ MIGRATION_LOCK = 0x636D64627573
 
 #: Loaded in this order: plain SQL functions are checked against what they call.
 FUNCTION_FILES = (
-    "support", "settings", "batches", "groups", "outcomes", "settle", "commands", "dispatch",
-    "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search", "doctor",
-    "doctor_server", "repair", "retention", "retention_batches", "tokens", "service",
+    "support", "settings", "batches", "groups", "outcomes", "settle", "sending", "commands",
+    "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search", "doctor",
+    "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
+    "tokens", "service",
 )  # fmt: skip
 
 _BOOTSTRAP = """

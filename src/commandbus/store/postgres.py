@@ -45,9 +45,10 @@ from commandbus.store.postgres_batches import (
 from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_doctor import PostgresDoctor
+from commandbus.store.postgres_governance import PostgresGovernance
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_search import PostgresSearch
-from commandbus.store.postgres_sending import send_in_chunks
+from commandbus.store.postgres_sending import BulkSender
 from commandbus.store.postgres_serving import PostgresServing
 from commandbus.store.postgres_tokens import PostgresTokens
 from commandbus.store.searching import Edit
@@ -62,6 +63,7 @@ class PostgresStore(
     PostgresSearch,
     PostgresBulk,
     PostgresDoctor,
+    PostgresGovernance,
     PostgresTokens,
     PostgresServing,
 ):
@@ -109,10 +111,11 @@ class PostgresStore(
                 raise_if_known(domain, await run_on_foreign(conn, self._sql["offer"], params))
                 return
             async with self._pool.connection() as own:
-                await send_in_chunks(
-                    own, self._sql["offer"], domain, commands,
-                    size=self._settings.send_chunk_size, batch_id=batch_id,
+                sender = BulkSender(
+                    self._sql, domain, size=self._settings.send_chunk_size, batch_id=batch_id,
+                    packs=self._settings.command_id_scope == "domain",
                 )  # fmt: skip
+                await sender.send(own, commands)
 
     # -- receiving and the ways a lease ends
 

@@ -18,10 +18,8 @@ from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
 from commandbus.redaction import redact_text
 from commandbus.store.base import Store
 
-#: Commits in flight at once. A third adds nothing: the server is busy with two.
-FLUSHERS = 2
 #: Outcomes in one commit; beyond this a longer group gains little and holds its locks longer.
-MAX_GROUP = 500
+MAX_GROUP = 1_000
 
 _log = logging.getLogger("commandbus.completer")
 
@@ -53,32 +51,32 @@ class Completer:
         self._settled.clear()
 
     async def run(self) -> None:
-        """Commit until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(FLUSHERS):
-                group.create_task(self._flush_forever())
+        """Commit until cancelled.
+
+        One commit at a time: a second one would wait for the first at the row of their batch, and
+        without a batch it gains nothing either (ADR 0015).
+        """
+        while True:
+            await self._flush()
 
     async def drained(self) -> None:
         """Wait until everything is committed."""
         await self._settled.wait()
 
-    async def _flush_forever(self) -> None:
-        while True:
-            await self._work.wait()
-            # Let whatever is ready in this turn of the event loop join the group.
-            await asyncio.sleep(0)
-            group = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_GROUP))]
+    async def _flush(self) -> None:
+        await self._work.wait()
+        # Let whatever is ready in this turn of the event loop join the group.
+        await asyncio.sleep(0)
+        group = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_GROUP))]
+        if not self._pending:
+            self._work.clear()
+        self._in_flight = len(group)
+        try:
+            await self._commit(group)
+        finally:
+            self._in_flight = 0
             if not self._pending:
-                self._work.clear()
-            if not group:
-                continue
-            self._in_flight += len(group)
-            try:
-                await self._commit(group)
-            finally:
-                self._in_flight -= len(group)
-                if not self.backlog:
-                    self._settled.set()
+                self._settled.set()
 
     async def _commit(self, group: list[Outcome]) -> None:
         # Repeating is safe: an outcome that was recorded before moves nothing (its lease is over).

@@ -20,7 +20,7 @@ from commandbus.naming import wakeup_channel
 from commandbus.policies import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.store.base import LeaseExtender, Store
-from commandbus.worker.completer import FLUSHERS, Completer
+from commandbus.worker.completer import Completer
 from commandbus.worker.dispatcher import Dispatcher, Links
 from commandbus.worker.lease import LeaseKeeper
 from commandbus.worker.receiver import Receiver
@@ -85,8 +85,8 @@ class Worker:
         try:
             async with AsyncExitStack() as stack:
                 control = await stack.enter_async_context(
-                    # one receive, the commits, one each for heartbeat, confirm, extend and chores
-                    self._store.dedicated("control", FLUSHERS + 4)
+                    # one each for receive, commit, heartbeat, confirm, extend and chores
+                    self._store.dedicated("control", 6)
                 )
                 handlers = control
                 if any(entry.is_transactional for entry in self.registry.of_domain(domain)):

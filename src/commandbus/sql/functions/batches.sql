@@ -33,7 +33,9 @@ begin
                failed_count = b.failed_count
                    + case when p_to = 'failed' then l.n when p_from = 'failed' then -l.n else 0 end,
                in_troubleshooting_count = b.in_troubleshooting_count
-                   + case when p_to = 'tsq' then l.n when p_from = 'tsq' then -l.n else 0 end
+                   + case when p_to = 'tsq' then l.n when p_from = 'tsq' then -l.n else 0 end,
+               -- Strictly growing: two states of a batch never look the same.
+               updated_at = greatest(b.updated_at + interval '1 microsecond', v_now)
           from locked l
          where b.batch_id = l.batch_id
         returning b.batch_id, b.completed_at,
@@ -194,10 +196,18 @@ end $$;
 create or replace function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count int) returns void
 language plpgsql as $$
 begin
-    update commandbus.command_bus_batch b set total_count = b.total_count + p_count
-     where b.batch_id = p_batch_id and b.domain = p_domain and b.completed_at is null;
+    update commandbus.command_bus_batch b
+       set total_count = b.total_count + p_count, updated_at = clock_timestamp()
+     where b.batch_id = p_batch_id and b.domain = p_domain and b.completed_at is null
+       and b.batch_type is null;
     if found then
         return;
+    end if;
+    -- What a governed batch consists of was checked, limited and perhaps approved as a whole.
+    if exists (select from commandbus.command_bus_batch b
+                where b.batch_id = p_batch_id and b.domain = p_domain and b.batch_type is not null) then
+        raise exception 'batch % is governed: nothing can be added to it', p_batch_id
+            using errcode = 'CB003', hint = 'submit another batch';
     end if;
     if exists (select from commandbus.command_bus_batch b
                 where b.batch_id = p_batch_id and b.domain = p_domain) then

@@ -224,7 +224,7 @@ begin
         update commandbus.command_bus_batch b
            set total_count = v_count.total, completed_count = v_count.completed,
                failed_count = v_count.failed, canceled_count = v_count.canceled,
-               in_troubleshooting_count = v_count.parked,
+               in_troubleshooting_count = v_count.parked, updated_at = v_now,
                completed_at = case when v_done and b.status like 'COMPLETED%' then b.completed_at end,
                status = case when v_done and b.completed_at is not null
                              then case when v_count.failed + v_count.canceled > 0

@@ -1,0 +1,87 @@
+"""The virtual machines of the demo: one table, in the demo's own schema.
+
+What changes a machine runs on the connection of its command, in the transaction that completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, LiteralString
+from uuid import UUID
+
+from commandbus.store.connection import Statement, run
+
+_TABLES: LiteralString = """
+select pg_advisory_xact_lock(hashtext('commandbus_demo'));
+create schema if not exists commandbus_demo;
+create table if not exists commandbus_demo.vm (
+    name       text primary key,
+    cpu        int not null check (cpu between 1 and 64),
+    memory_mb  int not null check (memory_mb between 256 and 1048576),
+    is_running boolean not null default false,
+    restarts   int not null default 0,
+    created_by uuid not null,       -- its command
+    changed_by uuid not null,       -- the last command that changed it
+    changed_at timestamptz not null default clock_timestamp()
+) with (fillfactor = 50);
+"""
+
+
+def _statement(text: LiteralString) -> Statement:
+    return Statement(text, "commandbus_demo")
+
+
+_CREATE = _statement(
+    "insert into {schema}.vm (name, cpu, memory_mb, created_by, changed_by)"
+    " values (%s, %s, %s, %s, %s) on conflict (name) do nothing returning name"
+)
+_DELETE = _statement("delete from {schema}.vm where name = %s returning name")
+_START = _statement(
+    "update {schema}.vm set is_running = true, changed_by = %s, changed_at = clock_timestamp()"
+    " where name = %s returning is_running"
+)
+_STOP = _statement(
+    "update {schema}.vm set is_running = false, changed_by = %s, changed_at = clock_timestamp()"
+    " where name = %s returning is_running"
+)
+# One that is off is not restarted, and says so.
+_RESTART = _statement(
+    "update {schema}.vm set restarts = restarts + is_running::int, changed_by = %s,"
+    " changed_at = clock_timestamp() where name = %s returning is_running"
+)
+_POWER = {"start": _START, "stop": _STOP, "restart": _RESTART}
+_EXISTING = _statement("select name from {schema}.vm where name = any(%s)")
+_LIST = _statement(
+    "select name, cpu, memory_mb, is_running, restarts from {schema}.vm order by name"
+)
+
+
+async def create_tables(conn: Any) -> None:
+    """Create what is missing; any number of processes may do so at once."""
+    await conn.execute(_TABLES)
+
+
+async def create(conn: Any, name: str, cpu: int, memory_mb: int, command_id: UUID) -> bool:
+    """Create a machine that is off; False if the name is taken."""
+    return bool(await run(conn, _CREATE, (name, cpu, memory_mb, command_id, command_id)))
+
+
+async def delete(conn: Any, name: str) -> bool:
+    """Delete a machine; False if there is none."""
+    return bool(await run(conn, _DELETE, (name,)))
+
+
+async def power(conn: Any, operation: str, name: str, command_id: UUID) -> bool | None:
+    """Start, stop or restart a machine: whether it runs now, or None if there is none."""
+    rows = await run(conn, _POWER[operation], (command_id, name))
+    return bool(rows[0][0]) if rows else None
+
+
+async def existing(conn: Any, names: Sequence[str]) -> set[str]:
+    """Those of these names that are taken."""
+    return {row[0] for row in await run(conn, _EXISTING, (list(names),))}
+
+
+async def machines(conn: Any) -> list[tuple[Any, ...]]:
+    """All machines: name, cpu, memory_mb, is_running, restarts."""
+    return await run(conn, _LIST, ())

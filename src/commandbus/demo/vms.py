@@ -1,0 +1,195 @@
+"""An application of governed batches: virtual machines that are created, deleted and switched.
+
+Run its workers with `commandbus worker commandbus.demo.vms:setup`. Deleting needs an approval.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from commandbus.bus import CommandBus
+from commandbus.demo import vm_tables
+from commandbus.errors import PermanentCommandError
+from commandbus.governance.batch_types import BatchType
+from commandbus.governed import Caller, Item, ItemError
+from commandbus.handler import HandlerContext
+from commandbus.models import Command
+
+DOMAIN = "vms"
+BATCH_PATH = "/api/v1/vms/batch"
+POWER_PATH = "/api/v1/vms/batch/power"
+OPERATIONS = ("start", "stop", "restart")
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,62}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class NewMachine:
+    """A machine to create. It is off at first."""
+
+    name: str
+    cpu: int = 2
+    memory_mb: int = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that is there."""
+
+    name: str
+
+
+async def setup(bus: CommandBus) -> None:
+    """Create the tables, declare the batch types and register the handlers."""
+    async with bus._store.transaction() as transaction:
+        await vm_tables.create_tables(transaction.conn)
+    for batch_type in batch_types():
+        bus.declare_batch_type(batch_type)
+    for command_type, handler, payload_type in handlers():
+        bus.register_handler(
+            DOMAIN, command_type, handler, transactional=True, payload_type=payload_type
+        )
+    bus.governance.register_handlers()
+
+
+def batch_types() -> list[BatchType]:
+    """What may be submitted (the sizes are those of the specification)."""
+    return [
+        BatchType(
+            name="BATCH_CREATE",
+            domain=DOMAIN,
+            command_type="CreateVM",
+            max_size=10,
+            payload_type=NewMachine,
+            description="Create virtual machines.",
+            path=BATCH_PATH,
+            operation="create",
+            example={"name": "web-1", "cpu": 2, "memory_mb": 2048},
+            check=names_are_free,
+        ),
+        BatchType(
+            name="BATCH_DELETE",
+            domain=DOMAIN,
+            command_type="DeleteVM",
+            max_size=10,
+            payload_type=Machine,
+            requires_approval=True,
+            description="Delete virtual machines, after somebody else has approved it.",
+            path=BATCH_PATH,
+            operation="delete",
+            example={"name": "web-1"},
+            check=machines_exist,
+        ),
+        *(
+            BatchType(
+                name=f"BATCH_POWER_{operation.upper()}",
+                domain=DOMAIN,
+                command_type=f"{operation.capitalize()}VM",
+                max_size=50,
+                payload_type=Machine,
+                description=f"{operation.capitalize()} virtual machines.",
+                path=POWER_PATH,
+                operation=operation,
+                example={"name": "web-1"},
+                check=machines_exist,
+            )
+            for operation in OPERATIONS
+        ),
+    ]
+
+
+def handlers() -> list[
+    tuple[str, Callable[[Command, HandlerContext], Awaitable[Any]], type[NewMachine | Machine]]
+]:
+    """Command type, handler and payload type of each command."""
+    return [
+        ("CreateVM", create_vm, NewMachine),
+        ("DeleteVM", delete_vm, Machine),
+        *(
+            (f"{operation.capitalize()}VM", _PowerVM(operation), Machine)
+            for operation in OPERATIONS
+        ),
+    ]
+
+
+# -- checks, before anything is created
+
+
+async def names_are_free(conn: Any, caller: Caller, items: Sequence[Item]) -> list[ItemError]:
+    """Names must be well formed, stand once, and not be taken; sizes must be possible."""
+    del caller
+    taken = await vm_tables.existing(conn, [item["name"] for item in items])
+    errors = _twice(items)
+    for index, item in enumerate(items):
+        say = partial(ItemError, index)
+        if not _NAME.match(item["name"]):
+            errors.append(say("name", "use a-z, 0-9 and -, a letter first, at most 63 characters"))
+        elif item["name"] in taken:
+            errors.append(say("name", "there is a machine of this name"))
+        if not 1 <= item.get("cpu", 2) <= 64:
+            errors.append(say("cpu", "must be from 1 to 64"))
+        if not 256 <= item.get("memory_mb", 2_048) <= 1_048_576:
+            errors.append(say("memory_mb", "must be from 256 to 1,048,576"))
+    return sorted(errors, key=lambda error: error.index)
+
+
+async def machines_exist(conn: Any, caller: Caller, items: Sequence[Item]) -> list[ItemError]:
+    """Each machine must be there, and stand once."""
+    del caller
+    known = await vm_tables.existing(conn, [item["name"] for item in items])
+    missing = [
+        ItemError(index, "name", "there is no machine of this name")
+        for index, item in enumerate(items)
+        if item["name"] not in known
+    ]
+    return sorted([*_twice(items), *missing], key=lambda error: error.index)
+
+
+def _twice(items: Sequence[Item]) -> list[ItemError]:
+    names = [item["name"] for item in items]
+    return [
+        ItemError(index, "name", "stands twice in the request")
+        for index, name in enumerate(names)
+        if name in names[:index]
+    ]
+
+
+# -- handlers: what they write and the completion of the command are one commit
+
+
+async def create_vm(command: Command, ctx: HandlerContext) -> dict[str, Any]:
+    """Create a machine. Somebody may have taken the name since the request was checked."""
+    wanted = NewMachine(**command.data)
+    if not await vm_tables.create(
+        ctx.conn, wanted.name, wanted.cpu, wanted.memory_mb, command.command_id
+    ):
+        raise PermanentCommandError("NAME_TAKEN", f"there is a machine {wanted.name} already")
+    return {"name": wanted.name}
+
+
+async def delete_vm(command: Command, ctx: HandlerContext) -> dict[str, Any]:
+    """Delete a machine."""
+    name = command.data["name"]
+    if not await vm_tables.delete(ctx.conn, name):
+        raise PermanentCommandError("NO_SUCH_VM", f"there is no machine {name} any more")
+    return {"name": name}
+
+
+class _PowerVM:
+    """Starts, stops or restarts a machine. Twice the same does no harm."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+
+    async def __call__(self, command: Command, ctx: HandlerContext) -> dict[str, Any]:
+        name = command.data["name"]
+        is_running = await vm_tables.power(ctx.conn, self._operation, name, command.command_id)
+        if is_running is None:
+            raise PermanentCommandError("NO_SUCH_VM", f"there is no machine {name} any more")
+        if self._operation == "restart" and not is_running:
+            raise PermanentCommandError("NOT_RUNNING", f"{name} is off; start it instead")
+        return {"name": name, "is_running": is_running}

@@ -1,0 +1,94 @@
+"""The items of a request: encoded as commands, and checked as far as they alone can tell."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from commandbus.errors import BatchSizeExceededError, InvalidBatchRequestError, InvalidPayloadError
+from commandbus.governance.batch_types import BatchType
+from commandbus.governed import Item, ItemError
+from commandbus.marks import misfits
+from commandbus.models import NewCommand
+from commandbus.naming import NO_REPLY
+from commandbus.preparing import Preparer
+from commandbus.redaction import redact_text
+
+#: Errors that one answer lists; how many more there are is in its text.
+MAX_ERRORS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request whose shape is right."""
+
+    items: Sequence[Item]
+    commands: Sequence[NewCommand]
+    #: Of the whole body: a repeat of the request has the same.
+    digest: bytes
+    #: Items that do not fit their type. Told only after replay and limits (decision C40).
+    errors: Sequence[ItemError]
+
+
+def check_items(
+    batch_type: BatchType, items: Any, reason: str | None, preparer: Preparer
+) -> Checked:
+    """Check shape and size, and encode; raises what is wrong before the database is asked."""
+    if isinstance(items, str | bytes) or not isinstance(items, Sequence):
+        raise InvalidBatchRequestError("items must be a list of objects")
+    if not items:
+        raise InvalidBatchRequestError("a batch needs at least one item; add some")
+    if len(items) > batch_type.max_size:
+        raise BatchSizeExceededError(len(items), batch_type.max_size)
+    commands: list[NewCommand] = []
+    errors: list[ItemError] = []
+    for index, item in enumerate(items):
+        try:
+            commands.append(_command(batch_type, item, preparer))
+        except InvalidPayloadError as error:
+            errors.append(ItemError(index, "", redact_text(str(error), 200)))
+    if errors:
+        # Such items were never accepted: no repeat of an earlier request can have them.
+        raise refused(errors)
+    return Checked(
+        items, commands, _digest(batch_type, items, reason), _fitting_errors(batch_type, items)
+    )
+
+
+def refused(errors: Sequence[ItemError]) -> InvalidBatchRequestError:
+    """The error that names the bad items."""
+    first = errors[0]
+    place = f"item {first.index}" + (f", {first.field}" if first.field else "")
+    bad = len({error.index for error in errors})
+    more = f" ({bad} items in all)" if bad > 1 else ""
+    return InvalidBatchRequestError(
+        f"{place}: {first.message}{more}; nothing was created, mend the items and submit again",
+        errors[:MAX_ERRORS],
+    )
+
+
+def _command(batch_type: BatchType, item: Any, preparer: Preparer) -> NewCommand:
+    # Nobody reads a queue of replies for a governed batch: its ticket tells what became of it.
+    return preparer.command(
+        batch_type.domain, batch_type.command_type, uuid4(), item, NO_REPLY, None
+    )
+
+
+def _digest(batch_type: BatchType, items: Sequence[Item], reason: str | None) -> bytes:
+    body = {"batch_type": batch_type.name, "items": list(items), "reason": reason}
+    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def _fitting_errors(batch_type: BatchType, items: Sequence[Item]) -> list[ItemError]:
+    if batch_type.payload_type is None:
+        return []
+    return [
+        ItemError(index, place, text)
+        for index, item in enumerate(items)
+        for place, text in misfits(batch_type.payload_type, item)
+    ]

@@ -1,0 +1,52 @@
+"""Governance as CommandBus shows it."""
+
+from __future__ import annotations
+
+from commandbus.errors import InvalidSettingError
+from commandbus.governance.batch_types import BatchType, BatchTypes
+from commandbus.governance.service import Governance
+from commandbus.handler import HandlerRegistry
+from commandbus.preparing import Preparer
+from commandbus.replies import Replies
+from commandbus.settings import Settings
+from commandbus.store.base import Store
+from commandbus.store.governing import GovernanceStore
+
+
+class GovernanceVerbs:
+    """Part of CommandBus."""
+
+    _store: Store
+    _preparer: Preparer
+    _settings: Settings
+    _registry: HandlerRegistry
+    _replies: Replies
+    _batch_types: BatchTypes
+    _governance: Governance | None = None
+
+    def declare_batch_type(self, batch_type: BatchType) -> None:
+        """Declare what may be submitted as a governed batch."""
+        self._batch_types.declare(batch_type)
+
+    @property
+    def governance(self) -> Governance:
+        """Governed batches: submission, tickets, approvals, limits. Needs PostgreSQL."""
+        if self._governance is None:
+            if not isinstance(self._store, GovernanceStore):
+                raise InvalidSettingError(
+                    "governed batches need PostgreSQL, and this bus keeps everything in memory; "
+                    "use CommandBus.connect(), which brings a server of its own if there is none"
+                )
+            self._governance = Governance(
+                self._store,
+                self._batch_types,
+                self._preparer,
+                self._settings,
+                self._registry,
+                self._replies.listener,
+            )
+        return self._governance
+
+    async def _close_governance(self) -> None:
+        if self._governance is not None:
+            await self._governance.close()

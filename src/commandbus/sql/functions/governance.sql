@@ -1,0 +1,279 @@
+-- Governed batches (document 003): submission, decision and retry of batch tickets.
+--
+-- A submission is one transaction of two calls: begin_submission decides whether it may be, then the
+-- application checks its items against what the database holds, and create_ticket writes all of it.
+--
+-- Lock order: the advisory locks global -> user -> request, then rows as everywhere (command -> batch
+-- -> audit). The global lock keeps submissions apart until they commit: then what is counted is exact.
+
+-- Where a governed batch stands, in 003's words (decision C17). A command in troubleshooting counts as
+-- failed here, though it holds the batch itself open.
+create or replace function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
+language sql immutable as $$
+    select case
+        when p_batch.total_count > p_batch.completed_count + p_batch.failed_count
+                                   + p_batch.canceled_count + p_batch.in_troubleshooting_count
+        then case when p_batch.requires_approval and p_batch.decision is null
+                  then 'PENDING_APPROVAL' else 'IN_PROGRESS' end
+        when p_batch.completed_count = p_batch.total_count then 'COMPLETED'
+        when p_batch.canceled_count = p_batch.total_count then 'CANCELED'
+        when p_batch.completed_count > 0 then 'PARTIAL_SUCCESS'
+        else 'FAILED' end
+$$;
+
+create or replace function commandbus.lock_submission(
+    p_user text, p_batch_type text, p_request_id uuid
+) returns void
+language plpgsql as $$
+begin
+    -- With one snapshot for the whole transaction, what others committed while this one waited for
+    -- its locks would not be counted.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'a submission needs the isolation level read committed'
+            using errcode = 'CB007', hint = 'leave default_transaction_isolation as it is';
+    end if;
+    -- A check that hangs must not hang every submission: the others give up, and say so.
+    perform set_config('lock_timeout', '10s', true);
+    perform pg_advisory_xact_lock(hashtextextended('commandbus.limits.global', 0));
+    perform pg_advisory_xact_lock(hashtextextended('commandbus.limits.user/' || p_user, 0));
+    if p_request_id is not null then
+        perform pg_advisory_xact_lock(hashtextextended(
+            'commandbus.request/' || p_user || '/' || p_batch_type || '/' || p_request_id, 0));
+    end if;
+end $$;
+
+-- Whether a batch may be submitted now. The answer is never an error: refusals are many when a limit
+-- is reached, and the caller ends the transaction either way.
+--   verdict: go; replay (ticket_id was created by the same request); mismatch (its request_id came
+--   with another body); size (waiting cannot help: refusal says the user's maximum); limit (refusal
+--   says which, and when to come again)
+create or replace function commandbus.begin_submission(
+    p_user text, p_batch_type text, p_size int, p_request_id uuid, p_digest bytea, p_defaults jsonb
+) returns table (verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
+language plpgsql as $$
+declare
+    v_is_same boolean;
+begin
+    -- What is there stays there: a replay waits for nobody.
+    select b.batch_id, b.request_digest = p_digest into ticket_id, v_is_same
+      from commandbus.find_request(p_user, p_batch_type, p_request_id) b;
+    if ticket_id is null then
+        perform commandbus.lock_submission(p_user, p_batch_type, p_request_id);
+        select b.batch_id, b.request_digest = p_digest into ticket_id, v_is_same
+          from commandbus.find_request(p_user, p_batch_type, p_request_id) b;
+    end if;
+    limits := commandbus.limits_document(p_user, p_defaults);
+    if ticket_id is not null then
+        verdict := case when v_is_same then 'replay' else 'mismatch' end;
+        return next;
+        return;
+    end if;
+    select s || jsonb_build_object('verdict', 'size') into refusal
+      from jsonb_array_elements(limits) s
+     where s ->> 'limit_type' = 'user_pending_children' and (s ->> 'max_value')::int < p_size;
+    if refusal is null then
+        -- What is pending ends when work gets done, and nobody knows when: half a minute is a guess.
+        select s || jsonb_build_object(
+                   'verdict', 'limit', 'retry_after', coalesce((s ->> 'reset_seconds')::int, 30))
+          into refusal
+          from jsonb_array_elements(limits) with ordinality as l(s, place)
+         where s ->> 'max_value' is not null
+           and case s ->> 'limit_type'
+                    when 'global_api_requests' then false -- counted and refused at the door
+                    when 'user_cooldown' then (s ->> 'current_value')::int > 0
+                    when 'user_pending_children'
+                    then (s ->> 'current_value')::int + p_size > (s ->> 'max_value')::int
+                    else (s ->> 'current_value')::int >= (s ->> 'max_value')::int end
+         order by place limit 1;
+    end if;
+    verdict := coalesce(refusal ->> 'verdict', 'go');
+    return next;
+end $$;
+
+create or replace function commandbus.find_request(
+    p_user text, p_batch_type text, p_request_id uuid
+) returns setof commandbus.command_bus_batch
+language sql stable as $$
+    select b.* from commandbus.command_bus_batch b
+     where b.created_by = p_user and b.batch_type = p_batch_type and b.request_id = p_request_id
+$$;
+
+create or replace function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
+language sql stable as $$
+    select jsonb_agg(to_jsonb(s) - 'place' order by s.place)
+      from commandbus.limit_states(p_user, p_defaults) with ordinality
+           as s(limit_type, scope, current_value, max_value, reset_seconds, place)
+$$;
+
+-- Creates a governed batch with its children, numbered from 1, after begin_submission and in the same
+-- transaction. One that requires approval is held: nobody queues it before it is approved. Returns
+-- when it was created, and the limits as they stand now.
+--   p_details: what the audit should know beside what stands in the row
+create or replace function commandbus.create_ticket(
+    p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text,
+    p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb
+) returns table (created_at timestamptz, limits jsonb)
+language plpgsql as $$
+declare
+    v_began timestamptz := clock_timestamp();
+    v_size  int := jsonb_array_length(p_commands);
+    v_known uuid[];
+    v_spent double precision;
+begin
+    insert into commandbus.command_bus_batch (
+        batch_id, domain, total_count, created_by, created_at, updated_at, batch_type, reason,
+        request_id, request_digest, requires_approval, notifies)
+    values (p_batch_id, p_domain, v_size, p_user, v_began, v_began, p_batch_type, p_reason,
+            p_request_id, p_digest, p_requires_approval, true);
+    if p_requires_approval then
+        perform commandbus.hold_commands(
+            p_domain, p_commands, p_batch_id, 'awaiting_approval', 0, p_user);
+    else
+        v_known := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_user, 0);
+        if v_known <> '{}' then
+            raise exception 'already sent in domain %', quote_literal(p_domain)
+                using errcode = 'CB001', detail = array_to_json(v_known)::text;
+        end if;
+    end if;
+    perform commandbus.begin_cooldown(p_user, v_began);
+    v_spent := commandbus.milliseconds_since(v_began);
+    insert into commandbus.command_bus_creation_metric (
+        batch_id, pattern, batch_size, db_insert_ms, queue_send_ms, status_update_ms, total_ms,
+        retry_needed)
+    values (p_batch_id, 'inline', v_size, v_spent, 0, 0, v_spent, false);
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    values (p_domain, p_batch_id, 'BATCH_SUBMITTED', v_began, p_details || jsonb_build_object(
+                'batch_type', p_batch_type, 'children', v_size, 'request_id', p_request_id,
+                'requires_approval', p_requires_approval, 'reason', p_reason),
+            p_batch_id, p_user);
+    created_at := v_began;
+    limits := commandbus.limits_document(p_user, p_defaults);
+    return next;
+end $$;
+
+-- Approves a batch that waits for it, and queues its children; or rejects it, and cancels them with
+-- the reason. The same decision a second time changes nothing; the other one is refused.
+create or replace function commandbus.decide_ticket(
+    p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text default null,
+    p_self_approval boolean default false
+) returns void
+language plpgsql as $$
+declare
+    v_now   timestamptz;
+    v_batch commandbus.command_bus_batch;
+    v_ids   uuid[];
+begin
+    perform commandbus.find_batch(p_domain, p_ticket_id);
+    -- All of them, and waiting: one that somebody is just canceling would be stepped over by
+    -- queue_held, and stay held for ever if the canceling is rolled back.
+    perform 1 from commandbus.command_bus_command c
+      where c.batch_id = p_ticket_id and c.domain = p_domain order by c.command_id for update;
+    select * into v_batch from commandbus.command_bus_batch b
+     where b.batch_id = p_ticket_id and b.domain = p_domain for update;
+    v_now := clock_timestamp();
+    perform commandbus.refuse_decision(v_batch, p_decision, p_user, p_self_approval);
+    if v_batch.decision is not null then
+        return;
+    end if;
+    update commandbus.command_bus_batch b
+       set decision = p_decision, decided_by = p_user, decided_at = v_now,
+           decision_reason = p_reason,
+           updated_at = greatest(b.updated_at + interval '1 microsecond', v_now)
+     where b.batch_id = p_ticket_id;
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    values (p_domain, p_ticket_id,
+            case p_decision when 'approve' then 'BATCH_APPROVED' else 'BATCH_REJECTED' end, v_now,
+            jsonb_build_object('reason', p_reason), p_ticket_id, p_user);
+    v_ids := array(select c.command_id from commandbus.command_bus_command c
+                    where c.batch_id = p_ticket_id and c.domain = p_domain
+                      and c.dispatch_status = 'awaiting_approval' and c.status = 'PENDING'
+                    order by c.sequence_no);
+    if p_decision = 'approve' then
+        perform commandbus.queue_held(p_domain, v_ids, array['awaiting_approval']);
+    else
+        perform commandbus.cancel_commands(p_domain, v_ids, p_reason, p_user, false);
+    end if;
+end $$;
+
+-- The batch is locked.
+create or replace function commandbus.refuse_decision(
+    p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean
+) returns void
+language plpgsql as $$
+begin
+    if p_batch.batch_type is null or not p_batch.requires_approval then
+        raise exception 'batch % needs no approval', p_batch.batch_id
+            using errcode = 'CB003', hint = 'cancel it if it should not go on';
+    end if;
+    if p_batch.decision is not null and p_batch.decision <> p_decision then
+        raise exception 'batch % is decided: %', p_batch.batch_id,
+            case p_batch.decision when 'approve' then 'it was approved' else 'it was rejected' end
+            using errcode = 'CB003', hint = 'a decision stands; cancel it, or submit it again';
+    end if;
+    if p_batch.decision is null and p_batch.created_by = p_user and not p_self_approval then
+        raise exception 'batch % was submitted by the same user', p_batch.batch_id
+            using errcode = 'CB003', hint = 'somebody else must decide it';
+    end if;
+    if p_batch.decision is null and commandbus.ticket_status(p_batch) <> 'PENDING_APPROVAL' then
+        raise exception 'batch % has ended, there is nothing to decide', p_batch.batch_id
+            using errcode = 'CB003', hint = 'submit it again';
+    end if;
+end $$;
+
+-- Who asked for the decision that a command carries: the one who submitted the batch that it is a
+-- child of, as the row says. Null if it is no child of such a batch, or an operator has edited what
+-- it says: then nobody asked for this decision.
+create or replace function commandbus.decision_maker(
+    p_domain text, p_command_id uuid, p_batch_type text
+) returns text
+language sql stable as $$
+    select b.created_by
+      from commandbus.command_bus_command c
+      join commandbus.command_bus_batch b on b.batch_id = c.batch_id and b.domain = c.domain
+     where c.domain = p_domain and c.command_id = p_command_id and b.batch_type = p_batch_type
+       and c.sequence_no is not null
+       and not exists (select from commandbus.command_bus_audit a
+                        where a.command_id = c.command_id and a.domain = c.domain
+                          and a.event_type = 'OPERATOR_RETRY' and a.details_json ? 'edited')
+$$;
+
+-- Sends failed children again, the parked and the FAILED ones, unless they were dispatched p_cap times.
+-- Returns their numbers, and those of children that have reached the cap. A second click finds nothing
+-- to do: who comes second waits for the commands, and looks at them then.
+create or replace function commandbus.retry_ticket(
+    p_domain text, p_ticket_id uuid, p_cap int, p_actor text, p_reason text default null
+) returns table (retried int[], exhausted int[])
+language plpgsql as $$
+declare
+    v_moved uuid[];
+begin
+    perform commandbus.find_batch(p_domain, p_ticket_id);
+    perform 1 from commandbus.command_bus_command c
+      where c.batch_id = p_ticket_id and c.domain = p_domain
+        and c.status in ('IN_TROUBLESHOOTING_QUEUE', 'FAILED')
+      order by c.command_id for update;
+    select array_agg(c.sequence_no order by c.sequence_no) into exhausted
+      from commandbus.command_bus_command c
+     where c.batch_id = p_ticket_id and c.domain = p_domain
+       and c.status in ('IN_TROUBLESHOOTING_QUEUE', 'FAILED') and c.attempt_count >= p_cap;
+    v_moved := array(select * from commandbus.requeue_commands(
+        p_domain,
+        array(select c.command_id from commandbus.command_bus_command c
+               where c.batch_id = p_ticket_id and c.domain = p_domain
+                 and c.status in ('IN_TROUBLESHOOTING_QUEUE', 'FAILED') and c.attempt_count < p_cap),
+        array['IN_TROUBLESHOOTING_QUEUE', 'FAILED'], p_actor, true));
+    select array_agg(c.sequence_no order by c.sequence_no) into retried
+      from commandbus.command_bus_command c
+     where c.domain = p_domain and c.command_id = any(v_moved);
+    if retried is not null then
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id, actor)
+        values (p_domain, p_ticket_id, 'BATCH_RETRIED', clock_timestamp(), jsonb_build_object(
+                    'children', cardinality(retried), 'exhausted', coalesce(cardinality(exhausted), 0),
+                    'reason', p_reason),
+                p_ticket_id, p_actor);
+    end if;
+    return next;
+end $$;

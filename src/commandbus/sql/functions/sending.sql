@@ -1,0 +1,265 @@
+-- Sending: the message, the row and the audit line of each command, for many commands at once.
+
+-- The commands of a document, with what is left out filled in, and the message of each.
+create or replace function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text)
+returns table (n bigint, command_id uuid, type text, reply_to text, correlation_id uuid,
+               max_attempts int, message jsonb)
+language sql stable as $$
+    select i.n, i.command_id, i.type, i.reply_to, i.correlation_id, i.max_attempts,
+           jsonb_build_object(
+               'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
+               'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
+               'created_at', p_created, 'data', i.data)
+      from (select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
+                   coalesce(r.reply_to, p_domain || '.replies') as reply_to,
+                   coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
+                   coalesce(r.max_attempts, 3) as max_attempts
+              from rows from (jsonb_to_recordset(p_commands) as (
+                       command_id uuid, type text, data jsonb, reply_to text,
+                       correlation_id uuid, max_attempts int)) with ordinality
+                   as r(command_id, type, data, reply_to, correlation_id, max_attempts, n)
+            -- a fence: the ids made here must be the same in the row and in the message
+            offset 0) i
+$$;
+
+-- Sends commands and returns the ids that were there before; if there are any, nothing of the
+-- call is created, and the caller's transaction is still good to go on. Callers who would rather
+-- have an error use send_commands.
+--   p_commands: [{"command_id", "type", "data", "reply_to"?, "correlation_id"?, "max_attempts"?}]
+--   reply_to null: the replies queue of the domain; '': no reply.
+--   p_sequence_start: the commands are part of what the batch was created for, and are numbered
+--   from here; null: they join a batch that exists, which then counts more.
+create or replace function commandbus.offer_commands(
+    p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null,
+    p_sequence_start int default null
+) returns uuid[]
+language plpgsql as $$
+declare
+    v_now       timestamptz := clock_timestamp();
+    v_created   text := commandbus.iso8601(v_now);
+    v_queue     text := p_domain || '.commands';
+    v_global    boolean := commandbus.setting('command_id_scope') = 'global';
+    v_ids       uuid[];
+    v_types     text[];
+    v_replies   text[];
+    v_relations uuid[];
+    v_limits    int[];
+    v_messages  jsonb[];
+    v_msg_ids   bigint[];
+    v_inserted  uuid[];
+begin
+    if not commandbus.queue_exists(v_queue) then
+        perform commandbus.ensure_domain(p_domain);
+    end if;
+    if p_batch_id is not null then
+        perform commandbus.find_batch(p_domain, p_batch_id);
+    end if;
+    if jsonb_array_length(p_commands) = 1 then
+        return commandbus.offer_one(p_domain, p_commands, p_batch_id, p_actor, p_sequence_start, v_global);
+    end if;
+
+    select array_agg(i.command_id order by i.n), array_agg(i.type order by i.n),
+           array_agg(i.reply_to order by i.n), array_agg(i.correlation_id order by i.n),
+           array_agg(i.max_attempts order by i.n), array_agg(i.message order by i.n)
+      into v_ids, v_types, v_replies, v_relations, v_limits, v_messages
+      from commandbus.unpack_commands(p_domain, p_commands, v_created) i;
+    if v_ids is null then
+        return '{}';
+    end if;
+    perform commandbus.ensure_replies(p_domain, v_replies);
+
+    -- Messages first, so that the rows are written once, with their msg_id. In array order:
+    -- msg_id order then follows the order of sending.
+    v_msg_ids := commandbus.put_messages(v_queue, v_messages);
+
+    -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
+    with fresh as (
+        insert into commandbus.command_bus_command (
+            domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
+            created_at, updated_at, reply_queue, correlation_id, batch_id, is_globally_unique,
+            sequence_no, queued_at)
+        select p_domain, v_queue, i.msg_id, i.command_id, i.type, 'PENDING', i.max_attempts,
+               v_now, v_now, i.reply_to, i.correlation_id, p_batch_id, v_global,
+               p_sequence_start + i.n, v_now
+          from unnest(v_ids, v_types, v_replies, v_relations, v_limits, v_msg_ids)
+               with ordinality as i(command_id, type, reply_to, correlation_id, max_attempts, msg_id, n)
+         where not (v_global and commandbus.is_sent_anywhere(i.command_id))
+         order by i.command_id
+        on conflict do nothing
+        returning command_id
+    )
+    select array_agg(f.command_id) into v_inserted from fresh f;
+
+    if cardinality(v_inserted) is distinct from cardinality(v_ids) then
+        -- No savepoint is needed, and none is paid for by the calls that meet no duplicate.
+        perform commandbus.take_back(p_domain, v_msg_ids, v_inserted);
+        return coalesce(
+            (select array_agg(distinct d.id) from unnest(v_ids) d(id)
+              where v_inserted is null or d.id <> all(v_inserted)),
+            -- every id is new, but one stands twice in the call
+            (select array_agg(d.id) from (
+                select x.id from unnest(v_ids) x(id) group by x.id having count(*) > 1) d));
+    end if;
+
+    if p_batch_id is not null and p_sequence_start is null then
+        perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
+    end if;
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
+    select p_domain, i.id, 'SENT', v_now, p_batch_id, p_actor from unnest(v_ids) i(id);
+    perform commandbus.wake_workers(p_domain);
+    return '{}';
+end $$;
+
+-- offer_commands for a group of one, which is what single senders send: no arrays, nothing to sort, a
+-- quarter less time. offer_commands has looked at the domain and the batch.
+create or replace function commandbus.offer_one(
+    p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text, p_sequence_start int, p_global boolean
+) returns uuid[]
+language plpgsql as $$
+declare
+    v_now    timestamptz := clock_timestamp();
+    v_queue  text := p_domain || '.commands';
+    v        record;
+    v_msg_id bigint;
+    v_is_new boolean := false;
+begin
+    select * into v from commandbus.unpack_commands(p_domain, p_commands, commandbus.iso8601(v_now));
+    perform commandbus.ensure_replies(p_domain, array[v.reply_to]);
+    v_msg_id := (commandbus.put_messages(v_queue, array[v.message]))[1];
+    if not (p_global and commandbus.is_sent_anywhere(v.command_id)) then
+        insert into commandbus.command_bus_command (
+            domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
+            created_at, updated_at, reply_queue, correlation_id, batch_id, is_globally_unique,
+            sequence_no, queued_at)
+        values (p_domain, v_queue, v_msg_id, v.command_id, v.type, 'PENDING', v.max_attempts,
+                v_now, v_now, v.reply_to, v.correlation_id, p_batch_id, p_global,
+                p_sequence_start + 1, v_now)
+        on conflict do nothing;
+        v_is_new := found;
+    end if;
+    if not v_is_new then
+        perform commandbus.take_back(p_domain, array[v_msg_id], '{}');
+        return array[v.command_id];
+    end if;
+    if p_batch_id is not null and p_sequence_start is null then
+        perform commandbus.join_batch(p_domain, p_batch_id, 1);
+    end if;
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
+    values (p_domain, v.command_id, 'SENT', v_now, p_batch_id, p_actor);
+    perform commandbus.wake_workers(p_domain);
+    return '{}';
+end $$;
+
+-- As offer_commands, for very many commands of a sender who has nothing else in its transaction: a
+-- known id is a unique violation that ends it. That saves a fifth of the time, because nothing is
+-- taken apart and put together again, and no row is inserted on probation. Savepoints would be no way
+-- out: more than 64 in a transaction slow down everybody else.
+--   p_ids, p_types, p_replies, p_relations, p_limits: one for each command, separated by commas.
+--   p_messages: one line for each: its message from the command's id on, without the opening brace.
+create or replace function commandbus.send_packed(
+    p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text,
+    p_messages text, p_batch_id uuid default null
+) returns void
+language plpgsql as $$
+declare
+    v_now     timestamptz := clock_timestamp();
+    v_queue   text := p_domain || '.commands';
+    v_ids     uuid[] := string_to_array(p_ids, ',')::uuid[];
+    v_replies text[] := string_to_array(p_replies, ',');
+    v_msg_ids bigint[];
+begin
+    if not commandbus.queue_exists(v_queue) then
+        perform commandbus.ensure_domain(p_domain);
+    end if;
+    if p_batch_id is not null then
+        perform commandbus.find_batch(p_domain, p_batch_id);
+    end if;
+    perform commandbus.ensure_replies(p_domain, v_replies);
+    v_msg_ids := commandbus.put_messages(v_queue, array(
+        select ('{"domain":"' || p_domain || '","created_at":"' || commandbus.iso8601(v_now) || '",' || line)::jsonb
+          from string_to_table(p_messages, E'\n') line));
+    -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
+    insert into commandbus.command_bus_command (
+        domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
+        created_at, updated_at, reply_queue, correlation_id, batch_id, queued_at)
+    select p_domain, v_queue, i.msg_id, i.command_id, i.type, 'PENDING', i.max_attempts,
+           v_now, v_now, i.reply_to, i.correlation_id, p_batch_id, v_now
+      from unnest(v_ids, string_to_array(p_types, ','), v_replies,
+                  string_to_array(p_relations, ',')::uuid[], string_to_array(p_limits, ',')::int[],
+                  v_msg_ids) as i(command_id, type, reply_to, correlation_id, max_attempts, msg_id)
+     order by i.command_id;
+    if p_batch_id is not null then
+        perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
+    end if;
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
+    select p_domain, i.id, 'SENT', v_now, p_batch_id from unnest(v_ids) i(id);
+    perform commandbus.wake_workers(p_domain);
+end $$;
+
+-- The queues that replies are asked on; ensure_domain has made the usual one.
+create or replace function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
+language plpgsql as $$
+declare
+    v_reply text;
+begin
+    if not (p_domain || '.replies' = all(p_replies)) then
+        for v_reply in select distinct q from unnest(p_replies) q where q not in ('', '@inbox') loop
+            perform commandbus.ensure_queue(v_reply);
+        end loop;
+    end if;
+end $$;
+
+-- Takes back what a send has written, in the same transaction, because it met a duplicate.
+create or replace function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+    perform pgmq.delete(commandbus.physical_queue(p_domain || '.commands'), p_msg_ids);
+    delete from commandbus.command_bus_command c
+     where c.domain = p_domain and c.command_id = any(p_command_ids);
+end $$;
+
+-- Global uniqueness also counts ids that were sent while the database was in 'domain' scope. Two
+-- senders at once need no lock here: both rows are marked, and the partial unique index lets one
+-- wait for the other, in the order of ids.
+create or replace function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
+language sql stable as $$
+    select exists (
+        select from pgmq.meta m
+          join commandbus.command_bus_command c
+            on c.domain = left(m.queue_name, -length('__commands')) and c.command_id = p_command_id
+         where m.queue_name like '%\_\_commands')
+$$;
+
+-- As offer_commands, but a duplicate is an error that names the ids.
+create or replace function commandbus.send_commands(
+    p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null
+) returns int
+language plpgsql as $$
+declare
+    v_known uuid[] := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_actor);
+begin
+    if v_known <> '{}' then
+        raise exception 'already sent in domain %: %', quote_literal(p_domain),
+            array_to_string(v_known[1:5], ', ')
+            using errcode = 'CB001', detail = array_to_json(v_known)::text,
+                  hint = 'nothing of this call was created';
+    end if;
+    return jsonb_array_length(p_commands);
+end $$;
+
+-- One command, for psql and triggers: select commandbus.send_command('payments', 'DebitAccount',
+-- gen_random_uuid(), '{"amount": 5}').
+create or replace function commandbus.send_command(
+    p_domain text, p_command_type text, p_command_id uuid, p_data jsonb default '{}',
+    p_reply_to text default null, p_correlation_id uuid default null
+) returns uuid
+language plpgsql as $$
+begin
+    perform commandbus.send_commands(p_domain, jsonb_build_array(jsonb_build_object(
+        'command_id', p_command_id, 'type', p_command_type, 'data', p_data,
+        'reply_to', p_reply_to, 'correlation_id', p_correlation_id)));
+    return p_command_id;
+end $$;
