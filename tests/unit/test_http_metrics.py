@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -243,10 +243,12 @@ class Governed:
         return LimitState(LimitType.GLOBAL_API_REQUESTS, "global", len(self.users), 2, 12)
 
 
-async def test_each_request_of_the_api_is_counted_and_the_answer_says_what_is_left() -> None:
+async def test_each_request_of_the_api_is_counted_and_the_answer_says_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bus = fake_bus()
     governed = Governed()
-    cast("Any", bus).governance = governed
+    monkeypatch.setattr(type(bus), "governance", governed)
     app = app_of(bus)
 
     async with client_of(app) as client, client_of(app, None) as stranger:
