@@ -30,8 +30,8 @@ CHUNK = 65536
 class Weather:
     """What the network does to bytes right now; for all connections at once."""
 
-    #: Bytes that vanish: "up" (client to server), "down" (server to client).
-    lost: frozenset[str] = frozenset()
+    #: Ways on which nothing arrives: "up" (client to server), "down" (server to client).
+    silent: frozenset[str] = frozenset()
     #: Seconds that each piece is late, from and to.
     latency: tuple[float, float] = (0.0, 0.0)
     #: Bytes per second; 0: as fast as it goes.
@@ -205,8 +205,9 @@ class Proxy:
         low, high = self.weather.latency
         if high:
             await asyncio.sleep(self._chance.uniform(low, high))
-        if way in self.weather.lost:
-            return
+        # Held, not thrown away: TCP would send it again once the way is free.
+        while way in self.weather.silent:
+            await asyncio.sleep(0.02)
         if not self.weather.drip:
             writer.write(chunk)
             await writer.drain()
