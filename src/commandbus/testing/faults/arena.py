@@ -94,7 +94,7 @@ class Fleet:
             return await asyncio.wait_for(exit_of, timeout_seconds)
         return None
 
-    async def stop(self) -> int:
+    async def stop(self, patience_seconds: float = PATIENCE_SECONDS) -> int:
         """SIGTERM to all; returns how many had to be killed."""
         self._is_closed = True
         stubborn = 0
@@ -103,7 +103,7 @@ class Fleet:
             self.signal(pid, signal.SIGCONT)
             self.signal(pid, signal.SIGTERM)
         for pid in pids:
-            if await self.exit_of(pid, PATIENCE_SECONDS) is None:
+            if await self.exit_of(pid, patience_seconds) is None:
                 stubborn += 1
                 self.signal(pid, signal.SIGKILL)
                 await self.exit_of(pid, PATIENCE_SECONDS)

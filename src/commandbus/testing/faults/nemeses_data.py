@@ -88,17 +88,26 @@ class ClockSteps:
         for _ in range(self.steps):
             skew = chance.choice([-1, 1]) * self.skew_seconds
             for shift in (skew, -skew):
-                # Both in one commit, as one clock is behind both.
-                await arena.query(
-                    "with message as (update pgmq.q_storm__commands"
-                    "   set vt = vt + make_interval(secs => %s))"
-                    " update commandbus.command_bus_command"
-                    "    set lease_expires_at = lease_expires_at + make_interval(secs => %s)"
-                    "  where domain = %s and leased_by is not null",
-                    shift, shift, DOMAIN,
-                )  # fmt: skip
+                await self._step(arena, shift)
                 arena.counts["clock_steps"] += 1
                 await asyncio.sleep(self.hold_seconds)
+
+    async def _step(self, arena: Arena, shift: float) -> None:
+        # One commit, as one clock is behind both; messages first and sorted, as everybody does.
+        async with await psycopg.AsyncConnection.connect(arena.direct_dsn()) as conn:
+            await conn.execute(
+                "select 1 from pgmq.q_storm__commands order by msg_id for update"
+            )
+            await conn.execute(
+                "update pgmq.q_storm__commands set vt = vt + make_interval(secs => %s)", (shift,)
+            )
+            await conn.execute(
+                "update commandbus.command_bus_command"
+                "   set lease_expires_at = lease_expires_at + make_interval(secs => %s)"
+                " where domain = %s and leased_by is not null",
+                (shift, DOMAIN),
+            )
+            await conn.commit()
 
     async def heal(self, arena: Arena) -> None:
         """What was sent while the clock was ahead is due at once."""

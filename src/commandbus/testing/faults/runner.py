@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from commandbus import Settings
 from commandbus.testing.faults import tap
-from commandbus.testing.faults.arena import DOMAIN, Arena, Fleet
+from commandbus.testing.faults.arena import DOMAIN, PATIENCE_SECONDS, Arena, Fleet
 from commandbus.testing.faults.checker import Violation, check
 from commandbus.testing.faults.collecting import claim_milliseconds, collect
 from commandbus.testing.faults.facts import Facts, Phases
@@ -90,10 +90,10 @@ class Runner:
         self._keep(log_folder, verdict)
         return verdict
 
-    async def close(self) -> None:
-        """Stop the shared server and remove everything."""
+    def close(self) -> None:
+        """Stop the shared server and remove everything; blocks."""
         if self._site is not None:
-            await asyncio.to_thread(self._site.close)
+            self._site.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @asynccontextmanager
@@ -136,6 +136,7 @@ class _Storm:
         clock = await asyncio.to_thread(clock_difference, self._site.direct_dsn(database))
         log = EventLog(self._log_folder / "orchestrator.jsonl", clock)
         nursery = Nursery(self._log_folder)
+        fleet: Fleet | None = None
         await nursery.start()
         try:
             async with self._network(database) as (dsn, proxy):
@@ -158,6 +159,8 @@ class _Storm:
             self._look_at_claims(arena)
             await self._look_for_deadlocks(arena)
         finally:
+            if fleet is not None:
+                await fleet.stop(patience_seconds=0.0)
             await nursery.stop()
             log.close()
         await asyncio.to_thread(self._site.drop_database, database)
@@ -210,6 +213,7 @@ class _Storm:
         await arena.fleet.start()
         producer = await self._start_producer(arena, common)
         try:
+            await self._warm_up(arena)
             self._say("calm before")
             before = await self._calm(log)
             self._say("storm")
@@ -221,9 +225,11 @@ class _Storm:
             self._say("heal")
             for nemesis in nemeses:
                 await nemesis.heal(arena)
-            await asyncio.sleep(arena.vt_seconds + RECOVERY_SECONDS)
-            self._say("calm after")
-            after = await self._calm(log)
+            after = (0.0, 0.0)
+            if run.bars.rate_after is not None:
+                await asyncio.sleep(arena.vt_seconds + RECOVERY_SECONDS)
+                self._say("calm after")
+                after = await self._calm(log)
             await self._stop_producer(arena, producer)
             self._say("drain")
             await self._drain(arena)
@@ -235,6 +241,20 @@ class _Storm:
             with suppress(asyncio.CancelledError):
                 await sampler
         return Phases(before, during, after)
+
+    async def _warm_up(self, arena: Arena) -> None:
+        """Wait until all workers serve, and the first commands have ended."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        least = 1 if self._run.load.tasks else 0
+        while time.monotonic() < deadline:
+            found = await arena.query(
+                "select (select count(*) from commandbus.command_bus_worker),"
+                " (select count(*) from commandbus.command_bus_command where status = 'COMPLETED')"
+            )
+            if found[0][0] >= self._run.workers.number and found[0][1] >= least:
+                return
+            await asyncio.sleep(0.05)
+        arena.notes.append("not all workers came up")
 
     async def _calm(self, log: EventLog) -> tuple[float, float]:
         # The first moments fill the pipeline; they are not measured.

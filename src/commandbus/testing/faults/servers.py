@@ -32,7 +32,9 @@ SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
     "max_wal_size": "2GB",
-    "log_lock_waits": "on",
+    # Nothing secret is sent here, and a deadlock should name both statements.
+    "log_error_verbosity": "default",
+    "log_min_error_statement": "error",
     "shared_buffers": "128MB",
 }
 PATIENCE_SECONDS = 60.0
