@@ -169,8 +169,9 @@ async def test_leases_whose_time_is_over_when_the_answer_is_read_are_given_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by F2 and F8: a paused process, or a blocked event loop, reads its answer late."""
-    clock = SimpleNamespace(monotonic=lambda: now)
     now = 1_000.0
+    waits = [29.0, 30.0]
+    clock = SimpleNamespace(monotonic=lambda: now)
 
     class Paused(StubStore):
         async def receive(self, domain: str, **options: Any) -> list[Lease]:
@@ -179,7 +180,6 @@ async def test_leases_whose_time_is_over_when_the_answer_is_read_are_given_back(
             return await super().receive(domain, **options)
 
     late, in_time = a_lease(), a_lease()
-    waits = [29.0, 30.0]
     store = Paused()
     store.receives = [[late], [in_time]]
     bench.receiver._store = store.as_store

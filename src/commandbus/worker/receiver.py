@@ -93,8 +93,8 @@ class Receiver(Loop):
         if not leases:
             return await self._found_nothing()
         # An answer that was read late (the process was paused, or the event loop blocked) brings
-        # leases that are over: somebody else may run these commands by now. Given back, not started;
-        # the fence sorts out those that have another holder.
+        # leases that are over: somebody else may run these commands by now. They are given back,
+        # not started; the fence sorts out those that have another holder.
         if self.is_stopping or time.monotonic() - asked_at >= self._vt_seconds:
             self._room.release(leases)
             return None

@@ -29,7 +29,9 @@ PATIENCE_SECONDS = 30.0
 class Nemesis(Protocol):
     """Somebody who breaks things, by a schedule that the seed decides."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Its random numbers depend on the seed and on this."""
 
     async def rage(self, arena: Arena, chance: random.Random) -> None:
         """Break things until the quota is reached."""

@@ -75,19 +75,19 @@ def _processes() -> tuple[Run, ...]:
     return (
         Run(
             "F1", "workers are killed, every 1 to 4 s",
-            lambda: (KillWorkers(40, (1.0, 4.0)),),
+            (KillWorkers(40, (1.0, 4.0)),),
             bars=Bars(RESCUE, rate_after=AFTER, rate_during=0.6, at_least={"worker_kills": 40}),
             expected_seconds=140,
         ),
         Run(
             "F1b", "workers are killed, three a second",
-            lambda: (KillWorkers(470, (0.2, 0.5)),),
+            (KillWorkers(470, (0.2, 0.5)),),
             bars=Bars(RESCUE, rate_after=AFTER, at_least={"worker_kills": 460}),
             expected_seconds=220,
         ),
         Run(
             "F2", "workers are paused for twice their lease, and come back as zombies",
-            lambda: (PauseWorkers(14, at_once=3),),
+            (PauseWorkers(14, at_once=3),),
             load=Load(work_ms=150),
             workers=Workers(number=6, concurrency=16),
             bars=Bars(RESCUE, rate_after=AFTER, at_least={"stale_rejected": 500}),
@@ -95,7 +95,7 @@ def _processes() -> tuple[Run, ...]:
         ),
         Run(
             "F15", "workers are stopped and replaced, one by one",
-            lambda: (RollingTerm(60, grace_seconds=5.0),),
+            (RollingTerm(60, grace_seconds=5.0),),
             workers=Workers(settings={"shutdown_grace_seconds": 5.0}),
             bars=Bars(
                 rate_after=AFTER, duplicates=0,
@@ -111,34 +111,34 @@ def _database() -> tuple[Run, ...]:
     return (
         Run(
             "F3", "the server is killed with all its processes and recovers",
-            lambda: (KillPostmaster(22, (2.0, 4.0)),),
+            (KillPostmaster(22, (2.0, 4.0)),),
             load=Load(tasks=8),
             bars=replace(back, at_least={"postmaster_kills": 20}),
             expected_seconds=130,
         ),
         Run(
             "F4", "failover to a synchronous standby",
-            lambda: (Failover(10),),
+            (Failover(10),),
             server="sync_pair",
             bars=replace(back, at_least={"failovers": 10}),
             expected_seconds=120,
         ),
         Run(
             "F4b", "failover to an asynchronous standby: what is lost is reported",
-            lambda: (Failover(3, (3.0, 5.0)),),
+            (Failover(3, (3.0, 5.0)),),
             server="async_pair", invariants=SURVIVORS,
             bars=Bars(resume_seconds=RESUME),
             expected_seconds=50,
         ),
         Run(
             "F6", "sessions are ended, five a second",
-            lambda: (KillBackends(250),),
+            (KillBackends(250),),
             bars=Bars(rate_after=AFTER, at_least={"backend_kills": 240}),
             expected_seconds=80,
         ),
         Run(
             "F7", "300 idle connections, a pool of two, handlers with connections of their own",
-            lambda: (HoldPool(300, 25.0),),
+            (HoldPool(300, 25.0),),
             load=Load(mix={"fine": 80.0, "Connect": 20.0}, pool_size=2),
             workers=Workers(settings={"pool_size": 2}),
             bars=Bars(rate_after=AFTER, duplicates=0),
@@ -146,7 +146,7 @@ def _database() -> tuple[Run, ...]:
         ),
         Run(
             "F19", "the embedded server is killed, with a pid file cut off or another's pid in it",
-            lambda: (KillPostmaster(6, (2.0, 3.0), ("", "truncate", "foreign")),),
+            (KillPostmaster(6, (2.0, 3.0), ("", "truncate", "foreign")),),
             bars=replace(back, at_least={"postmaster_kills": 6}),
             expected_seconds=60,
         ),
@@ -157,14 +157,14 @@ def _network() -> tuple[Run, ...]:
     return (
         Run(
             "F5", "lines are cut after the commit and before its answer",
-            lambda: (CutCommits(1_000),),
+            (CutCommits(1_000),),
             has_proxy=True,
             bars=Bars(rate_after=AFTER, at_least={"cut_commits": 1_000}),
             expected_seconds=120,
         ),
         Run(
             "F5b", "silence both ways and one way, resets, delay, dripping, half-closed lines",
-            lambda: (BadWeather(SPELLS),),
+            (BadWeather(SPELLS),),
             has_proxy=True,
             bars=Bars(resume_seconds=15.0, rate_after=AFTER),
             drain_seconds=120, expected_seconds=130,
@@ -176,27 +176,27 @@ def _handlers() -> tuple[Run, ...]:
     return (
         Run(
             "F8", "handlers that block the event loop or compute, longer than the lease",
-            lambda: (Wait(40),),
+            (Wait(40),),
             load=Load(mix={"fine": 99.0, "Block": 0.5, "Spin": 0.5}, block_seconds=6.0, backlog=20),
             bars=Bars(duplicates=0),
             drain_seconds=120, expected_seconds=90,
         ),
         Run(
             "F9", "poison: handlers that kill their worker, unreadable and unknown messages",
-            lambda: (Poison(14, 2, 2),),
+            (Poison(14, 2, 2),),
             workers=Workers(options={"memory_bytes": 4 << 30}),
             bars=Bars(rate_after=AFTER, at_least={"poison_parked": 20}),
             drain_seconds=120, expected_seconds=110,
         ),
         Run(
             "F16", "fifty sends of each id at once, some given up",
-            lambda: (Senders("identical", {"keys": 1_000, "sends": 50}, 300.0),),
+            (Senders("identical", {"keys": 1_000, "sends": 50}, 300.0),),
             load=Load(tasks=0),
             expected_seconds=120,
         ),
         Run(
             "F14", "producers that send to two domains in opposite order",
-            lambda: (Senders("crossing", {"tasks": 32, "rounds": 60, "settings": {"pool_size": 32}},
+            (Senders("crossing", {"tasks": 32, "rounds": 60, "settings": {"pool_size": 32}},
                              open_seconds=30.0),),
             load=Load(tasks=1), workers=Workers(options=TWO_DOMAINS),
             bars=Bars(at_most={"deadlocks": 0, "bad_senders": 0}),
@@ -209,20 +209,20 @@ def _data() -> tuple[Run, ...]:
     return (
         Run(
             "F10", "the clock of the database jumps by an hour, those of workers are a day off",
-            lambda: (ClockSteps(8),),
+            (ClockSteps(8),),
             workers=Workers(options=WRONG_CLOCKS),
             bars=Bars(rate_after=AFTER),
             expected_seconds=70,
         ),
         Run(
             "F12", "100,000 delayed commands, and a snapshot that stops vacuum",
-            lambda: (HoldSnapshot(100_000, 60.0),),
+            (HoldSnapshot(100_000, 60.0),),
             bars=Bars(rate_after=0.9, at_most={"claim_p99_ms": 50.0}),
             drain_seconds=180, expected_seconds=200,
         ),
         Run(
             "F13", "batches, killed workers, and operators who decide at random",
-            lambda: (KillWorkers(30, (1.0, 3.0)), Operators(600)),
+            (KillWorkers(30, (1.0, 3.0)), Operators(600)),
             load=BATCHES, workers=Workers(concurrency=16),
             bars=Bars(RESCUE, rate_after=AFTER, at_most={"deadlocks": 0},
                       at_least={"decisions": 500}),
@@ -235,7 +235,7 @@ def _upkeep() -> tuple[Run, ...]:
     return (
         Run(
             "F11", "the disk runs full and is freed again",
-            lambda: (FillDisk(2, 6.0),),
+            (FillDisk(2, 6.0),),
             server="small_disk",
             load=Load(work_ms=100, backlog=30), workers=Workers(number=2),
             bars=Bars(rate_after=AFTER, at_most={"heal_seconds": 30.0}),
@@ -243,7 +243,7 @@ def _upkeep() -> tuple[Run, ...]:
         ),
         Run(
             "F17", "PgBouncer in transaction mode, and workers are killed",
-            lambda: (KillWorkers(10, (1.0, 3.0)),),
+            (KillWorkers(10, (1.0, 3.0)),),
             server="pooler",
             workers=Workers(options={"variants": [{"use_notify": False}, {"use_notify": True}]}),
             bars=Bars(RESCUE, rate_after=AFTER),
@@ -251,7 +251,7 @@ def _upkeep() -> tuple[Run, ...]:
         ),
         Run(
             "F18", "all functions are replaced under traffic; a dump is restored",
-            lambda: (Upgrade(15),),
+            (Upgrade(15),),
             bars=Bars(rate_after=AFTER, at_least={"migrations": 15, "restores": 1},
                       at_most={"restore_faults": 0, "failed_migrations": 0}),
             expected_seconds=60,
@@ -267,53 +267,53 @@ def _short() -> tuple[Run, ...]:
     runs = (
         Run(
             "F1", "workers are killed",
-            lambda: (KillWorkers(4, (0.2, 0.6)),),
+            (KillWorkers(4, (0.2, 0.6)),),
             bars=Bars(RESCUE, at_least={"worker_kills": 4}),
         ),
         Run(
             "F2", "workers are paused for twice their lease, and come back as zombies",
-            lambda: (PauseWorkers(1, at_once=2, pace=(0.1, 0.3)),),
-            load=Load(work_ms=200), workers=replace(BRISK, concurrency=12),
+            (PauseWorkers(1, at_once=2, pace=(0.1, 0.3)),),
+            load=Load(work_ms=120), workers=replace(BRISK, number=5, concurrency=12),
             bars=Bars(RESCUE, at_least={"stale_rejected": 20}),
         ),
         Run(
             "F3", "the server is killed with all its processes and recovers",
-            lambda: (KillPostmaster(1, (0.5, 1.0)),),
+            (KillPostmaster(1, (0.5, 1.0)),),
             bars=Bars(resume_seconds=RESUME, at_least={"postmaster_kills": 1}),
         ),
         Run(
             "F4", "failover to a synchronous standby",
-            lambda: (Failover(1, (0.5, 1.0)),),
+            (Failover(1, (0.5, 1.0)),),
             server="sync_pair",
             bars=Bars(resume_seconds=RESUME, at_least={"failovers": 1}),
         ),
         Run(
             "F5", "lines are cut after the commit and before its answer",
-            lambda: (CutCommits(40),), has_proxy=True,
+            (CutCommits(40),), has_proxy=True,
             bars=Bars(at_least={"cut_commits": 40}),
         ),
         Run(
             "F5b", "silence, resets, half-closed lines",
-            lambda: (BadWeather((("silence", 1.0), ("reset", 0.5), ("half_close", 0.3),
+            (BadWeather((("silence", 1.0), ("reset", 0.5), ("half_close", 0.3),
                                  ("slow", 0.5), ("drip", 0.3)), 0.3),),
             has_proxy=True,
             bars=Bars(resume_seconds=15.0),
         ),
         Run(
             "F6", "sessions are ended",
-            lambda: (KillBackends(12, (0.05, 0.15)),),
+            (KillBackends(12, (0.05, 0.15)),),
             bars=Bars(at_least={"backend_kills": 10}),
         ),
         Run(
             "F7", "idle connections, a pool of two, handlers with connections of their own",
-            lambda: (HoldPool(100, 1.0),),
+            (HoldPool(100, 1.0),),
             load=Load(mix={"fine": 80.0, "Connect": 20.0}, pool_size=2),
             workers=replace(BRISK, settings={"pool_size": 2}),
             bars=Bars(duplicates=0),
         ),
         Run(
             "F8", "handlers that block the event loop or compute, longer than the lease",
-            lambda: (Wait(1.0),),
+            (Wait(1.0),),
             load=Load(mix={"fine": 94.0, "Block": 3.0, "Spin": 3.0}, block_seconds=2.5, backlog=0,
                       count=120),
             workers=replace(BRISK, vt_seconds=1),
@@ -321,37 +321,37 @@ def _short() -> tuple[Run, ...]:
         ),
         Run(
             "F9", "poison: handlers that kill their worker, unreadable and unknown messages",
-            lambda: (Poison(1),),
+            (Poison(1),),
             workers=replace(BRISK, vt_seconds=1, options={"memory_bytes": 4 << 30}),
             bars=Bars(at_least={"poison_parked": 5}),
         ),
         Run(
             "F10", "the clock of the database jumps by an hour, those of workers are a day off",
-            lambda: (ClockSteps(1, hold_seconds=0.5),),
+            (ClockSteps(1, hold_seconds=0.5),),
             workers=replace(BRISK, options=WRONG_CLOCKS),
         ),
         Run(
             "F13", "batches, killed workers, and operators who decide at random",
-            lambda: (KillWorkers(3, (0.3, 0.8)), Operators(30, 10.0)),
+            (KillWorkers(3, (0.3, 0.8)), Operators(30, 10.0)),
             load=BATCHES,
-            bars=Bars(RESCUE, at_least={"decisions": 10}, at_most={"deadlocks": 0}),
+            bars=Bars(at_least={"decisions": 10}, at_most={"deadlocks": 0}),
         ),
         Run(
             "F14", "producers that send to two domains in opposite order",
-            lambda: (Senders("crossing", {"tasks": 16, "rounds": 5, "settings": {"pool_size": 16}},
+            (Senders("crossing", {"tasks": 16, "rounds": 5, "settings": {"pool_size": 16}},
                              open_seconds=1.0),),
             load=Load(tasks=1), workers=replace(BRISK, options=TWO_DOMAINS),
             bars=Bars(at_most={"deadlocks": 0, "bad_senders": 0}),
         ),
         Run(
             "F15", "workers are stopped and replaced, one by one",
-            lambda: (RollingTerm(5, grace_seconds=5.0, pace=(0.1, 0.3)),),
+            (RollingTerm(5, grace_seconds=5.0, pace=(0.1, 0.3)),),
             workers=replace(BRISK, settings={"shutdown_grace_seconds": 5.0}),
             bars=Bars(duplicates=0, at_most={"bad_stops": 0, "stop_seconds": 7.0}),
         ),
         Run(
             "F16", "many sends of each id at once, some given up",
-            lambda: (Senders("identical", {"keys": 20, "sends": 20}, 60.0),),
+            (Senders("identical", {"keys": 20, "sends": 20}, 60.0),),
             load=Load(tasks=0),
         ),
     )  # fmt: skip

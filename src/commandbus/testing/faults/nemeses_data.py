@@ -44,7 +44,10 @@ class Poison:
         for text in UNREADABLE:
             command_id = UUID(int=chance.getrandbits(128), version=4)
             await arena.query(
-                "select commandbus.send_command(%s, 'Work', %s, %s::jsonb)", DOMAIN, command_id, text
+                "select commandbus.send_command(%s, 'Work', %s, %s::jsonb)",
+                DOMAIN,
+                command_id,
+                text,
             )
             arena.log.write("send", ids=[str(command_id)], outcome="ok")
             poisoned.append(command_id)
@@ -95,9 +98,7 @@ class ClockSteps:
     async def _step(self, arena: Arena, shift: float) -> None:
         # One commit, as one clock is behind both; messages first and sorted, as everybody does.
         async with await psycopg.AsyncConnection.connect(arena.direct_dsn()) as conn:
-            await conn.execute(
-                "select 1 from pgmq.q_storm__commands order by msg_id for update"
-            )
+            await conn.execute("select 1 from pgmq.q_storm__commands order by msg_id for update")
             await conn.execute(
                 "update pgmq.q_storm__commands set vt = vt + make_interval(secs => %s)", (shift,)
             )

@@ -61,9 +61,7 @@ class BadWeather:
                 arena.tell_outage(began, time.monotonic())
             await asyncio.sleep(self.pause_seconds)
 
-    async def _spell(
-        self, arena: Arena, kind: str, seconds: float, chance: random.Random
-    ) -> None:
+    async def _spell(self, arena: Arena, kind: str, seconds: float, chance: random.Random) -> None:
         assert arena.proxy is not None
         if kind == "reset":
             deadline = time.monotonic() + seconds

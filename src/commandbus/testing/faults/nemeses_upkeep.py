@@ -131,9 +131,7 @@ class Upgrade:
         ) as admin:
             await admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
         address = arena.server.superuser_dsn(name)
-        restored = await asyncio.to_thread(
-            _run_script, str(binaries / "psql"), address, dump
-        )
+        restored = await asyncio.to_thread(_run_script, str(binaries / "psql"), address, dump)
         findings = await self._examine(address)
         arena.counts["restore_faults"] += len(findings) + (restored != 0)
         arena.counts["restores"] += 1

@@ -123,9 +123,7 @@ def _say(**word: int) -> None:
         os.write(1, json.dumps(word).encode() + b"\n")
 
 
-def _fork(
-    role: Callable[[dict[str, Any]], None], config: dict[str, Any], log_folder: Path
-) -> int:
+def _fork(role: Callable[[dict[str, Any]], None], config: dict[str, Any], log_folder: Path) -> int:
     pid = os.fork()
     if pid:
         return pid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,7 +72,7 @@ class Run:
 
     id: str
     title: str
-    nemeses: Callable[[], tuple[Nemesis, ...]]
+    nemeses: tuple[Nemesis, ...]
     load: Load = Load()
     workers: Workers = Workers()
     bars: Bars = Bars()

@@ -186,7 +186,7 @@ async def cross(config: dict[str, Any]) -> None:
 
 
 async def send_identical(config: dict[str, Any]) -> None:
-    """Many sends of the same id at once, with the same or another body; some are cancelled (F16)."""
+    """Many sends of one id at once, with the same or another body; some are cancelled (F16)."""
     log = EventLog(Path(config["log_folder"], f"identical-{os.getpid()}.jsonl"), config["clock"])
     chance = random.Random(f"{config['seed']}:identical")
     domain = config["domain"]

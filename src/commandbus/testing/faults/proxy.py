@@ -50,7 +50,7 @@ class Messages:
     def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
         """The messages that are complete now: (type, body)."""
         self._buffer += chunk
-        found = []
+        found: list[tuple[bytes, bytes]] = []
         while True:
             head = 0 if self._is_first else 1
             if len(self._buffer) < head + 4:
@@ -103,7 +103,9 @@ class Line:
 class Proxy:
     """Listens on a port of its own and forwards to a socket or an address."""
 
-    def __init__(self, upstream: Callable[[], Path | tuple[str, int]], chance: random.Random) -> None:
+    def __init__(
+        self, upstream: Callable[[], Path | tuple[str, int]], chance: random.Random
+    ) -> None:
         self._upstream = upstream
         self._chance = chance
         self._server: asyncio.Server | None = None

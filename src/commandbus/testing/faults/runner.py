@@ -208,7 +208,7 @@ class _Storm:
 
     async def _phases(self, arena: Arena, common: dict[str, Any]) -> Phases:
         run, log = self._run, arena.log
-        nemeses = run.nemeses()
+        nemeses = run.nemeses
         sampler = asyncio.create_task(self._sample(arena))
         await arena.fleet.start()
         producer = await self._start_producer(arena, common)
@@ -328,4 +328,3 @@ def replay_command(verdict: Verdict, scale: str) -> str:
         f"python -m commandbus.testing.faults --only {verdict.run.id} --seed {verdict.seed} "
         f"--scale {scale}"
     )
-

@@ -93,7 +93,7 @@ class Site:
             if account.is_dropped:
                 os.chown(path, account.uid, account.gid)
         with (folder / "pgbouncer.log").open("wb") as log:
-            process = subprocess.Popen(  # noqa: S603  (no shell; a program of the system)
+            process = subprocess.Popen(  # noqa: S603, ASYNC220  (no shell; returns at once)
                 [program, str(configuration)], stdout=log, stderr=log,
                 env=child_environment(), **account.popen_options(),
             )  # fmt: skip

@@ -37,8 +37,8 @@ begin
           is distinct from (new.status, new.lease_epoch, new.leased_by) then
         insert into faults.change (domain, command_id, old_status, new_status, old_epoch, new_epoch,
                                    old_holder, new_holder, held_until)
-        values (new.domain, new.command_id, old.status, new.status, old.lease_epoch, new.lease_epoch,
-                old.leased_by, new.leased_by,
+        values (new.domain, new.command_id, old.status, new.status,
+                old.lease_epoch, new.lease_epoch, old.leased_by, new.leased_by,
                 case when old.leased_by is not null then old.lease_expires_at end);
     end if;
     return null;
