@@ -2,8 +2,6 @@
 
 A worker that starts from nothing spends half a second of a core on imports; a fork takes
 milliseconds, so a storm can kill hundreds of them. Each child leads a process group of its own.
-
-    python -m commandbus.testing.faults.nursery     (started by `Nursery`)
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class Nursery:
     async def start(self) -> None:
         """Start the server; it imports the bus once."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, str(self._log_folder),
+            sys.executable, "-c", f"import {__name__} as n; n.main()", str(self._log_folder),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
@@ -153,7 +151,3 @@ def main() -> None:
     from commandbus.testing.faults.roles import ROLES  # noqa: PLC0415  (the costly import)
 
     serve(ROLES, Path(sys.argv[1]))
-
-
-if __name__ == "__main__":
-    main()

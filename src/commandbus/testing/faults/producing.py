@@ -161,6 +161,10 @@ async def cross(config: dict[str, Any]) -> None:
     log = EventLog(Path(config["log_folder"], f"crossing-{os.getpid()}.jsonl"), config["clock"])
     async with open_bus(config) as (bus, pool):
         domains = [config["domain"], config["other_domain"]]
+        for domain in domains:
+            # The first send of a process needs a connection beside the caller's, once: with all
+            # of the pool in transactions it would have to wait for them.
+            await bus._store.ensure_domain(domain)
 
         async def task(number: int) -> None:
             chance = random.Random(f"{config['seed']}:crossing:{number}")
