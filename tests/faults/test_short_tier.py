@@ -78,7 +78,7 @@ async def test_a_worker_that_finishes_without_the_fence_is_caught_within_a_minut
     leaky = Run(
         "F2", "zombies, and no fence",
         (PauseWorkers(1, at_once=2, pace=(0.1, 0.3)),),
-        load=Load(work_ms=2_000, mix={"fine": 1.0}, backlog=0, groups=(1.0, 1.0, 0.0)),
+        load=Load(work_ms=2_000, mix={"fine": 1.0}, backlog=-22, groups=(1.0, 0.0, 0.0)),
         workers=Workers(number=4, concurrency=10, vt_seconds=2),
         bars=Bars(),
         calm_seconds=0.2,

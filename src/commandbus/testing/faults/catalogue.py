@@ -31,7 +31,11 @@ from commandbus.testing.faults.plan import Bars, Load, Run, Scale, Workers
 
 RESCUE, RESUME, AFTER = 2.0, 5.0, 0.95
 #: What holds when an asynchronous standby takes over: what survived is whole.
-SURVIVORS = ("I3", "I5", "I8", "I9", "I10", "I11", "I12", "I13")
+SURVIVORS = ("I3", "I8", "I9", "I10", "I11", "I12", "I13")
+
+#: Fewer messages than slots: those who are left have room for what the paused ones held, and so the
+#: zombies find their commands in other hands.
+SLACK = -20
 
 #: Sums over all runs of the long tier, by the names of counters.
 TOTALS = {
@@ -87,11 +91,11 @@ def _processes() -> tuple[Run, ...]:
         ),
         Run(
             "F2", "workers are paused for twice their lease, and come back as zombies",
-            (PauseWorkers(14, at_once=3),),
-            load=Load(work_ms=150),
+            (PauseWorkers(20, at_once=3),),
+            load=Load(work_ms=150, backlog=SLACK),
             workers=Workers(number=6, concurrency=16),
             bars=Bars(RESCUE, rate_after=AFTER, at_least={"stale_rejected": 500}),
-            expected_seconds=140,
+            expected_seconds=190,
         ),
         Run(
             "F15", "workers are stopped and replaced, one by one",
@@ -217,7 +221,7 @@ def _data() -> tuple[Run, ...]:
         Run(
             "F12", "100,000 delayed commands, and a snapshot that stops vacuum",
             (HoldSnapshot(100_000, 60.0),),
-            bars=Bars(rate_after=0.9, at_most={"claim_p99_ms": 50.0}),
+            bars=Bars(rate_after=0.9, at_most={"probe_p99_ms": 50.0}),
             drain_seconds=180, expected_seconds=200,
         ),
         Run(
@@ -272,8 +276,8 @@ def _short() -> tuple[Run, ...]:
         ),
         Run(
             "F2", "workers are paused for twice their lease, and come back as zombies",
-            (PauseWorkers(1, at_once=2, pace=(0.1, 0.3)),),
-            load=Load(work_ms=120), workers=replace(BRISK, number=5, concurrency=12),
+            (PauseWorkers(1, at_once=3, pace=(0.1, 0.3)),),
+            load=Load(work_ms=140, backlog=SLACK), workers=replace(BRISK, number=6, concurrency=16),
             bars=Bars(RESCUE, at_least={"stale_rejected": 20}),
         ),
         Run(
@@ -358,5 +362,8 @@ def _short() -> tuple[Run, ...]:
     brisk = []
     for run in runs:
         workers = BRISK if run.workers == Workers() else run.workers
-        brisk.append(replace(run, workers=workers, calm_seconds=0.4, expected_seconds=8.0))
+        load = replace(run.load, work_ms=60.0) if run.load.work_ms == Load().work_ms else run.load
+        brisk.append(
+            replace(run, workers=workers, load=load, calm_seconds=0.4, expected_seconds=8.0)
+        )
     return tuple(brisk)

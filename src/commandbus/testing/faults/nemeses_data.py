@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -142,9 +143,26 @@ class HoldSnapshot:
             await conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
             await conn.execute("select count(*) from commandbus.command_bus_batch")
             arena.log.write("snapshot", held=True)
-            await asyncio.sleep(self.seconds)
+            await self._probe(arena)
             await conn.rollback()
         arena.log.write("snapshot", held=False)
+
+    async def _probe(self, arena: Arena) -> None:
+        """How long a receive takes meanwhile: the function itself, rolled back each time."""
+        times: list[float] = []
+        deadline = time.monotonic() + self.seconds
+        async with await psycopg.AsyncConnection.connect(arena.direct_dsn()) as conn:
+            while time.monotonic() < deadline:
+                began = time.perf_counter()
+                await conn.execute(
+                    "select count(*) from commandbus.receive_commands(%s, 3, 10, 'probe')",
+                    (DOMAIN,),
+                    prepare=True,
+                )
+                times.append((time.perf_counter() - began) * 1000)
+                await conn.rollback()
+                await asyncio.sleep(0.1)
+        arena.peak("probe_p99_ms", sorted(times)[int(len(times) * 0.99)])
 
     async def _send_delayed(
         self, arena: Arena, bus: CommandBus, commands: list[BatchCommand]

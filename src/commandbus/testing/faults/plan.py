@@ -18,9 +18,9 @@ class Load:
     #: Tasks in one producer process; 0: no producer.
     tasks: int = 4
     #: Average length of a handler. Slots / work_ms is the capacity, so a lost slot shows.
-    work_ms: float = 60.0
-    #: Messages in the queue beside those that are leased.
-    backlog: int = 60
+    work_ms: float = 150.0
+    #: Messages in the queue beside those that fill all slots; negative: some slots stay free.
+    backlog: int = 40
     #: Kinds of commands and their weights; other names are command types.
     mix: dict[str, float] = field(
         default_factory=lambda: {"fine": 83.0, "transient": 10.0, "permanent": 2.0, "Write": 5.0}

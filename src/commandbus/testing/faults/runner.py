@@ -81,8 +81,11 @@ class Runner:
         except SkippedError as reason:
             return Verdict(run, seed, time.monotonic() - began, None, skipped=str(reason))
         say("check")
-        violations = await asyncio.to_thread(check, facts, run.invariants)
-        figures = measure(facts, violations, dict(arena.counts), arena.peaks)
+        found = await asyncio.to_thread(check, facts)
+        # All are counted, so that what an asynchronous standby loses is reported; judged are those
+        # that the run promises to keep.
+        figures = measure(facts, found, dict(arena.counts), arena.peaks)
+        violations = [v for v in found if not run.invariants or v.invariant in run.invariants]
         missed = missed_bars(figures, run.bars, run.workers.vt_seconds)
         verdict = Verdict(
             run, seed, time.monotonic() - began, figures, violations, missed, arena.notes
