@@ -221,13 +221,14 @@ def _data() -> tuple[Run, ...]:
         Run(
             "F12", "100,000 delayed commands, and a snapshot that stops vacuum",
             (HoldSnapshot(100_000, 60.0),),
+            workers=Workers(number=2),
             bars=Bars(rate_after=0.9, at_most={"probe_p99_ms": 50.0}),
             drain_seconds=180, expected_seconds=200,
         ),
         Run(
             "F13", "batches, killed workers, and operators who decide at random",
             (KillWorkers(30, (1.0, 3.0)), Operators(600)),
-            load=BATCHES, workers=Workers(concurrency=16),
+            load=replace(BATCHES, work_ms=140), workers=Workers(concurrency=8),
             bars=Bars(RESCUE, rate_after=AFTER, at_most={"deadlocks": 0},
                       at_least={"decisions": 500}),
             expected_seconds=120,
@@ -362,8 +363,5 @@ def _short() -> tuple[Run, ...]:
     brisk = []
     for run in runs:
         workers = BRISK if run.workers == Workers() else run.workers
-        load = replace(run.load, work_ms=60.0) if run.load.work_ms == Load().work_ms else run.load
-        brisk.append(
-            replace(run, workers=workers, load=load, calm_seconds=0.4, expected_seconds=8.0)
-        )
+        brisk.append(replace(run, workers=workers, calm_seconds=0.4, expected_seconds=8.0))
     return tuple(brisk)

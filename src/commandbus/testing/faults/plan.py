@@ -18,9 +18,9 @@ class Load:
     #: Tasks in one producer process; 0: no producer.
     tasks: int = 4
     #: Average length of a handler. Slots / work_ms is the capacity, so a lost slot shows.
-    work_ms: float = 150.0
+    work_ms: float = 70.0
     #: Messages in the queue beside those that fill all slots; negative: some slots stay free.
-    backlog: int = 40
+    backlog: int = 30
     #: Kinds of commands and their weights; other names are command types.
     mix: dict[str, float] = field(
         default_factory=lambda: {"fine": 83.0, "transient": 10.0, "permanent": 2.0, "Write": 5.0}
@@ -39,7 +39,7 @@ class Workers:
     """The fleet."""
 
     number: int = 4
-    concurrency: int = 8
+    concurrency: int = 4
     #: Short, so that a rescue can be watched.
     vt_seconds: int = 3
     #: More of a worker's configuration; see `working.work`.
@@ -77,7 +77,7 @@ class Run:
     workers: Workers = Workers()
     bars: Bars = Bars()
     #: Seconds of calm before and after the storm in which the rate is measured.
-    calm_seconds: float = 5.0
+    calm_seconds: float = 8.0
     #: Which server it needs: our own, a pair, or one on a small disk; or a pooler before it.
     server: Literal["single", "sync_pair", "async_pair", "small_disk", "pooler"] = "single"
     #: All parties reach the server through the proxy.

@@ -47,9 +47,14 @@ create trigger faults_tap after insert or update or delete on commandbus.command
     for each row execute function faults.tap();
 """
 
-#: I8 in one snapshot: batches whose counters differ from a recount.
+#: I8 in one snapshot: batches whose counters differ from a recount. Those that ended a while ago
+#: are left to the check at the end, or a look would take longer and longer.
 MISMATCHES = """
-select count(*) from commandbus.command_bus_batch b
+with recent as materialized (
+    select b.* from commandbus.command_bus_batch b
+     where b.completed_at is null or b.completed_at > clock_timestamp() - interval '5 seconds'
+)
+select count(*) from recent b
  cross join lateral commandbus.recount_batch(b.batch_id) r
  where (b.total_count, b.completed_count, b.failed_count, b.canceled_count,
         b.in_troubleshooting_count)
