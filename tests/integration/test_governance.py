@@ -13,12 +13,14 @@ import pytest
 from commandbus import BatchCommand, CommandBus, InvalidOperationError
 from commandbus.errors import (
     BatchSizeExceededError,
+    DatabaseUnavailableError,
     InvalidBatchRequestError,
     InvalidInputError,
     InvalidSettingError,
     PermissionDeniedError,
     TicketNotFoundError,
 )
+from commandbus.governance import service
 from commandbus.governance.batch_types import BatchType
 from commandbus.governed import Caller, ChildStatus, Item, ItemError, Scope, TicketStatus
 from commandbus.testing import fake_bus
@@ -167,6 +169,22 @@ async def test_a_check_of_the_application_reads_in_the_submissions_transaction(
     assert await count(conn, "command_bus_batch") == 0
     await shop.governance.submit(ADA, "CHECKED", orders(2))
     assert seen == [(True, "ada"), (True, "ada")]
+
+
+async def test_a_check_that_hangs_is_given_up_and_lets_the_next_submission_pass(
+    shop: CommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(own: Any, who: Caller, items: Sequence[Item]) -> list[ItemError]:
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr(service, "CHECK_SECONDS", 0.05)
+    shop.declare_batch_type(
+        BatchType(name="HANGING", domain=DOMAIN, command_type="X", max_size=5, check=hang)
+    )
+    with pytest.raises(DatabaseUnavailableError, match="the check of HANGING took more than"):
+        await shop.governance.submit(ADA, "HANGING", orders(1))
+    assert (await shop.governance.submit(ADA, "ORDERS", orders(1))).ticket.child_count == 1
 
 
 # -- repeats

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
 from fastapi import APIRouter
 
 from commandbus import errors
-from commandbus.governed import ItemError
+from commandbus.governed import ItemError, Scope
 from commandbus.http import catalogue, create_app
 from commandbus.http.problems import Problem, problem_code, problem_of
-from commandbus.http.security import Requires, requires
+from commandbus.http.security import requires
 from commandbus.testing import fake_bus, sent
 from tests.http_world import app_of, client_of, problem
 
@@ -186,19 +186,12 @@ async def test_a_route_may_have_a_code_of_its_own_for_a_wrong_form() -> None:
 
     @router.post("/things")
     @problem_code(catalogue.INVALID_BATCH_REQUEST)
-    async def make(items: list[int], caller: Any = requires(errors_scope())) -> None: ...
+    async def make(items: list[int], caller: Annotated[Any, requires(Scope.SEND)]) -> None: ...
 
     async with client_of(create_app(fake_bus(), routers=(router,)), None) as client:
         answer = await client.post("/api/v1/things", json=[1, "x"])
 
     assert problem(answer, 400, "INVALID_BATCH_REQUEST")["errors"][0]["pointer"] == "#/1"
-
-
-def errors_scope() -> Any:
-    from commandbus.governed import Scope
-
-    assert Requires(Scope.SEND).scope is Scope.SEND
-    return Scope.SEND
 
 
 async def test_a_problem_can_be_raised_anywhere() -> None:

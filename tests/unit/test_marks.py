@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NotRequired, TypedDict
 
 import pytest
+from pydantic import BaseModel, Field, field_validator
 
 from commandbus import Secret
 from commandbus.errors import InvalidPayloadError, InvalidSettingError
 from commandbus.handler import HandlerRegistry
-from commandbus.marks import check_fits, check_payload_type, secret_keys
+from commandbus.marks import check_fits, check_payload_type, misfits, secret_keys
 
 
 @dataclass
@@ -150,3 +151,27 @@ def test_the_registry_knows_the_secret_keys_of_its_types() -> None:
 
     assert registry.secret_keys("bank") == {"Pay": {"pin", "number", "optional"}}
     assert registry.secret_keys("shop") == {}
+
+
+class Checking(BaseModel):
+    """A real model, with a validator that quotes what it was given."""
+
+    name: str
+    size: int = Field(gt=0)
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name != "known":
+            raise ValueError(f"{name} is not known")
+        return name
+
+
+def test_misfits_say_where_and_what_and_never_with_which_value() -> None:
+    assert misfits(Checking, {"name": "known", "size": 1}) == []
+    assert misfits(Checking, {"name": "hunter2", "size": 0}) == [
+        ("name", "Value error, [REDACTED] is not known"),
+        ("size", "Input should be greater than 0"),
+    ]
+    assert misfits(Payment, {}) == [("amount", "amount is missing")]
+    assert misfits(Checking, {"size": 1}) == [("name", "Field required")]

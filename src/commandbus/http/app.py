@@ -146,10 +146,15 @@ def _add_layers(
 
 def _platform(bus: CommandBus, settings: HttpSettings, metrics: NoMetrics, prefix: str) -> Platform:
     governance = governance_of(bus)
-    if governance is not None:
-        metrics.declare([each.name for each in governance.types.all()])
+
+    def declare() -> None:
+        if governance is not None:
+            metrics.declare([each.name for each in governance.types.all()])
+
+    declare()
 
     async def read(since: datetime) -> Figures:
+        declare()  # an app may declare types after this one was made
         return Figures(
             domains=await bus.domain_figures(),
             governed=await bus.governed_figures(since),

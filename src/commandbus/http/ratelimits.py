@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+<<<<<<< HEAD
+=======
+from commandbus.bus import CommandBus
+from commandbus.governance.service import Governance
+>>>>>>> main
 from commandbus.governed import LimitState, LimitType
 
 #: Seconds of the windows that have one. The others are gauges: they ease when work gets done.
@@ -39,17 +43,16 @@ def limit_headers(limits: Iterable[LimitState]) -> dict[str, str]:
 class RequestCounter:
     """Counts each request of the API in the database, if the bus is governed."""
 
-    def __init__(self, bus: Any) -> None:
+    def __init__(self, bus: CommandBus) -> None:
         self._governance = governance_of(bus)
 
     async def count(self, user_id: str) -> tuple[LimitState, ...]:
         """Count one; raises RateLimitExceededError when there were too many in this minute."""
         if self._governance is None:
             return ()
-        state: LimitState = await self._governance.count_request(user_id)
-        return (state,)
+        return (await self._governance.count_request(user_id),)
 
 
-def governance_of(bus: Any) -> Any:
+def governance_of(bus: CommandBus) -> Governance | None:
     """The governance of a bus; None if its store has none (tests in memory)."""
-    return bus.governance if getattr(bus, "can_govern", False) else None
+    return bus.governance if bus.can_govern else None

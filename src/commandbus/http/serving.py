@@ -122,16 +122,24 @@ class PatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Some of a request: the time runs on until its head is complete."""
         super().data_received(data)
-        is_partial = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        if is_partial:
-            self._arm()
-        else:
-            self._disarm()
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Some of the next request may have come with this one."""
+        super().on_response_complete()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Gone."""
         self._disarm()
         super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        is_partial = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        if is_partial:
+            self._arm()
+        else:
+            self._disarm()
 
     def _arm(self) -> None:
         if self._head_timer is None:

@@ -150,6 +150,8 @@ class Metrics(NoMetrics):
         self._batch_types = frozenset(batch_types)
 
     def take(self, figures: Figures) -> None:
+        for gauge in (self._depth, *self._gauges.values()):
+            gauge.clear()  # a domain that is gone has no figures
         for each in _at_most(figures.domains, MAX_DOMAINS):
             self._depth.labels(each.domain, "ready").set(each.ready)
             self._depth.labels(each.domain, "delayed").set(each.delayed)

@@ -15,8 +15,9 @@ from commandbus.errors import (
     SchemaVersionError,
 )
 from commandbus.governed import Caller, Scope
+from commandbus.http.catalogue import PERMISSION_DENIED
 from commandbus.http.platform import Here, Platform
-from commandbus.http.problems import unavailable
+from commandbus.http.problems import Problem, unavailable
 from commandbus.http.schemas.service import Health
 from commandbus.http.security import requires
 from commandbus.redaction import redact_text
@@ -94,9 +95,13 @@ async def _metrics(here: Here) -> Response:
 @guarded_metrics.get("/metrics", name="metrics", response_class=Response)
 async def metrics_for_readers(
     here: Here,
-    caller: Annotated[Caller, requires(Scope.READ)],  # noqa: ARG001  (asked for its check)
+    caller: Annotated[Caller, requires(Scope.READ)],
 ) -> Response:
-    """Metrics in Prometheus' text form."""
+    """Metrics in Prometheus' text form; of all domains, so not for callers bound to some."""
+    if caller.domains is not None:
+        raise Problem(
+            PERMISSION_DENIED, "metrics show all domains; use a token that is not bound to some"
+        )
     return await _metrics(here)
 
 

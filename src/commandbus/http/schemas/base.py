@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from commandbus.naming import MAX_DOMAIN_LENGTH, MAX_TYPE_LENGTH
+from commandbus.naming import MAX_DOMAIN_LENGTH, MAX_TYPE_LENGTH, check_text
 
 #: Items that one page may have.
 MAX_PAGE = 200
@@ -28,8 +28,16 @@ TypeName = Annotated[
     str,
     Field(pattern=TYPE_PATTERN, max_length=MAX_TYPE_LENGTH, examples=["DebitAccount"]),
 ]
+
+
+def _says_something(text: str) -> str:
+    return check_text(text, "it")
+
+
 Reason = Annotated[
     str,
+    # Here and not only in the library: an action whose reason is refused must not be done.
+    AfterValidator(_says_something),
     Field(
         min_length=1,
         max_length=2_000,

@@ -1,0 +1,178 @@
+"""Who may do what: every route, every scope, own and other domains, from the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+from fastapi import FastAPI
+from psycopg import AsyncConnection
+
+from commandbus import CommandBus
+from commandbus.governed import Scope
+from tests.http_world import app_of, caller, client_of
+from tests.integration.http_shop import Shop, fill
+
+REASON = {"reason": "because"}
+
+
+def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
+    """A body that each route with one accepts; a new route must be added here."""
+    bodies: dict[str, Any] = {
+        "/commands": {"domain": domain, "command_type": "Work", "data": {}},
+        "/commands/{domain}/{command_id}/cancel": REASON,
+        "/command-batches/{domain}": {"commands": [{"command_type": "Work", "data": {}}]},
+        "/command-batches/{domain}/{batch_id}/cancel": REASON,
+        "/command-batches/{domain}/{batch_id}/retry": None,
+        "/troubleshooting/{domain}/{command_id}/retry": REASON,
+        "/troubleshooting/{domain}/{command_id}/cancel": REASON,
+        "/troubleshooting/{domain}/{command_id}/complete": REASON,
+        "/troubleshooting/{domain}/{command_id}/notes": {"text": "hm"},
+        "/bulk-operations/preview": {"domain": domain},
+        "/bulk-operations": {
+            "verb": "retry",
+            "filter": {"domain": domain, "command_ids": [str(shop.parked[-1])]},
+        },
+        "/bulk-operations/{operation_id}/stop": None,
+        "/bulk-operations/{operation_id}/resume": {},
+        "/replies/{domain}/lease": {"limit": 1, "vt_seconds": 1},
+        "/replies/{domain}/ack": {"replies": [{"msg_id": 1, "receipt": 99}]},
+    }
+    found: dict[str, Any] | None = bodies[path.removeprefix("/api/v1")]
+    return found
+
+
+#: Listings of several domains: of another one there is nothing to see, not nothing to find.
+FILTERED = {"/api/v1/domains", "/api/v1/whoami"}
+BY_QUERY = {
+    "/api/v1/commands", "/api/v1/audit", "/api/v1/failure-groups", "/api/v1/bulk-operations",
+}  # fmt: skip
+
+
+async def ask(
+    client: httpx2.AsyncClient, method: str, path: str, shop: Shop, operation: dict[str, Any]
+) -> httpx2.Response:
+    ids = shop.parked[0] if "troubleshooting" in path else shop.pending
+    url = path.format(
+        domain=shop.domain, command_id=ids, batch_id=shop.batch, operation_id=shop.bulk
+    )
+    if method == "get":
+        params = {"domain": shop.domain} if path in BY_QUERY else {}
+        return await client.get(url, params=params)
+    body = body_of(path, shop.domain, shop)
+    return await client.request(method, url, json=body) if body is not None else (
+        await client.request(method, url)
+    )  # fmt: skip
+
+
+def operations(app: FastAPI) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (method, path, operation)
+        for path, methods in app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+async def snapshot(conn: AsyncConnection) -> list[Any]:
+    """Everything that a forbidden request could change."""
+    queries = (
+        "select command_id, status, attempts, msg_id, lease_epoch from"
+        " commandbus.command_bus_command order by 1",
+        "select count(*), max(audit_id) from commandbus.command_bus_audit",
+        "select operation_id, status, done from commandbus.command_bus_bulk_operation order by 1",
+        "select count(*) from commandbus.command_bus_batch",
+        "select msg_id, read_ct from pgmq.q_shop__replies order by 1",
+    )
+    return [await (await conn.execute(query.encode())).fetchall() for query in queries]
+
+
+async def test_every_route_lets_in_its_own_scope_and_admin_and_nobody_else(
+    bus: CommandBus, conn: AsyncConnection
+) -> None:
+    shop = await fill(bus)
+    callers: dict[str, Any] = {scope.name.lower(): caller(scope) for scope in Scope}
+    app = app_of(bus, **callers)
+    before = await snapshot(conn)
+    checked = 0
+
+    for method, path, operation in operations(app):
+        needed = operation.get("x-scope")
+        for scope in Scope:
+            if scope in {needed, Scope.ADMIN} or needed is None:
+                continue
+            async with client_of(app, scope.name.lower()) as client:
+                answer = await ask(client, method, path, shop, operation)
+            assert answer.status_code == 403, f"{scope} {method} {path}"
+            assert answer.json()["code"] == "PERMISSION_DENIED"
+            assert answer.json()["scope"] == needed
+            checked += 1
+        async with client_of(app, None) as client:
+            answer = await ask(client, method, path, shop, operation)
+        assert answer.status_code == (401 if needed else 200), f"nobody {method} {path}"
+        checked += 1
+
+    assert checked > 150
+    assert await snapshot(conn) == before
+
+
+async def test_every_route_works_for_its_scope_and_its_domain(bus: CommandBus) -> None:
+    shop = await fill(bus)
+    callers: dict[str, Any] = {
+        scope.name.lower(): caller(scope, domains=("shop", "other")) for scope in Scope
+    }
+    app = app_of(bus, **callers)
+
+    for method, path, operation in operations(app):
+        needed = operation.get("x-scope")
+        for who in {Scope(needed), Scope.ADMIN} if needed else set():
+            async with client_of(app, who.name.lower()) as client:
+                answer = await ask(client, method, path, shop, operation)
+            # 409: the one before has done it.
+            expected = {403} if path == "/metrics" else {200, 202, 204, 409}
+            assert answer.status_code in expected, f"{method} {path} {answer.text}"
+
+
+async def test_of_another_domain_there_is_nothing(bus: CommandBus, conn: AsyncConnection) -> None:
+    shop = await fill(bus)
+    app = app_of(bus, other=caller(*Scope, domains=("other",)))
+    before = await snapshot(conn)
+
+    async with client_of(app, "other") as client:
+        for method, path, operation in operations(app):
+            if "x-scope" not in operation:
+                continue
+            answer = await ask(client, method, path, shop, operation)
+            if path in FILTERED:
+                assert answer.status_code == 200
+                assert "shop" not in answer.text
+            elif path == "/metrics":
+                assert answer.status_code == 403
+            else:
+                assert answer.status_code == 404, f"{method} {path}"
+                assert answer.json()["code"] == "NOT_FOUND"
+                unknown = await client.get(f"/api/v1/commands/other/{uuid4()}")
+                assert unknown.json()["code"] == "NOT_FOUND"
+
+    assert await snapshot(conn) == before
+
+
+async def test_whoever_is_bound_to_one_domain_sees_only_that_without_asking(
+    bus: CommandBus,
+) -> None:
+    await fill(bus)
+    await bus.send("other", "Work", uuid4(), {})
+    app = app_of(
+        bus, one=caller("read", domains=("other",)), two=caller("read", domains=("other", "shop"))
+    )
+
+    async with client_of(app, "one") as one, client_of(app, "two") as two:
+        for path in sorted(BY_QUERY):
+            listed = (await one.get(path)).json()["items"]
+            assert {item["domain"] for item in listed} <= {"other"}
+            unclear = await two.get(path)
+            assert unclear.status_code == 400
+            assert "one of other, shop" in unclear.json()["detail"]
+        assert [d["domain"] for d in (await one.get("/api/v1/domains")).json()["items"]] == [
+            "other"
+        ]
