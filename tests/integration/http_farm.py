@@ -62,6 +62,11 @@ async def farm_on(
         yield Farm(bus, app_of(bus, http, **CALLERS, **(more or {})))
 
 
+def is_governed(operation: dict[str, Any]) -> bool:
+    """Whether an operation of the OpenAPI document is one of governed batches or their limits."""
+    return bool({"governed batches", "limits"} & set(operation.get("tags", ())))
+
+
 def create(*names: str, **more: Any) -> dict[str, Any]:
     """The body of a request for machines."""
     return {"operation": "create", "items": [{"name": name} for name in names], **more}

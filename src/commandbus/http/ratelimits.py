@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-<<<<<<< HEAD
-=======
 from commandbus.bus import CommandBus
 from commandbus.governance.service import Governance
->>>>>>> main
 from commandbus.governed import LimitState, LimitType
 
 #: Seconds of the windows that have one. The others are gauges: they ease when work gets done.
