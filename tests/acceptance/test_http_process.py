@@ -59,8 +59,8 @@ async def test_up_with_the_demo_prints_a_token_that_works_until_it_ends(
             made = await client.post(
                 "/api/v1/vms/batch", json={"operation": "create", "items": [{"name": "web-1"}]}
             )
-            ended = await client.get(made.headers["location"], headers={"Prefer": "wait=20"})
-            assert ended.json()["status"] == "COMPLETED"
+            shown = await client.get(made.headers["location"], headers={"Prefer": "wait=20"})
+            assert shown.json()["status"] == "COMPLETED"
             (machine,) = (await client.get("/api/v1/vms")).json()["items"]
             assert (machine["name"], machine["is_running"]) == ("web-1", False)
         up.signal(signal.SIGINT)

@@ -59,7 +59,8 @@ async def farm_on(
     values = {"user_cooldown_seconds": 0, "poll_max_seconds": 0.05} | settings
     async with CommandBus.connect(dsn, settings=Settings(**values)) as bus:
         await vms.setup(bus)
-        yield Farm(bus, app_of(bus, http, **CALLERS, **(more or {})))
+        callers: dict[str, Any] = {**CALLERS, **(more or {})}
+        yield Farm(bus, app_of(bus, http, **callers))
 
 
 def is_governed(operation: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from tests.integration.http_farm import (
 REASON = {"reason": "because"}
 SUBMISSIONS = {VMS, POWER, APPROVALS, BATCHES}
 LISTS = {("get", VMS), ("get", APPROVALS), ("get", BATCHES), ("get", "/api/v1/batch-types")}
-LOOSE = {"max_user_pending_batches": 500, "max_user_pending_children": 5_000}
+LOOSE: dict[str, Any] = {"max_user_pending_batches": 500, "max_user_pending_children": 5_000}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class World:
         if method == "get":
             return await client.get(url)
         body = self.body_of(method, path)
-        return await client.request(method, url, **({} if body is None else {"json": body}))
+        if body is None:
+            return await client.request(method, url)
+        return await client.request(method, url, json=body)
 
     def operations(self) -> list[tuple[str, str, dict[str, Any]]]:
         return [
@@ -87,8 +89,8 @@ class World:
 @pytest.fixture
 async def world(dsn: str) -> Any:
     async with farm_on(dsn, **LOOSE) as farm:
-        callers = {"ann": caller("read", "send", "approve"), "eve": caller("send", user="eve")}
-        app = app_of(farm.bus, **callers)
+        ann_may = caller("read", "send", "approve")
+        app = app_of(farm.bus, ann=ann_may, eve=caller("send", user="eve"))
         async with farm.workers(), client_of(app, "ann") as ann, client_of(app, "eve") as eve:
             batch = (await ann.post(VMS, json=create("a"))).json()
             await ended(ann, batch["status_url"])
