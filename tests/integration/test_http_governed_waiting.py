@@ -12,6 +12,7 @@ import pytest
 
 from commandbus.http import HttpSettings
 from commandbus.http.routes import events
+from commandbus.http.serving import HttpServer, bind
 from tests.http_world import problem
 from tests.integration.http_farm import BATCHES, VMS, Farm, create, farm_on
 from tests.waiting import until
@@ -159,3 +160,27 @@ async def test_only_so_many_may_wait(dsn: str) -> None:
         await ada.post(f"{url}/cancel", json={"reason": "enough"})
         assert events_of((await stream).text)[-1]["event"] == "end"
         assert held(farm) == 0
+
+
+async def test_a_client_that_goes_frees_its_place_and_a_stop_does_not_wait_for_streams(
+    dsn: str,
+) -> None:
+    settings = HttpSettings(port=0, shutdown_grace_seconds=30)
+    async with farm_on(dsn, settings) as farm, farm.client("ada") as ada:
+        url = (await ada.post(VMS, json=create("a"))).json()["links"]["events"]
+        server = HttpServer(farm.app, settings, bind("127.0.0.1", 0))
+        started = asyncio.Event()
+        serving = asyncio.create_task(server.run(started.set))
+        await started.wait()
+        headers = {"Authorization": "Bearer ada"}
+        async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
+            async with client.stream("GET", url) as stream:
+                first = await anext(stream.aiter_text())
+                assert held(farm) == 1
+            await until(lambda: held(farm) == 0, "a place that is free again")
+            async with client.stream("GET", url) as stream:
+                await anext(stream.aiter_text())
+                server.stop()
+                await asyncio.wait_for(serving, 10)
+
+    assert first.startswith("retry: 2000\n\n")
