@@ -52,7 +52,7 @@ test-integration: $(READY) ## Run the tests against the embedded PostgreSQL
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
 
 test-e2e: $(READY) ## Run the tests that drive the program from outside
-	$(PY) -m pytest $(PYTEST_PARALLEL) -m e2e $(PYTEST_ARGS)
+	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-5000} $(PY) -m pytest $(PYTEST_PARALLEL) -m e2e $(PYTEST_ARGS)
 
 test-pg15: has-pg15 $(READY) ## Run the integration tests against an installed PostgreSQL 15
 	COMMANDBUS_PG_BIN="$(PG15_BIN)" $(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)

@@ -44,7 +44,9 @@ def served(
     box: dict[str, Any] = {}
 
     async def main() -> None:
-        async with CommandBus.connect(dsn, settings=Settings(pool_size=8, max_global_api_requests=1_000_000)) as bus:
+        async with CommandBus.connect(
+            dsn, settings=Settings(pool_size=8, max_global_api_requests=1_000_000)
+        ) as bus:
             box["prepared"] = await prepare(bus) if prepare is not None else None
             made = await bus.tokens.create("tester", list(Scope), actor="test")
             chosen = settings or HttpSettings(port=0)
