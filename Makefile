@@ -7,6 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
+FAULT_ARGS ?=
 # One process per core, at most four: each brings its own share of databases.
 PYTEST_PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadgroup
 
@@ -33,7 +34,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
-.PHONY: typecheck check fix bench bench-quick bench-peers schema lock clean
+.PHONY: faults typecheck check fix bench bench-quick bench-peers schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -55,6 +56,9 @@ test-e2e: $(READY) ## Run the tests that drive the program from outside
 
 test-pg15: has-pg15 $(READY) ## Run the integration tests against an installed PostgreSQL 15
 	COMMANDBUS_PG_BIN="$(PG15_BIN)" $(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
+
+faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
+	$(PY) -m commandbus.testing.faults --scale long --report build/faults $(FAULT_ARGS)
 
 typecheck: $(READY) ## Check the types
 	$(PY) -m mypy

@@ -537,6 +537,8 @@ function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_l
     plpgsql, stable, body 19abfc235700d1ddb31d1ae4ffd74e57
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
     plpgsql, volatile, body 3a82883b168b634fd8609b8c137aa5b5
+function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 40de0463c118415a053cf3b5d6a378e0
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
     plpgsql, volatile, body 7e22c5cd8b61ce54684005c33a2b8ff4
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
@@ -690,7 +692,7 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SETOF uuid
-    plpgsql, volatile, body 044b9261774f4895e6a094e3787054ed
+    plpgsql, volatile, body 2ca6bca0af868273fc877a5a78db10bc
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false) returns uuid
     plpgsql, volatile, body 3a60d83639b4de6d97993accf39736a8
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]

@@ -263,6 +263,32 @@ async def test_two_groups_that_finish_two_batches_wait_for_each_other_in_one_ord
     assert done == [2, 1, 2]
 
 
+async def test_a_mixed_group_takes_the_batches_of_all_its_outcomes_in_one_order(
+    db: Session, session: Open
+) -> None:
+    """Found by F13, seed 1: first those of the completed, then those of the parked: a circle."""
+    low, high = sorted([await db.batch(), await db.batch()])
+    first, parked = await db.put("IN_PROGRESS", low), await db.put("IN_PROGRESS", low)
+    second, completed = await db.put("IN_PROGRESS", high), await db.put("IN_PROGRESS", high)
+    one, other = await session(), await session()
+    await one.settle("complete", first.item(data=None))  # holds the lower batch
+    document = {
+        "complete": [completed.item(data=None)],
+        "park": [parked.item(reason="PERMANENT", **FAILURE)],
+    }
+    mixed = asyncio.create_task(
+        other.rows("select commandbus.settle_commands(%s, %s)", DOMAIN, Jsonb(document))
+    )
+    await db.until_blocked(other)
+    await one.settle("complete", second.item(data=None))  # nobody holds the higher one
+    await one.conn.commit()
+    await mixed
+    await other.conn.commit()
+    counted = [await db.batch_row(batch) for batch in (low, high)]
+    assert [row["completed_count"] for row in counted] == [1, 2]
+    assert [row["in_troubleshooting_count"] for row in counted] == [1, 0]
+
+
 async def test_the_last_two_of_a_batch_finish_at_once_and_it_is_completed_once(
     db: Session, session: Open
 ) -> None:

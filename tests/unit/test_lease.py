@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -76,6 +77,14 @@ async def test_a_lease_is_left_alone_for_its_first_third() -> None:
     bench.keeper.add([a_lease()])
     bench.keeper._extend_due()
     assert bench.extender.extended == []
+
+
+async def test_the_time_of_a_lease_runs_since_it_was_asked_for() -> None:
+    bench = Bench(vt_seconds=30)
+    lease = a_lease()
+    bench.keeper.add([lease], time.monotonic() - 15)
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [lease.command_id]
 
 
 async def test_a_lease_that_has_ended_is_not_extended() -> None:

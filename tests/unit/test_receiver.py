@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +23,14 @@ class StubRoom:
         self.room = room
         self.submitted: list[Lease] = []
         self.released: list[Lease] = []
+        self.asked_at = 0.0
 
     def wanted(self) -> int:
         return self.room
 
-    def submit(self, leases: Sequence[Lease]) -> None:
+    def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
         self.submitted.extend(leases)
+        self.asked_at = asked_at
 
     def release(self, leases: Sequence[Lease]) -> None:
         self.released.extend(leases)
@@ -160,6 +163,31 @@ async def test_leases_that_come_after_the_stop_are_given_back(bench: Bench) -> N
     bench.receiver._store = store.as_store
     await bench.receiver.run()
     assert (bench.room.released, bench.room.submitted) == ([late], [])
+
+
+async def test_leases_whose_time_is_over_when_the_answer_is_read_are_given_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by F2 and F8: a paused process, or a blocked event loop, reads its answer late."""
+    now = 1_000.0
+    waits = [29.0, 30.0]
+    clock = SimpleNamespace(monotonic=lambda: now)
+
+    class Paused(StubStore):
+        async def receive(self, domain: str, **options: Any) -> list[Lease]:
+            nonlocal now
+            now += waits.pop()
+            return await super().receive(domain, **options)
+
+    late, in_time = a_lease(), a_lease()
+    store = Paused()
+    store.receives = [[late], [in_time]]
+    bench.receiver._store = store.as_store
+    monkeypatch.setattr(receiver_module, "time", clock)
+    await bench.receiver.step()
+    await bench.receiver.step()
+    assert (bench.room.released, bench.room.submitted) == ([late], [in_time])
+    assert bench.room.asked_at == 1_030.0, "the time of a lease runs since it was asked for"
 
 
 async def test_an_error_of_the_database_does_not_end_the_receiver(

@@ -40,10 +40,10 @@ def is_visible(caller: Caller, ticket: BatchTicket) -> bool:
     return caller.reaches(ticket.domain) and (is_his or sees_all(caller))
 
 
-def demand_action(caller: Caller, ticket: BatchTicket, what: str) -> None:
-    """Only its owner, who may submit, or an operator may act on a ticket."""
+def demand_action(caller: Caller, ticket: BatchTicket, permission: Scope, what: str) -> None:
+    """Only its owner, who may submit such batches, or an operator may act on a ticket."""
     if not is_visible(caller, ticket):
         raise TicketNotFoundError(ticket.ticket_id)
     is_his = ticket.created_by == caller.user_id
-    if not (caller.may(Scope.OPERATE) or (is_his and caller.may(Scope.SEND))):
-        demand(caller, Scope.SEND if is_his else Scope.OPERATE, what)
+    if not (caller.may(Scope.OPERATE) or (is_his and caller.may(permission))):
+        demand(caller, permission if is_his else Scope.OPERATE, what)

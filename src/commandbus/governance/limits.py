@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from commandbus.errors import InvalidInputError, RateLimitExceededError
+from commandbus.errors import InvalidInputError, PermissionDeniedError, RateLimitExceededError
 from commandbus.governance.access import demand
 from commandbus.governed import (
     Caller,
@@ -41,6 +41,13 @@ def defaults_of(settings: Settings) -> dict[str, int]:
     }
 
 
+def _demand_admin(caller: Caller, what: str) -> None:
+    demand(caller, Scope.ADMIN, what)
+    if caller.domains is not None:
+        # Limits count what a user has pending in all domains.
+        raise PermissionDeniedError(Scope.ADMIN.value, f"{what}, which touches every domain,")
+
+
 class LimitVerbs:
     """Part of Governance."""
 
@@ -74,7 +81,7 @@ class LimitVerbs:
 
         A second exemption of the same user replaces the first.
         """
-        demand(caller, Scope.ADMIN, "exempting a user")
+        _demand_admin(caller, "exempting a user")
         if expires_at is not None:
             if expires_at.tzinfo is None:
                 raise InvalidInputError("expires_at must be a time with a time zone")
@@ -89,7 +96,7 @@ class LimitVerbs:
 
     async def unexempt(self, caller: Caller, user_id: str) -> bool:
         """Take an exemption back; False if there was none."""
-        demand(caller, Scope.ADMIN, "ending an exemption")
+        _demand_admin(caller, "ending an exemption")
         return await self._store.clear_exemption(check_user(user_id), actor=caller.user_id)
 
     async def set_user_limits(self, caller: Caller, limits: UserLimits) -> UserLimits:
@@ -97,7 +104,7 @@ class LimitVerbs:
 
         `updated_by` and `updated_at` of the argument are not looked at.
         """
-        demand(caller, Scope.ADMIN, "changing a user's limits")
+        _demand_admin(caller, "changing a user's limits")
         check_user(limits.user_id)
         for name, high in (
             ("max_pending_batches", 1_000_000),
@@ -110,7 +117,7 @@ class LimitVerbs:
 
     async def limits_status(self, caller: Caller) -> LimitsStatus:
         """The limits in force, how full they are, and who is excepted."""
-        demand(caller, Scope.ADMIN, "the status of the limits")
+        _demand_admin(caller, "the status of the limits")
         return LimitsStatus(
             limits=await self._store.limit_states(None, self._defaults),
             defaults=dict(self._defaults),

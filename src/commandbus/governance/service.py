@@ -61,6 +61,8 @@ from commandbus.store.governing import (
 CHECK_SECONDS = 5.0
 #: Dispatches of a child whose batch type this process does not know.
 DEFAULT_MAX_ATTEMPTS = 3
+#: Only tickets of these batch types are there; None: all of them.
+Among = frozenset[str] | None
 
 
 class Governance(LimitVerbs):
@@ -129,10 +131,10 @@ class Governance(LimitVerbs):
 
     # -- looking
 
-    async def get(self, caller: Caller, ticket_id: UUID) -> BatchTicket:
+    async def get(self, caller: Caller, ticket_id: UUID, *, among: Among = None) -> BatchTicket:
         """One ticket. Owners see their own, who may operate or approve sees all of its domains."""
         demand(caller, Scope.READ, "looking at a batch")
-        return await self._visible(caller, ticket_id)
+        return await self._visible(caller, ticket_id, among)
 
     async def children(
         self,
@@ -163,12 +165,16 @@ class Governance(LimitVerbs):
         created_by: str | None = None,
         cursor: str | None = None,
         limit: int = 50,
+        among: Among = None,
     ) -> TicketPage:
         """Tickets that the caller may see, newest first."""
         demand(caller, Scope.READ, "listing batches")
         check_page(limit)
         wanted = None if status is None else _word(TicketStatus, status)
-        kind = None if batch_type is None else check_text(batch_type, "batch_type", max_length=64)
+        kinds = among
+        if batch_type is not None:
+            kind = check_text(batch_type, "batch_type", max_length=64)
+            kinds = frozenset({kind}) if among is None else among & {kind}
         owner = None if created_by is None else check_user(created_by)
         if not sees_all(caller):
             if owner not in {None, caller.user_id}:
@@ -176,7 +182,7 @@ class Governance(LimitVerbs):
             owner = caller.user_id
         before: tuple[datetime, UUID] | None = None if cursor is None else place_of(cursor)
         found = await self._store.list_tickets(
-            TicketSearch(caller.domains, owner, kind, wanted, before), limit=limit + 1
+            TicketSearch(caller.domains, owner, kinds, wanted, before), limit=limit + 1
         )
         page = tuple(found[:limit])
         following = cursor_of(page[-1]) if len(found) > limit else None
@@ -207,13 +213,18 @@ class Governance(LimitVerbs):
     # -- acting
 
     async def retry(
-        self, caller: Caller, ticket_id: UUID, *, reason: str | None = None
+        self,
+        caller: Caller,
+        ticket_id: UUID,
+        *,
+        reason: str | None = None,
+        among: Among = None,
     ) -> ChildRetry:
         """Send failed children again, unless they were sent as often as their type allows.
 
         For its owner, and for operators. A second click finds nothing to do.
         """
-        ticket = await self._actable(caller, ticket_id, "retrying a batch")
+        ticket = await self._actable(caller, ticket_id, "retrying a batch", among)
         declared = self.types.find(ticket.batch_type)
         retried, exhausted = await self._store.retry_ticket(
             ticket,
@@ -223,10 +234,12 @@ class Governance(LimitVerbs):
         )
         return ChildRetry(await self._found(ticket.ticket_id), retried, exhausted)
 
-    async def cancel(self, caller: Caller, ticket_id: UUID, reason: str) -> BatchTicket:
+    async def cancel(
+        self, caller: Caller, ticket_id: UUID, reason: str, *, among: Among = None
+    ) -> BatchTicket:
         """Cancel what is pending; what a worker holds goes on. For its owner, and for operators."""
         text = _reason(reason)
-        ticket = await self._actable(caller, ticket_id, "canceling a batch")
+        ticket = await self._actable(caller, ticket_id, "canceling a batch", among)
         while await self._store.cancel_batch(
             ticket.domain, ticket.ticket_id, reason=text, actor=caller.user_id
         ):
@@ -270,16 +283,28 @@ class Governance(LimitVerbs):
             raise TicketNotFoundError(ticket_id)
         return found[0]
 
-    async def _visible(self, caller: Caller, ticket_id: UUID, *, conn: Any = None) -> BatchTicket:
+    async def _visible(
+        self, caller: Caller, ticket_id: UUID, among: Among = None, *, conn: Any = None
+    ) -> BatchTicket:
         ticket = await self._found(check_uuid(ticket_id, "ticket_id"), conn=conn)
-        if not is_visible(caller, ticket):
+        if not is_visible(caller, ticket) or not _is_among(ticket, among):
             raise TicketNotFoundError(ticket.ticket_id)
         return ticket
 
-    async def _actable(self, caller: Caller, ticket_id: UUID, what: str) -> BatchTicket:
+    async def _actable(
+        self, caller: Caller, ticket_id: UUID, what: str, among: Among
+    ) -> BatchTicket:
         ticket = await self._found(check_uuid(ticket_id, "ticket_id"))
-        demand_action(caller, ticket, what)
+        if not _is_among(ticket, among):
+            raise TicketNotFoundError(ticket.ticket_id)
+        declared = self.types.find(ticket.batch_type)
+        permission = Scope.SEND if declared is None else declared.permission
+        demand_action(caller, ticket, permission, what)
         return ticket
+
+
+def _is_among(ticket: BatchTicket, among: Among) -> bool:
+    return among is None or ticket.batch_type in among
 
 
 def _refuse(request: Request, verdict: Verdict) -> None:

@@ -29,6 +29,11 @@ class GovernanceVerbs:
         self._batch_types.declare(batch_type)
 
     @property
+    def can_govern(self) -> bool:
+        """Whether there are governed batches on this bus: a bus in memory has none."""
+        return isinstance(self._store, GovernanceStore)
+
+    @property
     def governance(self) -> Governance:
         """Governed batches: submission, tickets, approvals, limits. Needs PostgreSQL."""
         if self._governance is None:

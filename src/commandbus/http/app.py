@@ -24,8 +24,9 @@ from commandbus.http.problems import Problem, problem_of_http, problem_of_valida
 from commandbus.http.protection import BodyMiddleware, ConcurrencyMiddleware, FramingMiddleware
 from commandbus.http.ratelimits import RequestCounter, governance_of
 from commandbus.http.routes import API_ROUTERS, ROOT_ROUTERS
+from commandbus.http.routes.governed import governed_routers
 from commandbus.http.routes.health import guarded_metrics, public_metrics
-from commandbus.http.security import PUBLIC, refuse_routes_without_scope, scopes_of
+from commandbus.http.security import PUBLIC, refuse_routes_without_scope, requirements_of
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
 from commandbus.telemetry.metrics import Figures, NoMetrics, Refresher, new_metrics
@@ -49,7 +50,8 @@ def create_app(
 
     `auth=None` is for development: everybody may do everything, and the settings must name a
     loopback address. `prefix` goes before every path. `routers` are further ones under /api/v1;
-    each route of theirs needs a scope too. The bus is not opened and not closed here.
+    each route of theirs needs a scope too. Batch types that are declared later have no routes. The
+    bus is not opened and not closed here.
     """
     settings = settings or HttpSettings()
     _check_prefix(prefix)
@@ -72,9 +74,10 @@ def create_app(
     )
     app.state.commandbus = _platform(bus, settings, metrics, prefix)
     _add_routes(app, settings, prefix, routers)
+    _add_governed(app, bus, prefix)
     public = PUBLIC | ({"/metrics"} if settings.metrics_public else frozenset())
     refuse_routes_without_scope(app, prefix, public)
-    add_openapi(app, scopes_of(app))
+    add_openapi(app, requirements_of(app))
     _add_layers(app, bus, auth or NoAuth(), settings, metrics, prefix)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -94,6 +97,15 @@ def _add_routes(
         app.include_router(router, prefix=f"{prefix}{API}")
     metrics = public_metrics if settings.metrics_public else guarded_metrics
     for router in (*ROOT_ROUTERS, metrics):
+        app.include_router(router, prefix=prefix)
+
+
+def _add_governed(app: FastAPI, bus: CommandBus, prefix: str) -> None:
+    governance = governance_of(bus)
+    if governance is None:
+        return
+    own = [str(each.path) for router in API_ROUTERS for each in iter_route_contexts(router.routes)]
+    for router in governed_routers(governance.types.all(), [f"{API}{path}" for path in own]):
         app.include_router(router, prefix=prefix)
 
 

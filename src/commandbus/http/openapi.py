@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from commandbus.governed import Scope
 from commandbus.http import catalogue as kinds
 from commandbus.http.problems import MEDIA_TYPE
+from commandbus.http.security import Requires
 
 SCHEME = "bearer"
 #: What any route may answer with, and what only those with a body, or with a caller, may.
@@ -23,7 +24,7 @@ _WITH_BODY = (
 _CHANGING = frozenset({"POST", "PUT", "DELETE", "PATCH"})
 
 
-def add_openapi(app: FastAPI, scopes: dict[tuple[str, str], Scope | None]) -> None:
+def add_openapi(app: FastAPI, required: dict[tuple[str, str], Requires | None]) -> None:
     """Let the app describe itself so; made once, when it is first asked for."""
 
     def describe() -> dict[str, Any]:
@@ -35,14 +36,14 @@ def add_openapi(app: FastAPI, scopes: dict[tuple[str, str], Scope | None]) -> No
                 description=app.description,
                 routes=app.routes,
             )
-            _complete(document, scopes)
+            _complete(document, required)
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = describe  # type: ignore[method-assign]
 
 
-def _complete(document: dict[str, Any], scopes: dict[tuple[str, str], Scope | None]) -> None:
+def _complete(document: dict[str, Any], required: dict[tuple[str, str], Requires | None]) -> None:
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -57,25 +58,27 @@ def _complete(document: dict[str, Any], scopes: dict[tuple[str, str], Scope | No
     }
     for path, operations in document.get("paths", {}).items():
         for method, operation in operations.items():
-            scope = scopes.get((path, method.upper()))
-            _complete_operation(operation, method.upper(), scope)
+            _complete_operation(operation, method.upper(), required.get((path, method.upper())))
 
 
-def _complete_operation(operation: dict[str, Any], method: str, scope: Scope | None) -> None:
+def _complete_operation(operation: dict[str, Any], method: str, required: Requires | None) -> None:
     responses = operation.setdefault("responses", {})
     responses.pop("422", None)
-    if scope is not None:
-        operation["x-scope"] = scope.value
+    if required is not None:
+        operation["x-scope"] = required.scope.value
+        if required.alternatives:
+            operation["x-scope-alternatives"] = [each.value for each in required.alternatives]
         operation["security"] = [{SCHEME: []}]
-    found = [*_ALWAYS, *(_WITH_CALLER if scope is not None else ())]
+    found = [*_ALWAYS, *(_WITH_CALLER if required is not None else ())]
     if method in _CHANGING:
         found += _WITH_BODY
     for kind in found:
         # A route that documents this status itself knows better.
-        responses.setdefault(str(kind.status), _response(kind))
+        responses.setdefault(str(kind.status), problem_response(kind))
 
 
-def _response(kind: kinds.Kind) -> dict[str, Any]:
+def problem_response(kind: kinds.Kind, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """How a route documents a problem; `more` are further members of its example."""
     headers = {}
     if kind.status in {429, 503}:
         headers["Retry-After"] = {"schema": {"type": "integer"}, "description": "Seconds."}
@@ -88,6 +91,7 @@ def _response(kind: kinds.Kind) -> dict[str, Any]:
         "detail": "what happened, and what to do next",
         "code": kind.code,
         "request_id": "5f2b7c1e9d8a4f60b1c2d3e4f5a6b7c8",
+        **(more or {}),
     }
     content: dict[str, Any] = {
         "description": kind.title,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from commandbus.bus import CommandBus
-from commandbus.errors import InvalidSettingError
 from commandbus.governance.service import Governance
 from commandbus.governed import LimitState, LimitType
 
@@ -53,7 +52,4 @@ class RequestCounter:
 
 def governance_of(bus: CommandBus) -> Governance | None:
     """The governance of a bus; None if its store has none (tests in memory)."""
-    try:
-        return bus.governance
-    except InvalidSettingError:
-        return None
+    return bus.governance if bus.can_govern else None

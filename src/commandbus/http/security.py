@@ -22,13 +22,15 @@ PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/openapi.json"})
 class Requires:
     """The dependency that gives a route its Caller: authenticated before, permitted here."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, *alternatives: Scope) -> None:
         self.scope = scope
+        #: Any of these will do as well: what is asked for then decides further.
+        self.alternatives = alternatives
 
     async def __call__(self, request: Request) -> Caller:
         """The caller, if it has the scope and reaches the domain that the path names."""
         caller = caller_of(request)
-        if not caller.may(self.scope):
+        if not any(caller.may(scope) for scope in (self.scope, *self.alternatives)):
             raise PermissionDeniedError(self.scope.value)
         domain = request.path_params.get("domain")
         if domain is not None and not caller.reaches(domain):
@@ -36,9 +38,9 @@ class Requires:
         return caller
 
 
-def requires(scope: Scope) -> Any:
+def requires(scope: Scope, *alternatives: Scope) -> Any:
     """Name the scope of a route, in the annotation of its caller."""
-    return Depends(Requires(scope))
+    return Depends(Requires(scope, *alternatives))
 
 
 def caller_of(request: Request) -> Caller:
@@ -71,25 +73,32 @@ def reached_domain(caller: Caller, domain: str | None) -> str | None:
 # -- the list of routes
 
 
-def scopes_of(app: FastAPI) -> dict[tuple[str, str], Scope | None]:
-    """The scope of each route, by path and method; None: it has none."""
-    found: dict[tuple[str, str], Scope | None] = {}
+def requirements_of(app: FastAPI) -> dict[tuple[str, str], Requires | None]:
+    """What each route requires, by path and method; None: nothing."""
+    found: dict[tuple[str, str], Requires | None] = {}
     for context in iter_route_contexts(app.routes):
         route: Any = context
         dependant = getattr(route, "dependant", None)
-        scopes = list(_scopes_below(dependant)) if dependant is not None else []
-        if len(scopes) > 1:
+        required = list(_required_below(dependant)) if dependant is not None else []
+        if len(required) > 1:
             raise InvalidSettingError(f"{route.path} names several scopes; it needs exactly one")
+        path = getattr(route, "path_format", None) or route.path  # as the document writes it
         for method in sorted(getattr(route, "methods", None) or {"GET"}):
-            found[route.path, method] = scopes[0] if scopes else None
+            found[path, method] = required[0] if required else None
     return found
 
 
-def _scopes_below(dependant: Any) -> Iterator[Scope]:
+def scopes_of(app: FastAPI) -> dict[tuple[str, str], Scope | None]:
+    """The scope of each route, by path and method; None: it has none."""
+    required = requirements_of(app).items()
+    return {key: None if each is None else each.scope for key, each in required}
+
+
+def _required_below(dependant: Any) -> Iterator[Requires]:
     for child in dependant.dependencies:
         if isinstance(child.call, Requires):
-            yield child.call.scope
-        yield from _scopes_below(child)
+            yield child.call
+        yield from _required_below(child)
 
 
 def refuse_routes_without_scope(app: FastAPI, prefix: str, public: frozenset[str]) -> None:

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from commandbus.errors import InvalidSettingError
+from commandbus.http.platform import Platform
 from commandbus.http.settings import HttpSettings
 
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -42,6 +43,7 @@ class HttpServer:
 
     def __init__(self, app: FastAPI, settings: HttpSettings, sock: socket.socket) -> None:
         self._sock = sock
+        self._app = app
         self._server = _Server(_config(app, settings))
 
     @property
@@ -66,6 +68,9 @@ class HttpServer:
 
     def stop(self) -> None:
         """Take no more requests, answer those that are there, end."""
+        platform: Platform | None = getattr(self._app.state, "commandbus", None)
+        if platform is not None:
+            platform.polls.close()
         self._server.should_exit = True
 
     def abort(self) -> None:

@@ -40,6 +40,8 @@ class HttpSettings:
     max_long_polls: int = 100
     #: The longest wait that `Prefer: wait=N` gets.
     max_wait_seconds: float = 30.0
+    #: How long an event stream is kept; its client comes again by itself.
+    max_stream_seconds: float = 300.0
     #: How long an idle connection is kept.
     keep_alive_seconds: float = 5.0
     #: How long a stop waits for requests that are being answered.
@@ -116,6 +118,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_concurrency", 2, 100_000),
     ("max_long_polls", 1, 100_000),
     ("max_wait_seconds", 0, 300),
+    ("max_stream_seconds", 1, 86_400),
     ("keep_alive_seconds", 0.1, 600),
     ("shutdown_grace_seconds", 0, 600),
     ("max_auth_failures", 1, 1_000_000),

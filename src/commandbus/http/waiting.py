@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from commandbus.http.problems import unavailable
 
@@ -17,12 +19,16 @@ def wait_of(prefer: str | None, longest: float) -> float:
     return 0.0 if match is None else min(float(match[1]), longest)
 
 
+Value = TypeVar("Value")
+
+
 class LongPolls:
     """Places for requests that wait."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.held = 0
+        self._closing = asyncio.Event()
 
     @contextmanager
     def place(self) -> Iterator[None]:
@@ -34,3 +40,24 @@ class LongPolls:
             yield
         finally:
             self.held -= 1
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the service is about to end."""
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        """Let nobody wait any longer: the service ends, and its clients come again."""
+        self._closing.set()
+
+    async def unless_closing(self, waiting: Coroutine[Any, Any, Value], otherwise: Value) -> Value:
+        """What is waited for; `otherwise`, as soon as the service is about to end."""
+        task = asyncio.ensure_future(waiting)
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait({task, closing}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else otherwise
+        finally:
+            task.cancel()
+            closing.cancel()
+            await asyncio.gather(task, closing, return_exceptions=True)

@@ -68,7 +68,7 @@ class TicketSearch:
 
     domains: frozenset[str] | None = None
     owner: str | None = None
-    batch_type: str | None = None
+    batch_types: frozenset[str] | None = None
     status: TicketStatus | None = None
     #: Only older than this ticket.
     before: tuple[datetime, UUID] | None = None

@@ -62,12 +62,13 @@ class PostgresGovernance(ABC):
 
     async def list_tickets(self, search: TicketSearch, *, limit: int) -> list[BatchTicket]:
         domains = None if search.domains is None else sorted(search.domains)
+        types = None if search.batch_types is None else sorted(search.batch_types)
         status = None if search.status is None else search.status.value
         is_pending = search.status in {TicketStatus.IN_PROGRESS, TicketStatus.PENDING_APPROVAL}
         created_at, ticket_id = search.before or (None, None)
         params: Row = (
-            domains, domains, search.batch_type, search.batch_type, status, status, is_pending,
-            created_at, created_at, ticket_id, limit,
+            domains, domains, types, types, status, status, is_pending, created_at,
+            created_at, ticket_id, limit,
         )  # fmt: skip
         if search.owner is None:
             rows = await self._call("list_tickets", params)

@@ -34,7 +34,7 @@ TICKET_COLUMNS: LiteralString = (
 # What is pending is in an index of its own; of the rest there may be years.
 _TICKET_FILTER: LiteralString = (
     "(cast(%s as text[]) is null or t.domain = any(%s))"
-    " and (cast(%s as text) is null or t.batch_type = %s)"
+    " and (cast(%s as text[]) is null or t.batch_type = any(%s))"
     " and (cast(%s as text) is null or t.status = %s) and (not %s or t.is_pending)"
     " and (cast(%s as timestamptz) is null or (t.created_at, t.ticket_id) < (%s, %s))"
     " order by t.created_at desc, t.ticket_id desc limit %s"

@@ -70,9 +70,12 @@ class LeaseKeeper:
         self._stop.set()
         await asyncio.to_thread(self._thread.join, STOP_SECONDS)
 
-    def add(self, leases: Iterable[Lease]) -> None:
-        """Hold these from now on (dict operations are atomic, so the thread needs no lock)."""
-        now = time.monotonic()
+    def add(self, leases: Iterable[Lease], asked_at: float | None = None) -> None:
+        """Hold these from now on (dict operations are atomic, so the thread needs no lock).
+
+        Their time runs since they were asked for, not since the answer was read.
+        """
+        now = time.monotonic() if asked_at is None else asked_at
         for lease in leases:
             older = self._held.get(lease.command_id)
             if older is not None:

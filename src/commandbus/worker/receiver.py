@@ -28,8 +28,8 @@ class Room(Protocol):
     def wanted(self) -> int:
         """How many commands to lease now."""
 
-    def submit(self, leases: Sequence[Lease]) -> None:
-        """Take leases."""
+    def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
+        """Take leases that were asked for at that moment of the monotonic clock."""
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back that came too late."""
@@ -81,6 +81,7 @@ class Receiver(Loop):
         if self._is_full:
             # room_freed() ends this pause; its length is only a net below that.
             return self._poll_max_seconds
+        asked_at = time.monotonic()
         leases = await self._store.receive(
             self._domain,
             vt_seconds=self._vt_seconds,
@@ -91,10 +92,13 @@ class Receiver(Loop):
         )
         if not leases:
             return await self._found_nothing()
-        if self.is_stopping:
+        # An answer that was read late (the process was paused, or the event loop blocked) brings
+        # leases that are over: somebody else may run these commands by now. They are given back,
+        # not started; the fence sorts out those that have another holder.
+        if self.is_stopping or time.monotonic() - asked_at >= self._vt_seconds:
             self._room.release(leases)
             return None
-        self._room.submit(leases)
+        self._room.submit(leases, asked_at)
         await self._found_work()
         # A full group: there is probably more. Otherwise give new commands a moment to gather.
         return None if len(leases) == quantity else FIRST_POLL_SECONDS

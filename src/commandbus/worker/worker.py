@@ -210,8 +210,8 @@ class _Parts:
     def wanted(self) -> int:
         return self.dispatcher.wanted()
 
-    def submit(self, leases: Sequence[Lease]) -> None:
-        self.keeper.add(leases)
+    def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
+        self.keeper.add(leases, asked_at)
         self.dispatcher.submit(leases)
 
     def release(self, leases: Sequence[Lease]) -> None:

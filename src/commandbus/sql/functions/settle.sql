@@ -1,5 +1,30 @@
 -- Settle: what a worker commits at once, whatever its handlers came to.
 
+-- Locks what a mixed group is about to touch, if batches are among it: all its commands, then all
+-- their batches, each in one sorted pass. The functions for each kind of outcome lock in order by
+-- themselves; called one after the other they would take the batches of the completed, then those of
+-- the parked, and meet another group in a circle. Without a batch nothing is locked here.
+create or replace function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[])
+returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    -- a command never changes its batch
+    v_batches uuid[] := p_also || array(
+        select distinct c.batch_id from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = any(p_command_ids) and c.batch_id is not null);
+begin
+    if v_batches = '{}' then
+        return;
+    end if;
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(p_command_ids)
+      order by c.command_id for update;
+    perform 1 from commandbus.command_bus_batch b
+      where b.batch_id = any(v_batches) order by b.batch_id for update;
+end $$;
+
 -- A group of mixed outcomes in one round trip: what a worker commits at once. All messages are
 -- locked in one sorted pass before the first command is touched.
 --   p_outcomes: {"complete": [...], "retry": [...], "park": [...], "fail": [...], "release": [...],
@@ -13,6 +38,7 @@ language plpgsql as $$
 declare
     v_sends jsonb;
     v_send  jsonb;
+    v_kinds int := (select count(*) from jsonb_object_keys(p_outcomes));
 begin
     perform commandbus.lock_messages(p_domain || '.commands', array(
         select (i ->> 'msg_id')::bigint
@@ -23,6 +49,15 @@ begin
           join commandbus.command_bus_command c
             on c.domain = p_domain and c.command_id = (s.value ->> 'by')::uuid
            and c.lease_epoch = (s.value ->> 'lease_epoch')::bigint and c.leased_by is not null;
+    end if;
+    if v_kinds > 1 then
+        perform commandbus.lock_batches(
+            p_domain,
+            array(select (i ->> 'command_id')::uuid
+                    from jsonb_each(p_outcomes - 'send') o
+                   cross join lateral jsonb_array_elements(o.value) i),
+            array(select (s ->> 'batch_id')::uuid from jsonb_array_elements(v_sends) s
+                   where s ->> 'batch_id' is not null));
     end if;
     if p_outcomes ? 'complete' then
         return query select commandbus.complete_commands(p_domain, p_outcomes -> 'complete');

@@ -1,0 +1,165 @@
+"""Governed batches: what is answered, and the forms that are the same for all batch types."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import Query
+from pydantic import ConfigDict, Field
+
+from commandbus.governed import ChildStatus, Scope, TicketStatus
+from commandbus.http.schemas.base import Form, Reason, View
+
+BATCH_ID = "6f1d6a0e-6f0b-4b0b-8a53-0d7f3c1f9a01"
+
+After = Annotated[
+    int, Query(ge=0, le=2**31 - 1, description="`next_after` of the page before; 0: the first.")
+]
+ChildStatusQuery = Annotated[ChildStatus | None, Query(description="Only children like this.")]
+TypeFilter = Annotated[
+    str | None, Query(min_length=1, max_length=64, description="Only this batch type.")
+]
+OwnerFilter = Annotated[
+    str | None,
+    Query(min_length=1, max_length=200, description="Only of this user, as far as you may see it."),
+]
+
+Links = Annotated[
+    dict[str, str],
+    Field(
+        description="What can be asked for or done next, by name.",
+        examples=[{"self": f"/api/v1/batches/{BATCH_ID}"}],
+    ),
+]
+
+
+class Submitted(View):
+    """The batch is stored; its commands are queued, or wait for an approval."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "batch_id": BATCH_ID,
+                    "batch_type": "BATCH_CREATE",
+                    "status": "IN_PROGRESS",
+                    "status_url": f"/api/v1/vms/batch/{BATCH_ID}",
+                    "retry_after_seconds": 2,
+                    "links": {"self": f"/api/v1/vms/batch/{BATCH_ID}"},
+                }
+            ]
+        }
+    )
+
+    batch_id: UUID
+    batch_type: str
+    status: TicketStatus
+    status_url: str = Field(description="Where to look; the header Location says the same.")
+    retry_after_seconds: int = Field(description="When a first look is worth it.")
+    links: Links
+
+
+class TicketView(View):
+    """A governed batch and its counts. `batch_id` is what approvals call `ticket_id`."""
+
+    batch_id: UUID
+    domain: str
+    batch_type: str
+    status: TicketStatus
+    child_count: int
+    success_count: int
+    failed_count: int = Field(description="Those in troubleshooting count here too.")
+    pending_count: int
+    canceled_count: int
+    reason: str | None
+    requires_approval: bool
+    decided_by: str | None
+    decided_at: datetime | None
+    decision_reason: str | None
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None
+    request_id: UUID | None
+    status_url: str
+    links: Links
+
+
+class ChildView(View):
+    """One command of a governed batch."""
+
+    ticket_id: UUID = Field(description="The id of its command.")
+    sequence_no: int = Field(description="Counts from 1, in the order of the request.")
+    status: ChildStatus
+    error_message: str | None = Field(description="Redacted, at most 512 characters.")
+    attempt_count: int = Field(description="How often it was dispatched; never reset.")
+    last_attempt_at: datetime | None
+
+
+class ChildPageView(View):
+    """Some children, in the order of the request."""
+
+    items: list[ChildView]
+    next_after: int | None
+
+
+class StatusView(TicketView):
+    """A governed batch with a page of its children."""
+
+    children: list[ChildView]
+    next_after: int | None = Field(description="`?after=` for the rest of the children.")
+
+
+class TicketPageView(View):
+    """Some governed batches, newest first."""
+
+    items: list[TicketView]
+    next_cursor: str | None
+
+
+class RetriedView(TicketView):
+    """What a retry did. Both lists hold sequence numbers."""
+
+    retried: list[int]
+    exhausted: list[int] = Field(description="Failed, and dispatched as often as is allowed.")
+
+
+class RetryForm(Form):
+    """Why, if there is something to say."""
+
+    reason: Reason | None = None
+
+
+class DecisionForm(Form):
+    """A decision about a batch that waits for it; a rejection needs a reason."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"decision": "reject", "reason": "not this week"}]}
+    )
+
+    decision: Literal["approve", "reject"]
+    reason: Reason | None = None
+
+
+class BatchTypeView(View):
+    """What may be submitted."""
+
+    name: str
+    description: str
+    domain: str
+    permission: Scope
+    max_size: int
+    max_attempts: int
+    requires_approval: bool
+    submit_url: str
+    operation: str | None = Field(description="Of the body, where several types share a path.")
+    item_schema: dict[str, Any] = Field(description="JSON Schema of one item.")
+    example: dict[str, Any] | None
+
+
+class BatchTypeList(View):
+    """The batch types of the domains that the caller reaches."""
+
+    items: list[BatchTypeView]

@@ -1,0 +1,149 @@
+"""The forms of submissions: read as plain JSON, described by the types that were declared.
+
+What is wrong with an item is told after repeats and limits were looked at (decision C40), and what
+is stored is what the client wrote. So the framework checks the frame only; governance the items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Union
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    create_model,
+)
+from pydantic.errors import PydanticUserError
+
+from commandbus.governance.batch_types import BatchType
+from commandbus.http.schemas.base import Form, Reason
+
+_ANY_OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+
+
+def _unquoted(value: Any) -> Any:
+    # The header is a structured string by its draft; most clients send it bare.
+    return value.strip('"') if isinstance(value, str) else value
+
+
+#: Of the header Idempotency-Key.
+RequestKey = Annotated[UUID | None, BeforeValidator(_unquoted)]
+
+
+class Submission(Form):
+    """What all submissions have."""
+
+    items: list[Any]
+    request_id: UUID | None = Field(
+        None, description="Chosen by the client: a repeat gets the batch that is there."
+    )
+    reason: Reason | None = None
+
+
+class OperationSubmission(Submission):
+    """Where several types share a path."""
+
+    operation: str = Field(max_length=64)
+
+
+class AnySubmission(Submission):
+    """A batch of any type."""
+
+    batch_type: str = Field(max_length=64)
+
+
+def submission_form(form: type[Submission], types: Sequence[BatchType], prefix: str) -> Any:
+    """The annotation of a body that is read as `form` and described as one of these types."""
+    keys: dict[Any, str] = {OperationSubmission: "operation", AnySubmission: "batch_type"}
+    key = keys.get(form)
+    kinds = [_described(each, key, f"{prefix}{each.name}") for each in types]
+    choice: Any = kinds[0]
+    if len(kinds) > 1:
+        # Made from a list that is known only now, which the operator | cannot do.
+        choice = Annotated[Union[tuple(kinds)], Field(discriminator=key)]  # noqa: UP007
+    described = _DescribedAs(TypeAdapter(choice).core_schema)
+    # A function between them, or the description would be written into the form's own schema.
+    return Annotated[form, AfterValidator(_same), described]
+
+
+def _same(form: Submission) -> Submission:
+    return form
+
+
+def _described(batch_type: BatchType, key: str | None, name: str) -> Any:
+    item = Annotated[dict[str, Any], _ItemOf(batch_type.payload_type)]
+    fields: dict[str, Any] = {
+        "items": (list[item], Field(min_length=1, max_length=batch_type.max_size))
+    }
+    example: dict[str, Any] = {"items": [dict(batch_type.example or {})]}
+    if key is not None:
+        value = batch_type.name if key == "batch_type" else batch_type.operation
+        fields[key] = (Literal[value], Field())
+        example = {key: value, **example}
+    made = create_model(name, __base__=Submission, __doc__=batch_type.description, **fields)
+    made.model_config = ConfigDict(**made.model_config, json_schema_extra={"examples": [example]})
+    made.model_rebuild(force=True)
+    return made
+
+
+def item_schema(batch_type: BatchType) -> dict[str, Any]:
+    """JSON Schema of one item, complete in itself."""
+    adapter: TypeAdapter[Any] = TypeAdapter(
+        Annotated[dict[str, Any], _ItemOf(batch_type.payload_type)]
+    )
+    return adapter.json_schema()
+
+
+class _DescribedAs:
+    """Validates as what it annotates, and is described as something else."""
+
+    def __init__(self, description: Any) -> None:
+        self._description = description
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return handler(source)
+
+    def __get_pydantic_json_schema__(
+        self, schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        del schema
+        return handler(self._description)
+
+
+class _ItemOf:
+    """An item, described by the type that it must fit."""
+
+    def __init__(self, payload_type: type[Any] | None) -> None:
+        self._adapter = _ANY_OBJECT if payload_type is None else _describable(payload_type)
+        # Governance refuses unknown fields of a data class or a TypedDict; a model says it itself.
+        self._is_closed = payload_type is not None and not hasattr(payload_type, "model_fields")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return handler(source)
+
+    def __get_pydantic_json_schema__(
+        self, schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        del schema
+        described = handler(self._adapter.core_schema)
+        found = handler.resolve_ref_schema(described)
+        if self._is_closed and found.get("type") == "object" and "properties" in found:
+            found["additionalProperties"] = False
+        return described
+
+
+def _describable(payload_type: type[Any]) -> TypeAdapter[Any]:
+    """A type that JSON Schema has no words for is any object; governance still checks it."""
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(payload_type)
+        adapter.json_schema()
+    except PydanticUserError:
+        return _ANY_OBJECT
+    return adapter

@@ -1,0 +1,94 @@
+"""The short tier: every kind of fault once, with real processes, in seconds.
+
+A failure names its seed; the long tier is `make faults`. The seed is fixed here, so that the suite
+is the same each time; FAULT_SEED=7 runs another schedule.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from commandbus.testing.faults import (
+    Bars,
+    Load,
+    Run,
+    Runner,
+    Verdict,
+    Workers,
+    catalogue,
+    replay_command,
+)
+from commandbus.testing.faults.nemeses import PauseWorkers
+
+SEED = int(os.environ.get("FAULT_SEED", "20261116"))
+
+# One server for all runs, so one process for them; the rest of the suite has the other cores.
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.xdist_group("faults")]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    runner = Runner()
+    yield runner
+    runner.close()
+
+
+def explain(verdict: Verdict) -> str:
+    lines = [*verdict.missed, *verdict.notes]
+    lines += [f"{v.invariant} {v.subject}: {v.message}" for v in verdict.violations[:10]]
+    return "\n".join([*lines, f"again: {replay_command(verdict, 'short')}"])
+
+
+@pytest.mark.parametrize("run", catalogue("short"), ids=lambda run: run.id)
+async def test_nothing_is_lost_or_doubled(runner: Runner, run: Run) -> None:
+    verdict = await runner.run(run, SEED)
+    if verdict.skipped:
+        pytest.skip(verdict.skipped)
+    assert verdict.is_good, explain(verdict)
+    assert verdict.figures is not None
+    assert verdict.figures.commands > 0
+
+
+GUARD = "and c.lease_epoch = i.lease_epoch and c.leased_by is not null"
+
+
+def without_the_fence() -> str:
+    """complete_commands as it would be without its guard."""
+    source = importlib.resources.files("commandbus").joinpath("sql/functions/outcomes.sql")
+    found = re.search(
+        r"create or replace function commandbus\.complete_commands.*?\nend \$\$;",
+        source.read_text(encoding="utf-8"),
+        re.S,
+    )
+    assert found is not None
+    assert found[0].count(GUARD) == 1
+    return found[0].replace(GUARD, "")
+
+
+async def test_a_worker_that_finishes_without_the_fence_is_caught_within_a_minute(
+    runner: Runner,
+) -> None:
+    """The test of the tests: zombies come back while somebody else works on their commands."""
+    leaky = Run(
+        "F2", "zombies, and no fence",
+        (PauseWorkers(1, at_once=2, pace=(0.1, 0.3)),),
+        load=Load(work_ms=2_000, mix={"fine": 1.0}, backlog=-22, groups=(1.0, 0.0, 0.0)),
+        workers=Workers(number=4, concurrency=10, vt_seconds=2),
+        bars=Bars(),
+        calm_seconds=0.2,
+        drain_seconds=30.0,
+        sabotage=without_the_fence(),
+    )  # fmt: skip
+    began = time.monotonic()
+    verdict = await runner.run(leaky, SEED)
+    assert time.monotonic() - began < 60
+    assert verdict.figures is not None
+    assert verdict.figures.stale_accepted > 0, explain(verdict)
+    assert not verdict.is_good
+    assert {"I7"} <= {violation.invariant for violation in verdict.violations}
