@@ -130,7 +130,7 @@ def values_of(service: Served) -> dict[str, str]:
 
 def is_described_here(operation: OPERATION) -> bool:
     """Governed batches have a guide of their own."""
-    governed = ("/api/v1/batches", "/api/v1/vms", "/api/v1/approvals", "/api/v1/admin")
+    governed = ("/api/v1/batch", "/api/v1/vms", "/api/v1/approvals", "/api/v1/admin")
     return not operation[0].startswith(governed)
 
 

@@ -249,6 +249,7 @@ async def test_each_request_of_the_api_is_counted_and_the_answer_says_what_is_le
     bus = fake_bus()
     governed = Governed()
     monkeypatch.setattr(type(bus), "governance", governed)
+    monkeypatch.setattr(type(bus), "can_govern", True)
     app = app_of(bus)
 
     async with client_of(app) as client, client_of(app, None) as stranger:
