@@ -16,6 +16,16 @@ from commandbus.http.serving import HttpServer, bind
 
 PATIENCE = 30.0
 
+#: No limit that a test of something else could run into.
+LOOSE = Settings(
+    pool_size=8,
+    max_global_api_requests=1_000_000,
+    max_global_pending_batches=1_000_000,
+    max_user_pending_batches=1_000_000,
+    max_user_pending_children=1_000_000,
+    user_cooldown_seconds=0,
+)
+
 Prepare = Callable[[CommandBus], Awaitable[Any]]
 
 
@@ -44,9 +54,7 @@ def served(
     box: dict[str, Any] = {}
 
     async def main() -> None:
-        async with CommandBus.connect(
-            dsn, settings=Settings(pool_size=8, max_global_api_requests=1_000_000)
-        ) as bus:
+        async with CommandBus.connect(dsn, settings=LOOSE) as bus:
             box["prepared"] = await prepare(bus) if prepare is not None else None
             made = await bus.tokens.create("tester", list(Scope), actor="test")
             chosen = settings or HttpSettings(port=0)

@@ -55,6 +55,14 @@ async def test_up_with_the_demo_prints_a_token_that_works_until_it_ends(
         async with httpx2.AsyncClient(base_url=url[1], headers=headers) as client:
             answer = await client.get("/api/v1/domains")
             domains = {item["domain"] for item in answer.json()["items"]}
+            assert (await client.get("/api/v1/vms")).json() == {"items": []}
+            made = await client.post(
+                "/api/v1/vms/batch", json={"operation": "create", "items": [{"name": "web-1"}]}
+            )
+            ended = await client.get(made.headers["location"], headers={"Prefer": "wait=20"})
+            assert ended.json()["status"] == "COMPLETED"
+            (machine,) = (await client.get("/api/v1/vms")).json()["items"]
+            assert (machine["name"], machine["is_running"]) == ("web-1", False)
         up.signal(signal.SIGINT)
         assert await up.ended() == 0
 

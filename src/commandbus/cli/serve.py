@@ -140,12 +140,21 @@ def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> 
     return settings
 
 
-def http_server(bus: CommandBus, settings: HttpSettings, *, prefix: str = "") -> HttpServer:
+def http_server(
+    bus: CommandBus, settings: HttpSettings, *, prefix: str = "", is_demo: bool = False
+) -> HttpServer:
     """The service of a bus, on its address already."""
     with _extra():
         from commandbus.http.app import create_app
+        from commandbus.http.routes import demo
         from commandbus.http.serving import HttpServer, bind
-    app = create_app(bus, auth=_authenticator(bus, settings), settings=settings, prefix=prefix)
+    app = create_app(
+        bus,
+        auth=_authenticator(bus, settings),
+        settings=settings,
+        prefix=prefix,
+        routers=(demo.router,) if is_demo else (),
+    )
     return HttpServer(app, settings, bind(settings.host, settings.port))
 
 

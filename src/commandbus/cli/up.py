@@ -4,14 +4,15 @@ installations.
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,8 +40,8 @@ from commandbus.settings import Settings
 if TYPE_CHECKING:
     from commandbus.http.serving import HttpServer
 
-#: The demo with HTTP routes of its own, and the one that is there without them.
-DEMO_MODULES = ("commandbus.demo.vms", "commandbus.demo.app")
+#: The application that --demo runs.
+DEMO_MODULE = "commandbus.demo.vms"
 #: How long the token of `up` is good, if the process is killed before it can revoke it.
 TOKEN_LIFE = timedelta(hours=12)
 
@@ -56,6 +57,8 @@ class _Web:
 
     server: HttpServer
     token: str
+    user: str
+    is_demo: bool
 
 
 def up(  # noqa: PLR0913  (each is an option)
@@ -98,7 +101,7 @@ def up(  # noqa: PLR0913  (each is an option)
             async with open_app(name, Place()) as bus:
                 if no_http:
                     return await serve(bus, service, on_started=lambda found: greet(found, None))
-                async with _web(bus, host, port) as web:
+                async with _web(bus, host, port, demo) as web:
                     return await _serve_both(bus, service, web, greet)
 
     run_until_stopped(work)
@@ -111,33 +114,34 @@ def _app_name(app: str | None, demo: bool) -> str:
         raise InvalidSettingError("name the app, for example myapp:setup, or try --demo")
     if app is not None:
         return app
-    found = next(name for name in DEMO_MODULES if importlib.util.find_spec(name))
-    return f"{found}:setup"
+    return f"{DEMO_MODULE}:setup"
 
 
 @asynccontextmanager
-async def _web(bus: CommandBus, host: str | None, port: int | None) -> AsyncIterator[_Web]:
-    server = _free_server(bus, host, port)
+async def _web(
+    bus: CommandBus, host: str | None, port: int | None, is_demo: bool
+) -> AsyncIterator[_Web]:
+    server = _free_server(bus, host, port, is_demo)
     user = actor_or_login(None) or "commandbus"
     made = await bus.tokens.create(
         user, list(Scope), label="commandbus up", expires_in=TOKEN_LIFE, actor=user
     )
     try:
-        yield _Web(server, made.text)
+        yield _Web(server, made.text, user, is_demo)
     finally:
         with suppress(CommandBusError):  # it ends by itself after TOKEN_LIFE
             await bus.tokens.revoke(made.token.token_id, actor=user)
 
 
-def _free_server(bus: CommandBus, host: str | None, port: int | None) -> HttpServer:
+def _free_server(bus: CommandBus, host: str | None, port: int | None, is_demo: bool) -> HttpServer:
     settings = http_settings(host, port, AuthKind.TOKEN)
     try:
-        return http_server(bus, settings)
+        return http_server(bus, settings, is_demo=is_demo)
     except InvalidSettingError:
         if port is not None:
             raise
         # Nobody asked for this very port: any that is free will do.
-        return http_server(bus, http_settings(host, 0, AuthKind.TOKEN))
+        return http_server(bus, http_settings(host, 0, AuthKind.TOKEN), is_demo=is_demo)
 
 
 async def _serve_both(
@@ -173,8 +177,30 @@ def _greeting(
             say(f"  export COMMANDBUS_DSN={text_of(shell_quoted(address))}")
         if web is not None:
             say("Try next:")
-            say(f'  curl -H "Authorization: Bearer {web.token}" {web.server.url}/api/v1/domains')
+            for line in _suggestions(web):
+                say(f"  {line}")
         say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
         sys.stdout.flush()
 
     return greet
+
+
+def _suggestions(web: _Web) -> list[str]:
+    """What to type next."""
+    curl = f'curl -H "Authorization: Bearer {web.token}"'
+    api = f"{web.server.url}/api/v1"
+    if not web.is_demo:
+        return [f"{curl} {api}/domains"]
+
+    def post(path: str, body: dict[str, Any]) -> str:
+        data = shlex.quote(json.dumps(body))
+        # Escaped: brackets mean something to the console.
+        return text_of(f'{curl} -H "Content-Type: application/json" -d {data} {api}/{path}')
+
+    machines = [{"name": "web-1"}, {"name": "web-2"}]
+    return [
+        f"{curl} {api}/vms",
+        post("vms/batch", {"operation": "create", "items": machines}),
+        "A second batch has to wait two minutes; with an exemption it need not:",
+        post("admin/rate-limits/exemptions", {"user_id": web.user, "reason": "the demo"}),
+    ]

@@ -27,6 +27,10 @@ create table if not exists commandbus_demo.vm (
 """
 
 
+#: Of what `machines` returns.
+COLUMNS = ("name", "cpu", "memory_mb", "is_running", "restarts")
+
+
 def _statement(text: LiteralString) -> Statement:
     return Statement(text, "commandbus_demo")
 
@@ -83,5 +87,5 @@ async def existing(conn: Any, names: Sequence[str]) -> set[str]:
 
 
 async def machines(conn: Any) -> list[tuple[Any, ...]]:
-    """All machines: name, cpu, memory_mb, is_running, restarts."""
+    """All machines, in the order of COLUMNS."""
     return await run(conn, _LIST, ())

@@ -56,6 +56,13 @@ async def setup(bus: CommandBus) -> None:
     bus.governance.register_handlers()
 
 
+async def list_machines(bus: CommandBus) -> list[dict[str, Any]]:
+    """All machines, by name."""
+    async with bus._store.transaction() as transaction:
+        rows = await vm_tables.machines(transaction.conn)
+    return [dict(zip(vm_tables.COLUMNS, row, strict=True)) for row in rows]
+
+
 def batch_types() -> list[BatchType]:
     """What may be submitted (the sizes are those of the specification)."""
     return [

@@ -32,6 +32,26 @@ LastEvent = Annotated[
 ]
 
 
+#: One event, as the OpenAPI initiative describes streams: `data` is the JSON of a TicketView.
+_EVENT = {
+    "type": "object",
+    "required": ["event", "id", "data"],
+    "properties": {
+        "event": {"type": "string", "enum": ["progress", "end"]},
+        "id": {"type": "string"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/TicketView"},
+        },
+    },
+}
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": _EVENT}}},
+    204: {"description": "It has ended, and you have its last event."},
+}
+
+
 class EventStream(StreamingResponse):
     """A stream that holds a place among those who wait, from its first byte to its last."""
 
@@ -55,7 +75,7 @@ def add_events(router: APIRouter, group: Group) -> None:
         name="batch_events",
         status_code=200,
         response_class=EventStream,
-        responses={204: {"description": "It has ended, and you have its last event."}},
+        responses=_RESPONSES,
     )
     async def batch_events(
         batch_id: UUID,
