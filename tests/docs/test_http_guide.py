@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -45,15 +46,17 @@ class Curl:
                     headers[name] = value
                 case "-d":
                     data = next(rest)
+                case "-N":
+                    pass
                 case _:
                     url = word
         method = method or ("POST" if data is not None else "GET")
         return httpx2.request(method, url, headers=headers, content=data, timeout=30)
 
 
-def calls() -> list[Curl]:
+def calls(guide: Path = GUIDE) -> list[Curl]:
     found = []
-    for block in blocks(GUIDE, "sh"):
+    for block in blocks(guide, "sh"):
         text = block.text.replace("\\\n", " ")
         found += [
             Curl(shlex.split(match[1]), int(match[2]))

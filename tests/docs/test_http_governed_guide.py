@@ -1,0 +1,66 @@
+"""The guide of governed batches over HTTP: its curl lines work, and every endpoint has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from commandbus import CommandBus
+from commandbus.demo import vms
+from commandbus.http import HttpSettings
+from tests.docs.markdown import GUIDES
+from tests.docs.test_http_guide import OPERATION, calls, template_of, values_of
+from tests.http_server import served
+from tests.integration.http_farm import is_governed
+
+GUIDE = GUIDES / "http-governed.md"
+
+
+async def prepare(bus: CommandBus) -> dict[str, str]:
+    await vms.setup(bus)
+    made = await bus.tokens.create("petra", ["read", "approve"], actor="test")
+    return {"OTHER": f"Authorization: Bearer {made.text}"}
+
+
+def test_every_curl_line_works_and_every_governed_endpoint_has_one(dsn: str) -> None:
+    with served(dsn, prepare, HttpSettings(port=0), workers=True) as service:
+        values = values_of(service)
+        document = httpx2.get(f"{service.url}/openapi.json").json()
+        tried: set[OPERATION] = set()
+        for call in calls(GUIDE):
+            answer = call.send(values)
+            assert answer.status_code == call.status, f"{call.words}: {answer.text}"
+            path = str(answer.request.url).removeprefix(service.url).partition("?")[0]
+            tried.add(template_of(document, str(answer.request.method), path))
+            if answer.status_code == 202 and not path.endswith("/retry"):
+                remember(values, answer.json())
+                finish(service.url, values, answer.json())
+
+    every = {
+        (path, method)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if is_governed(operation)
+    }
+    assert every <= tried
+
+
+def remember(values: dict[str, str], body: dict[str, Any]) -> None:
+    """What the guide calls $BATCH, $HELD, $HELD_2 and $APPROVAL."""
+    match body["batch_type"]:
+        case "BATCH_DELETE":
+            values["HELD_2" if "HELD" in values else "HELD"] = body["batch_id"]
+        case "BATCH_APPROVE":
+            values["APPROVAL"] = body["batch_id"]
+        case _:
+            values.setdefault("BATCH", body["batch_id"])
+
+
+def finish(url: str, values: dict[str, str], body: dict[str, Any]) -> None:
+    """Wait until what later lines build upon is done."""
+    if body["status"] == "IN_PROGRESS":
+        name, _, value = values["AUTH"].partition(": ")
+        headers = {name: value, "Prefer": "wait=20"}
+        ended = httpx2.get(f"{url}{body['status_url']}", headers=headers, timeout=30)
+        assert ended.json()["status"] == "COMPLETED"
