@@ -123,6 +123,8 @@ class Fuzzer:
     def ask_all(self) -> None:
         self._round += 1
         for operation in self._operations:
+            if self._round > 1 and sum(self.answers.values()) >= REQUESTS:
+                return
             self._ask(operation, GenerationMode.POSITIVE)
             # An operation without parameters has nothing that could be wrong.
             with suppress(Unsatisfiable):

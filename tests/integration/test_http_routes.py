@@ -14,6 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.http import HttpSettings
+from commandbus.ops.cursors import cursor_of
+from commandbus.store.serving import TroubleshootingSearch
 from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_shop import Shop, fill, register
 from tests.waiting import until_status, working
@@ -290,6 +292,33 @@ async def test_a_cursor_of_another_listing_is_refused(
     answer = await client.get(path, params={"cursor": first["next_cursor"]})
 
     assert "another search" in problem(answer, 400, "INVALID_REQUEST")["detail"]
+
+
+def forged(bound: object, *position: Any) -> str:
+    """A cursor with the right digest and a position that no listing gives."""
+    return cursor_of(list(position), bound)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        (), (1,), ("now", "x"), ("2026-01-01T00:00:00", str(uuid4())), (None, None),
+        ("2026-01-01T00:00:00+00:00", 7), ({}, []), ("x", str(uuid4()), 1, 2),
+    ],
+)  # fmt: skip
+async def test_a_forged_cursor_is_refused(client: httpx2.AsyncClient, position: Any) -> None:
+    bus_batch = str(uuid4())
+    cases = {
+        "/api/v1/command-batches/shop": ("batches", "shop", None),
+        "/api/v1/troubleshooting/shop": TroubleshootingSearch("shop"),
+        f"/api/v1/command-batches/shop/{bus_batch}/commands": (
+            "batch commands", "shop", bus_batch, None,
+        ),
+    }  # fmt: skip
+    for url, bound in cases.items():
+        for values in (position, (2**40, *position), (1, *position)):
+            answer = await client.get(url, params={"cursor": forged(bound, *values)})
+            problem(answer, 400, "INVALID_REQUEST")
 
 
 # -- troubleshooting

@@ -96,6 +96,11 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.rows("select commandbus.set_exemption('ada', 'root', 'x')")
     await db.rows("select commandbus.clear_exemption('ada', 'root')")
     await db.rows("select commandbus.set_user_limits('ada', 'root', 5)")
+    token = uuid4().hex
+    await db.rows(
+        "select commandbus.create_api_token(%s, 'ada', '{read}', null, null, 'x', null)", token
+    )
+    await db.rows("select commandbus.revoke_api_token(%s)", token)
     await db.put("IN_TROUBLESHOOTING_QUEUE")
     await db.rows("delete from commandbus.command_bus_troubleshooting")
     await db.rows("select commandbus.repair_troubleshooting(%s)", db.domain)

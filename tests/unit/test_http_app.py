@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
 import pytest
 from fastapi import APIRouter, FastAPI
+from starlette.responses import StreamingResponse
 
 import commandbus.http
 from commandbus import InvalidSettingError
+from commandbus.errors import DatabaseError, DatabaseUnavailableError, SchemaTooOldError
 from commandbus.governed import Caller, Scope
 from commandbus.http import HttpSettings, NoAuth, create_app
 from commandbus.http.context import SECURITY_HEADERS
@@ -86,6 +89,51 @@ async def test_over_tls_the_browser_is_told_to_stay_there() -> None:
         answer = await client.get("https://127.0.0.1/livez")
 
     assert answer.headers["strict-transport-security"] == "max-age=31536000"
+
+
+async def test_an_answer_that_fails_half_way_is_cut_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = app_of(fake_bus())
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"half"
+        raise RuntimeError("password=hunter2")
+
+    @app.get("/half")
+    async def half() -> StreamingResponse:
+        return StreamingResponse(parts())
+
+    async with client_of(app) as client:
+        answer = await client.get("/half")
+
+    assert answer.status_code == 200
+    assert "RuntimeError: password=[REDACTED]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (DatabaseUnavailableError("no"), "does not answer"),
+        (SchemaTooOldError("no"), "needs a migration"),
+        (DatabaseError("password=hunter2"), "not fit"),
+        (TimeoutError(), "does not answer"),
+    ],
+)
+async def test_readiness_says_what_is_wrong_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, shown: str
+) -> None:
+    bus = fake_bus()
+
+    async def check() -> None:
+        raise error
+
+    monkeypatch.setattr(bus._store, "check", check)
+    async with client_of(app_of(bus), None) as client:
+        answer = await client.get("/readyz")
+
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "failing", "checks": {"database": shown, "pool": "ok"}}
 
 
 # -- scopes

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from commandbus.errors import RateLimitExceededError
+from commandbus.governance.batch_types import BatchType, BatchTypes
 from commandbus.governed import ChildStatus, LimitState, LimitType
 from commandbus.http.ratelimits import limit_headers
 from commandbus.store.serving import DomainFigures, GovernedFigures
@@ -229,10 +230,10 @@ class Governed:
 
     def __init__(self) -> None:
         self.users: list[str] = []
-        self.types = self
-
-    def all(self) -> list[Any]:
-        return []
+        self.types = BatchTypes()
+        self.types.declare(
+            BatchType(name="BATCH_ORDER", domain="shop", command_type="Order", max_size=5)
+        )
 
     async def count_request(self, user_id: str) -> LimitState:
         self.users.append(user_id)
@@ -249,6 +250,7 @@ async def test_each_request_of_the_api_is_counted_and_the_answer_says_what_is_le
     bus = fake_bus()
     governed = Governed()
     monkeypatch.setattr(type(bus), "governance", governed)
+    monkeypatch.setattr(type(bus), "can_govern", True)
     app = app_of(bus)
 
     async with client_of(app) as client, client_of(app, None) as stranger:
