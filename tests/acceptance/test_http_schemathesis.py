@@ -112,7 +112,7 @@ class Fuzzer:
         document = requests.get(f"{service.url}/openapi.json", timeout=10).json()
         schema = schemathesis.openapi.from_dict(document)
         self._operations = [cast("Any", found).ok() for found in schema.get_all_operations()]
-        self._share = max(2, REQUESTS // (2 * len(self._operations)) + 1)
+        self._share = 2
         self._round = 0
         self._known = {
             "domain": st.just("shop"),
@@ -122,6 +122,8 @@ class Fuzzer:
 
     def ask_all(self) -> None:
         self._round += 1
+        left = REQUESTS - sum(self.answers.values())
+        self._share = max(2, left // (2 * len(self._operations)) + 1)
         for operation in self._operations:
             if self._round > 1 and sum(self.answers.values()) >= REQUESTS:
                 return
