@@ -73,7 +73,7 @@ class Results:
 
     def was_killed(self, mutant: AnyMutant, digest: str) -> bool:
         kept = self._kept.get(f"{mutant.file} {mutant.key}")
-        return bool(kept) and kept["digest"] == digest and kept["outcome"] in {"killed", "timeout"}
+        return bool(kept) and kept["digest"] == digest and kept["outcome"] == "killed"
 
     def add(self, mutant: AnyMutant, digest: str, verdict: Verdict) -> None:
         self._kept[f"{mutant.file} {mutant.key}"] = {
@@ -93,7 +93,7 @@ class Results:
 
     def show(self) -> None:
         """The table, and what survived."""
-        outcomes = ["killed", "timeout", "equivalent", "survived", "invalid"]
+        outcomes = ["killed", "equivalent", "survived", "invalid"]
         print(f"\n{'file':20}" + "".join(f"{outcome:>12}" for outcome in outcomes))
         for file in dict.fromkeys(file for file, _ in self.counts):
             self._line(file, [self.counts[file, outcome] for outcome in outcomes])
