@@ -1,0 +1,156 @@
+"""Which tests a mutant has to pass: those that call its function, the most focused first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.mutants.calls import CallRecorder
+from tests.mutants.lab import ROOT, Lab, run_tests
+from tests.mutants.sql_sites import Mutant
+
+#: What the calls are recorded of. Not the plans, which look at speed, nor the catalog's texts.
+RECORDED = (
+    "tests/sql", "tests/models/test_interleavings.py", "tests/integration/test_bulk.py",
+    "tests/integration/test_coordination.py", "tests/integration/test_recovery.py",
+    "tests/integration/test_recovery_dispatch.py", "tests/integration/test_loading.py",
+    "tests/integration/test_governance.py", "tests/integration/test_governance_approvals.py",
+    "tests/integration/test_governance_limits.py", "tests/integration/test_batches.py",
+)  # fmt: skip
+LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
+#: Of a function that everything calls, no more than so many tests are run.
+MOST_TESTS = 60
+#: The files that have a function file's own subject come first, and are all there is for functions
+#: that the server does not count, because they are inlined.
+SUBJECTS: Mapping[str, tuple[str, ...]] = {
+    "support": ("test_support", "test_locks", "test_commands"),
+    "batches": ("test_batches", "test_locks", "test_interleavings"),
+    "groups": ("test_groups",),
+    "outcomes": ("test_transitions", "test_outcomes", "test_locks"),
+    "settle": ("test_outcomes", "test_locks", "test_interleavings"),
+    "sending": ("test_commands", "test_locks"),
+    "commands": ("test_commands", "test_transitions", "test_locks"),
+    "dispatch": ("test_coordination", "test_held_cancel", "test_recovery"),
+    "recovery": ("test_recovery", "test_recovery_dispatch"),
+    "loading": ("test_loading",),
+    "operator": ("test_transitions", "test_outcomes", "test_held_cancel", "test_locks"),
+    "bulk": ("test_bulk",),
+    "bulk_run": ("test_bulk",),
+    "reads": ("test_reads",),
+    "search": ("test_search",),
+    "doctor": ("test_doctor",),
+    "doctor_server": ("test_doctor",),
+    "repair": ("test_repair",),
+    "retention": ("test_retention", "test_retention_rules"),
+    "retention_batches": ("test_retention",),
+    "limits": ("test_governance", "test_governance_limits"),
+    "governance": ("test_governance", "test_governance_approvals"),
+    "tokens": ("test_tokens",),
+    "service": ("test_service",),
+    "settings": ("test_support",),
+}
+
+
+class CallMap:
+    """Test -> the functions it calls. Kept in a file: recording runs every test once."""
+
+    def __init__(self, calls: Mapping[str, Sequence[str]]) -> None:
+        self.calls = calls
+        self._killers: dict[str, list[str]] = {}
+
+    def killed_by(self, mutant: Mutant, test: str) -> None:
+        """Remember who told: it is likely to tell of the next mutant of the function as well."""
+        killers = self._killers.setdefault(mutant.function, [])
+        if test in self.calls and test not in killers:
+            killers.append(test)
+
+    def tests_for(self, mutant: Mutant) -> list[str]:
+        """The tests of a mutant, in the order to run them."""
+        subjects = SUBJECTS.get(mutant.file, ())
+        callers = [test for test, names in self.calls.items() if mutant.function in names]
+        if not callers:
+            callers = [test for test in self.calls if _file_of(test) in subjects]
+
+        def rank(test: str) -> tuple[bool, int, int]:
+            file = _file_of(test)
+            place = subjects.index(file) if file in subjects else len(subjects)
+            is_lock = mutant.kind in {"for update", "skip locked", "lock order"}
+            is_first = is_lock and file in {"test_locks", "test_interleavings"}
+            return not is_first, place, len(self.calls[test])
+
+        killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
+        others = sorted((test for test in callers if test not in killers), key=rank)
+        return (killers[-6:] + others)[:MOST_TESTS]
+
+
+def _file_of(test: str) -> str:
+    return Path(test.partition("::")[0]).stem
+
+
+def load_calls(lab: Lab, path: Path) -> CallMap:
+    """The recorded calls, recorded now if there are none or the tests have changed."""
+    digest = _digest()
+    if path.exists():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["digest"] == digest:
+            return CallMap(kept["calls"])
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"files": {}}
+    calls = _record(lab, known)
+    files = {name: _hash(name) for name in _test_files()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"digest": digest, "files": files, "calls": calls}, indent=1))
+    return CallMap(calls)
+
+
+def _record(lab: Lab, known: Mapping[str, Mapping[str, object]]) -> dict[str, list[str]]:
+    """Run what is new or changed once, and ask the server what was called."""
+    same = {name for name, digest in known["files"].items() if digest == _hash(name)}
+    calls: dict[str, list[str]] = {
+        test: list(names)  # type: ignore[call-overload]
+        for test, names in known.get("calls", {}).items()
+        if test.partition("::")[0] in same
+    }
+    fresh = [name for name in _test_files() if name not in same]
+    for name in fresh:
+        print(f"  recording {name}", flush=True)
+        part = ROOT / ".mutants" / "part.json"
+        recorder = _Writer(part)
+        run_tests([name], 900, environment={"PYTEST_XDIST_TESTRUNUID": lab.run_id},
+                  plugin=recorder, stops_at_failure=False)  # fmt: skip
+        if part.exists():
+            calls.update(json.loads(part.read_text(encoding="utf-8")))
+            part.unlink()
+    return calls
+
+
+class _Writer(CallRecorder):
+    """Hands the calls of a forked run back through a file; those of failed tests are left out."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        found = {test: names for test, names in self.calls.items() if test not in self.failed}
+        self._path.write_text(json.dumps(found), encoding="utf-8")
+
+
+def _test_files() -> list[str]:
+    found: list[str] = []
+    for place in RECORDED:
+        path = ROOT / place
+        paths = sorted(path.glob("test_*.py")) if path.is_dir() else [path]
+        found += [str(p.relative_to(ROOT)) for p in paths if p.exists()]
+    return [name for name in found if name not in LEFT_OUT]
+
+
+def _hash(name: str) -> str:
+    path = ROOT / name
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def _digest() -> str:
+    return hashlib.sha256("".join(n + _hash(n) for n in _test_files()).encode()).hexdigest()
