@@ -7,12 +7,16 @@ is the same each time; FAULT_SEED=7 runs another schedule.
 from __future__ import annotations
 
 import importlib.resources
+import json
 import os
 import re
 import time
 from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from commandbus.testing.faults import (
     Bars,
@@ -24,6 +28,7 @@ from commandbus.testing.faults import (
     catalogue,
     replay_command,
 )
+from commandbus.testing.faults.__main__ import main
 from commandbus.testing.faults.nemeses import PauseWorkers
 
 SEED = int(os.environ.get("FAULT_SEED", "20261116"))
@@ -45,7 +50,13 @@ def explain(verdict: Verdict) -> str:
     return "\n".join([*lines, f"again: {replay_command(verdict, 'short')}"])
 
 
-@pytest.mark.parametrize("run", catalogue("short"), ids=lambda run: run.id)
+#: Run by the program itself, below.
+BY_PROGRAM = "F16"
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in catalogue("short") if run.id != BY_PROGRAM], ids=lambda run: run.id
+)
 async def test_nothing_is_lost_or_doubled(runner: Runner, run: Run) -> None:
     verdict = await runner.run(run, SEED)
     if verdict.skipped:
@@ -53,6 +64,18 @@ async def test_nothing_is_lost_or_doubled(runner: Runner, run: Run) -> None:
     assert verdict.is_good, explain(verdict)
     assert verdict.figures is not None
     assert verdict.figures.commands > 0
+
+
+def test_the_program_runs_what_it_is_asked_for_and_leaves_a_report(tmp_path: Path) -> None:
+    out = StringIO()
+    options = ["--only", BY_PROGRAM, "--seed", str(SEED), "--report", str(tmp_path)]
+    status = main(options, Console(file=out, width=200))
+    assert status == 0, out.getvalue()
+    found = json.loads((tmp_path / "faults.json").read_text())
+    assert (found["is_good"], found["seed"]) == (True, SEED)
+    (run,) = found["runs"]
+    assert (run["id"], run["figures"]["commands"], run["figures"]["lost"]) == (BY_PROGRAM, 20, 0)
+    assert f"{BY_PROGRAM}  good 20 commands" in out.getvalue()
 
 
 GUARD = "and c.lease_epoch = i.lease_epoch and c.leased_by is not null"

@@ -112,6 +112,8 @@ class KillPostmaster:
     pace: tuple[float, float] = (2.0, 4.0)
     #: What is done to the pid file in between: nothing, "truncate" or "foreign".
     mischief: tuple[str, ...] = ("",)
+    #: Seconds that it stays away before it is started again.
+    down_seconds: tuple[float, float] = (0.0, 0.0)
     name: str = "kill postmaster"
 
     async def rage(self, arena: Arena, chance: random.Random) -> None:
@@ -122,6 +124,7 @@ class KillPostmaster:
             began = time.monotonic()
             await asyncio.to_thread(arena.server.kill)
             await self._meddle(arena, self.mischief[number % len(self.mischief)])
+            await asyncio.sleep(chance.uniform(*self.down_seconds))
             await asyncio.to_thread(arena.server.start)
             ready = time.monotonic()
             arena.counts["postmaster_kills"] += 1

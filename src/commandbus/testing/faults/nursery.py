@@ -36,10 +36,14 @@ class Nursery:
 
     async def start(self) -> None:
         """Start the server; it imports the bus once."""
+        # A measurement of coverage does not survive a fork, and would slow the workers down.
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")
+        }
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", f"import {__name__} as n; n.main()", str(self._log_folder),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True, env=environment,
         )  # fmt: skip
         self._reader = asyncio.create_task(self._read())
 

@@ -273,6 +273,7 @@ class _Storm:
     ) -> tuple[float, float]:
         """The first window in which the rate is back, of three at most; else the last one."""
         wanted = share * await self._rate_in(arena, before)
+        after = before
         for number in range(1, AFTER_WINDOWS + 1):
             self._say(f"calm after, window {number}")
             after = await self._calm(arena.log)
