@@ -604,7 +604,7 @@ function commandbus.query_commands(p_domain text, p_command_type text, p_status 
 function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 1d373ecca2a661dee51c7b7d08733369
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 7c7e19250d793c7fa4ad69351f7e28c7
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 243ba5a58adeec1ccd2c3064ca8435d9
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)

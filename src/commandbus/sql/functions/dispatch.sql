@@ -106,7 +106,8 @@ declare
     v_msg_ids  bigint[];
 begin
     with item as materialized (
-        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
+        -- each once: one that is named twice would get two messages
+        select distinct p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
     ), held as (
         select c.domain, c.command_id, c.sequence_no
           from item i
