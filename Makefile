@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 FAULT_ARGS ?=
+MUTANT_ARGS ?=
 # One process per core, at most four: each brings its own share of databases.
 PYTEST_PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadgroup
 
@@ -34,7 +35,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
-.PHONY: faults typecheck check fix bench bench-quick bench-peers schema lock clean
+.PHONY: faults mutants typecheck check fix bench bench-quick bench-peers schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -56,6 +57,9 @@ test-e2e: $(READY) ## Run the tests that drive the program from outside
 
 test-pg15: has-pg15 $(READY) ## Run the integration tests against an installed PostgreSQL 15
 	COMMANDBUS_PG_BIN="$(PG15_BIN)" $(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
+
+mutants: $(READY) ## Take the guards out of the SQL functions one by one: some test must notice (hours)
+	$(PY) -m tests.mutants --resume $(MUTANT_ARGS)
 
 faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
 	$(PY) -m commandbus.testing.faults --scale long --report build/faults $(FAULT_ARGS)

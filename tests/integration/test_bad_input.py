@@ -421,9 +421,9 @@ async def test_an_address_that_cannot_be_read_is_told_without_repeating_it(
 async def test_an_older_or_newer_or_missing_schema_is_told_by_its_own_error(
     dsn: str, empty_dsn: str, conn: AsyncConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await conn.execute("update commandbus.command_bus_migration set version = version - 1")
+    await conn.execute("update commandbus.command_bus_migration set version = version - 1000")
     assert type(await refused_connection(dsn, caplog)) is SchemaTooOldError
-    await conn.execute("update commandbus.command_bus_migration set version = version + 1")
+    await conn.execute("update commandbus.command_bus_migration set version = version + 1000")
     await conn.execute(
         "insert into commandbus.command_bus_migration values (9000, 'future', 'x', true)"
     )

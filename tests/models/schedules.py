@@ -1,7 +1,7 @@
 """Runs transactions of several sessions in a given order, statement by statement.
 
-Each session has two steps: its call, inside a transaction, and its commit. A schedule says whose turn
-it is. Who waits for a lock is asked of the server, so nothing here depends on time: a session
+Each session has two steps: its call, inside a transaction, and its commit. A schedule says whose
+turn it is. Who waits for a lock is asked of the server, so nothing here depends on time: a session
 whose turn comes while it still waits is passed over, and takes it when it is free again.
 """
 
@@ -67,7 +67,7 @@ async def play(
     ]
     turns = list(schedule)
     while turns:
-        for position, n in enumerate(turns):
+        for position, n in enumerate(turns):  # noqa: B007  (used after the loop)
             if await _is_free(watcher, players[n]):
                 break
         else:

@@ -16,7 +16,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.models.schedules import Act, Refused, Run, play, schedules, symptoms
-from tests.sql.conftest import Open, db, session  # noqa: F401 - the fixtures
+from tests.sql.conftest import Open
 from tests.sql.helpers import FAILURE, Held, Session
 from tests.sql.tickets import submitted
 
@@ -323,9 +323,7 @@ async def an_approval_and_a_rejection(db: Session) -> Pair:
         assert len(await db.queued()) == (0 if refused[0] else 2)
 
     decide = "decide_ticket(%s, %s, %s, 'bob', 'why')"
-    return Pair(
-        [calls(decide, ticket_id, "approve"), calls(decide, ticket_id, "reject")], verdict
-    )
+    return Pair([calls(decide, ticket_id, "approve"), calls(decide, ticket_id, "reject")], verdict)
 
 
 @pair
@@ -421,7 +419,8 @@ async def hold(db: Session) -> UUID:
     command_id = uuid4()
     commands = [{"command_id": str(command_id), "type": "Debit", "data": {"n": 1}}]
     await db.value(
-        "select commandbus.create_held_batch(%s, %s, %s, 'b', null, null, null, false, 'two_phase')",
+        "select commandbus.create_held_batch("
+        "%s, %s, %s, 'b', null, null, null, false, 'two_phase')",
         db.domain, uuid4(), Jsonb(commands),
     )  # fmt: skip
     return command_id
@@ -511,8 +510,8 @@ def orders(players: int) -> list[tuple[tuple[int, ...], int | None]]:
 @pytest.mark.parametrize("name", PAIRS)
 async def test_in_every_order_of_its_statements(
     name: str,
-    db: Session,  # noqa: F811
-    session: Open,  # noqa: F811
+    db: Session,
+    session: Open,
 ) -> None:
     players = 3 if PAIRS[name] in TRIPLES else 2
     sessions = [await session() for _ in range(players)]

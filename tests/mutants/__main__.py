@@ -1,10 +1,9 @@
 """`make mutants`: takes the guards out of the SQL functions one by one; some test must notice.
 
-    python -m tests.mutants sql --list
-    python -m tests.mutants sql --files outcomes,commands
-    python -m tests.mutants sql --only outcomes:110
-    python -m tests.mutants sql --sample 20 --seed 1
-    python -m tests.mutants python --files policies
+    python -m tests.mutants --list
+    python -m tests.mutants --files outcomes,commands
+    python -m tests.mutants --only outcomes:110
+    python -m tests.mutants --sample 20 --seed 1
 
 Results are kept in `.mutants/`; `--resume` leaves alone what was killed before.
 """
@@ -14,12 +13,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.mutants import python_run, sql_run
+from tests.mutants import sql_run
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("language", choices=["sql", "python"])
     parser.add_argument("--files", help="only these files, separated by commas")
     parser.add_argument("--only", help="only this place, file:line")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
@@ -29,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="begin no mutant after so many")
     parser.add_argument("--resume", action="store_true", help="skip what was killed before")
     options = parser.parse_args(arguments)
-    return (sql_run if options.language == "sql" else python_run).run(options)
+    return sql_run.run(options)
 
 
 if __name__ == "__main__":

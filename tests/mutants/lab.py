@@ -29,6 +29,7 @@ from psycopg.conninfo import make_conninfo
 from commandbus import Settings
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.store.migrations import FUNCTION_FILES
+from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.wiring import migrate_database
 from tests.mutants.sql_sites import Mutant, function_source, statements
 from tests.mutants.washing import OneDatabase
@@ -71,6 +72,7 @@ class Lab:
         self.run_id = secrets.token_hex(8)
         self._folder = Path(tempfile.gettempdir()) / f"commandbus-tests-{self.run_id}"
         self._server = EmbeddedPostgres(self._folder, settings=SERVER_SETTINGS)
+        self._trusted: dict[str, bool] = {}
         self._originals = {
             name: text
             for file in FUNCTION_FILES
@@ -109,12 +111,25 @@ class Lab:
             self._install(self._originals[mutant.function])
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> Verdict:
-        """Run the tests against the mutant until one fails."""
-        try:
-            with self.mutated(mutant):
-                return self.run(tests, seconds)
-        except psycopg.Error as error:
-            return Verdict("invalid", 0, 0, " ".join(str(error).split())[:200])
+        """Run the tests against the mutant until one fails that can be trusted."""
+        left = [test for test in tests if self._trusted.get(test, True)]
+        while True:
+            try:
+                with self.mutated(mutant):
+                    verdict = self.run(left, seconds)
+                    # A busy machine fails once.
+                    is_sure = verdict.by not in left or self.run([verdict.by], seconds).is_killed
+            except psycopg.Error as error:
+                return Verdict("invalid", 0, 0, " ".join(str(error).split())[:200])
+            if not verdict.is_killed or (is_sure and self._is_trusted(verdict.by)):
+                return verdict
+            left.remove(verdict.by)
+
+    def _is_trusted(self, test: str) -> bool:
+        """Whether the test passes without a mutant, in the conditions of the laboratory."""
+        if test not in self._trusted:
+            self._trusted[test] = self.run([test], 60).outcome == "survived"
+        return self._trusted[test]
 
     def run(self, tests: Sequence[str], seconds: float) -> Verdict:
         """Run tests in a fork until one fails."""
@@ -129,9 +144,7 @@ class Lab:
         with psycopg.connect(self._dsn("postgres"), autocommit=True) as admin:
             rows = admin.execute("select datname from pg_database where datname like 'test_%'")
             for (name,) in rows.fetchall():
-                admin.execute(
-                    sql.SQL("drop database {} with (force)").format(sql.Identifier(name))
-                )
+                admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
 def warm_up() -> None:
@@ -190,6 +203,10 @@ class _Reporter:
             self._file.write(f"FAILED {report.nodeid} (import)\n")
 
 
+async def _no_symptoms(*_: object) -> list[Any]:
+    return []
+
+
 def _child(
     wanted: Sequence[str], report: Path, environment: dict[str, str], plugin: Any
 ) -> None:  # pragma: no cover - runs in a fork, and ends it
@@ -201,6 +218,8 @@ def _child(
             os.dup2(null, stream)
         os.chdir(ROOT)
         os.environ.update(environment)
+        # The doctor knows a changed function by its text: that would be too easy.
+        PostgresDoctor._schema = _no_symptoms  # type: ignore[method-assign]
         arguments = [
             "-q", *(word for name in LEFT_OUT for word in ("-p", f"no:{name}")),
             "--assert=plain", "--timeout=20", "--no-header", *wanted,

@@ -73,7 +73,7 @@ class Results:
 
     def was_killed(self, mutant: AnyMutant, digest: str) -> bool:
         kept = self._kept.get(f"{mutant.file} {mutant.key}")
-        return bool(kept) and kept["digest"] == digest and kept["outcome"] == "killed"
+        return kept is not None and bool(kept["digest"] == digest and kept["outcome"] == "killed")
 
     def add(self, mutant: AnyMutant, digest: str, verdict: Verdict) -> None:
         self._kept[f"{mutant.file} {mutant.key}"] = {

@@ -1,4 +1,4 @@
-"""One database for many tests: washed in between, because a clone for each takes most of the time."""
+"""One database for many tests, washed in between: a clone for each takes most of the time."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ class OneDatabase:
 def prepare(dsn: str) -> object:
     """Keep what washing brings back; returns what the schema looks like."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute(
-            "create table public.kept_setting as table commandbus.command_bus_setting"
-        )
+        conn.execute("create table public.kept_setting as table commandbus.command_bus_setting")
         return _one(conn, _FINGERPRINT)
 
 

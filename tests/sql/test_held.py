@@ -1,4 +1,4 @@
-"""Commands that are stored before they are queued: each gets one message, however it is asked for."""
+"""Commands that are stored before they are queued: each gets one message, whoever asks."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from commandbus.embedded.account import choose_account
 from commandbus.embedded.binaries import binaries_for
 from commandbus.embedded.cluster import tag_of
 from commandbus.embedded.folder import DataFolder, home_directory
-from commandbus.embedded.processes import Deadline, find_backends, find_postmaster
+from commandbus.embedded.processes import Deadline, find_backends, find_postmaster, is_alive
 from commandbus.errors import EmbeddedServerError
 
 #: Room for 300 idle connections beside the workers. Durability is what is under test.
@@ -91,6 +91,10 @@ class Server:
         for process in sorted(victims, key=lambda found: found != postmaster):
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
+        # On a busy machine it takes a moment; whoever starts it meanwhile would adopt the dying.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while any(map(is_alive, victims)) and time.monotonic() < deadline:
+            time.sleep(0.01)
         return len(victims)
 
     def data_folder(self) -> DataFolder:
