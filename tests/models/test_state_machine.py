@@ -83,7 +83,7 @@ class Machine(RuleBasedStateMachine):
         self.ids = [UUID(int=base + n) for n in range(COMMANDS)]
         self.batch_ids = [UUID(int=base + 1_000 + n) for n in range(BATCHES)]
         self.model = Expected()
-        self.store = new_store(self.place.pool)
+        self.store: Any = new_store(self.place.pool)  # all of its protocols at once
         self.leases: list[RealLease] = []
         self.operation: UUID | None = None
         self.observer = Observer(

@@ -219,7 +219,7 @@ def _child(
         os.chdir(ROOT)
         os.environ.update(environment)
         # The doctor knows a changed function by its text: that would be too easy.
-        PostgresDoctor._schema = _no_symptoms  # type: ignore[method-assign]
+        PostgresDoctor._schema = _no_symptoms  # type: ignore[method-assign, assignment]
         arguments = [
             "-q", *(word for name in LEFT_OUT for word in ("-p", f"no:{name}")),
             "--assert=plain", "--timeout=20", "--no-header", *wanted,
