@@ -35,7 +35,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
-.PHONY: faults mutants typecheck check fix bench bench-quick bench-peers schema lock clean
+.PHONY: faults faults-http mutants typecheck check fix bench bench-quick bench-peers schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,10 @@ mutants: $(READY) ## Take the guards out of the SQL functions one by one: some t
 
 faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
 	$(PY) -m commandbus.testing.faults --scale long --report build/faults $(FAULT_ARGS)
+
+faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (more than an hour)
+	SCHEMATHESIS_REQUESTS=100000 CUT_ANSWERS=100 $(PY) -m pytest --timeout=0 -s \
+		tests/acceptance/test_http_schemathesis.py tests/acceptance/test_http_cut_answers.py
 
 typecheck: $(READY) ## Check the types
 	$(PY) -m mypy
