@@ -76,8 +76,9 @@ begin
           from item m
          where c.domain = m.domain
            and c.command_id = m.command_id
+           -- one that is held is not started by a message that somebody else has put there
            and c.status in ('PENDING', 'IN_PROGRESS')
-           and (c.msg_id = m.msg_id or c.msg_id is null)
+           and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
            and c.attempts + case when c.leased_by is null or c.started_alone then 1 else 0 end
                <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
            and abs(c.lapses) < 10
@@ -139,7 +140,7 @@ begin
           from item m
           join commandbus.command_bus_command c
             on c.domain = m.domain and c.command_id = m.command_id
-           and (c.msg_id = m.msg_id or c.msg_id is null)
+           and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
          where c.status in ('PENDING', 'IN_PROGRESS') and c.last_attempt_at is distinct from p_now
          order by c.command_id for update of c
     ), taken as (

@@ -216,7 +216,8 @@ language sql stable as $$
     select case when e.next_event is null then 'AUDIT_MISMATCH' else 'ENDED_TWICE' end,
            e.domain, e.command_id::text, e.msg_id
       from event e
-     where e.is_end and e.next_event <> 'OPERATOR_RETRY'
+     -- SENT: retention took the command, and its id was used for another
+     where e.is_end and e.next_event not in ('OPERATOR_RETRY', 'SENT')
         or e.next_event is null and e.status <> all (e.allows)
         -- no word of it at all, and not because retention took the trail of an old one
         or e.event_type is null and not (
