@@ -63,7 +63,9 @@ async def test_a_command_that_kills_its_worker_is_parked_and_its_neighbours_are_
     for command_id in innocent:
         done = await bus.get_command("shop", command_id)
         assert done is not None
-        assert (done.status, done.attempts) == (CommandStatus.COMPLETED, 1)
+        assert done.status is CommandStatus.COMPLETED
+        # Two: it ran alone as a suspect, and its worker was killed before its end was committed.
+        assert done.attempts <= 2
         assert 1 <= len(await effects(command_id)) <= 2
     assert len(await bus.list_troubleshooting("shop")) == 1
 

@@ -282,7 +282,7 @@ def _short() -> tuple[Run, ...]:
             "F2", "workers are paused for twice their lease, and come back as zombies",
             (PauseWorkers(1, at_once=3, pace=(0.1, 0.3)),),
             load=Load(work_ms=140, backlog=SLACK), workers=replace(BRISK, number=6, concurrency=16),
-            bars=Bars(ROUGHLY, at_least={"stale_rejected": 10}),
+            bars=Bars(ROUGHLY, at_least={"stale_rejected": 3}),
         ),
         Run(
             "F3", "the server is killed with all its processes and recovers",
