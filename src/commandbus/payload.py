@@ -77,7 +77,7 @@ def _decode_slowly(text: str) -> Any:
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Whether a value is fine as far as types go, at a fifth of the cost of looking with paths."""
+    """Whether a value is fine as far as types go, without working out paths."""
     kind = type(value)
     if kind is int:
         return bool(-MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER)
@@ -94,7 +94,7 @@ def _is_plain(value: Any, depth: int) -> bool:
         return kind is str or kind is bool or value is None
     if depth > MAX_PAYLOAD_DEPTH:
         return False
-    for item in items:  # noqa: SIM110  (a generator costs twice as much)
+    for item in items:  # noqa: SIM110  (a generator is slower, and this is hot)
         # Text is what payloads hold most; orjson itself refuses what is not valid text.
         if type(item) is not str and not _is_plain(item, depth + 1):
             return False
