@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +143,46 @@ async def test_a_busy_receiver_says_so_when_the_work_goes_on(bench: Bench, at_on
     assert (bench.receiver.is_idle, bench.announced) == (False, [True, False])
     await bench.receiver.step()
     assert bench.announced == [True, False, True]
+
+
+async def supplied(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, group: int, every: float
+) -> list[bool]:
+    """What is announced in half a second of groups, with a look in vain after each."""
+    monkeypatch.setattr(receiver_module, "IDLE_AFTER_SECONDS", LONGEST)
+    bench.receiver.is_idle = True
+    now = time.monotonic()
+    clock = iter(now + n * every / 2 for n in range(10_000))
+    current = now
+
+    def monotonic() -> float:
+        return current
+
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    while current < now + 0.5:
+        bench.store.receives = [[a_lease() for _ in range(group)], []]
+        for _ in range(2):
+            current = next(clock)
+            await bench.receiver.step()
+    return bench.announced
+
+
+async def test_looks_in_vain_between_many_commands_are_no_idleness(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await supplied(bench, monkeypatch, group=8, every=0.004) == [False]
+
+
+async def test_commands_that_come_one_by_one_still_want_hints(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await supplied(bench, monkeypatch, group=1, every=0.004) == []
+
+
+async def test_large_groups_with_long_gaps_still_want_hints(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await supplied(bench, monkeypatch, group=500, every=0.04) == []
 
 
 async def test_a_receiver_whose_worker_sends_no_hints_tells_nobody(at_once: None) -> None:

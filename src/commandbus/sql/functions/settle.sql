@@ -40,9 +40,12 @@ declare
     v_send  jsonb;
     v_kinds int := (select count(*) from jsonb_object_keys(p_outcomes));
 begin
-    perform commandbus.lock_messages(p_domain || '.commands', array(
-        select (i ->> 'msg_id')::bigint
-          from jsonb_each(p_outcomes - 'send') o cross join lateral jsonb_array_elements(o.value) i));
+    if v_kinds > 1 then
+        perform commandbus.lock_messages(p_domain || '.commands', array(
+            select (i ->> 'msg_id')::bigint
+              from jsonb_each(p_outcomes - 'send') o
+             cross join lateral jsonb_array_elements(o.value) i));
+    end if;
     if p_outcomes ? 'send' then
         select jsonb_agg(s.value) into v_sends
           from jsonb_array_elements(p_outcomes -> 'send') s

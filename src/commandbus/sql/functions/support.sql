@@ -49,7 +49,7 @@ begin
     execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
                    'q_' || v_physical);
     execute format(
-        'alter table pgmq.%I set (autovacuum_vacuum_scale_factor = 0.01,'
+        'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
         ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
 end $$;
 
