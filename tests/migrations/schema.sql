@@ -150,17 +150,17 @@ table commandbus.command_bus_command
     last_error_msg text
     created_at timestamp with time zone not null default now()
     updated_at timestamp with time zone not null default now()
-    reply_queue text not null
-    correlation_id uuid not null
-    batch_id uuid
     lease_epoch bigint not null default 0
     leased_by text
     lapses integer not null default 0
     started_alone boolean not null default false
+    last_attempt_at timestamp with time zone
+    reply_queue text not null
+    correlation_id uuid not null
+    batch_id uuid
     is_globally_unique boolean not null default false
     sequence_no integer
     attempt_count integer not null default 1
-    last_attempt_at timestamp with time zone
     dispatch_status text not null default 'queued'::text
     queue_attempt_count integer not null default 0
     last_queue_error text
@@ -168,7 +168,7 @@ table commandbus.command_bus_command
     with autovacuum_analyze_scale_factor=0.05
     with autovacuum_vacuum_insert_scale_factor=0.1
     with autovacuum_vacuum_scale_factor=0.05
-    with fillfactor=50
+    with fillfactor=40
     constraint fk_command_batch FOREIGN KEY (domain, batch_id) REFERENCES commandbus.command_bus_batch(domain, batch_id)
     constraint valid_command_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'IN_PROGRESS'::text, 'COMPLETED'::text, 'CANCELED'::text, 'FAILED'::text, 'IN_TROUBLESHOOTING_QUEUE'::text])))
     constraint valid_dispatch_status CHECK ((dispatch_status = ANY (ARRAY['awaiting_approval'::text, 'scheduled'::text, 'pending_queue'::text, 'queued'::text, 'pending_retry'::text, 'failed'::text])))
@@ -442,7 +442,9 @@ function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, body 688f97e3f5990f2605dde73804eedb86
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 92fd33ae180de7507c483bb1e79be4bd
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4ae289756b0c76230c61cfa2603ee2
+function commandbus.complete_held(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 6620547de5b920d46b12823402817006
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
@@ -478,7 +480,7 @@ function commandbus.domain_figures() returns TABLE(domain text, ready bigint, de
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
-    plpgsql, volatile, body a54d51f32650adf3bbd18ae13fa6b5db
+    plpgsql, volatile, body bcb197f9f27ff91c090ff223b9738bdc
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
@@ -692,7 +694,7 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SETOF uuid
-    plpgsql, volatile, body 2ca6bca0af868273fc877a5a78db10bc
+    plpgsql, volatile, body cbc80562b64a20eb366ce222b80096df
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false) returns uuid
     plpgsql, volatile, body 3a60d83639b4de6d97993accf39736a8
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]

@@ -31,6 +31,7 @@ from commandbus.embedded import EmbeddedPostgres
 from commandbus.store.migrations import FUNCTION_FILES
 from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.wiring import migrate_database
+from tests.conftest import data_folder
 from tests.mutants.sql_sites import Mutant, function_source, statements
 from tests.mutants.washing import OneDatabase
 
@@ -70,7 +71,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.run_id = secrets.token_hex(8)
-        self._folder = Path(tempfile.gettempdir()) / f"commandbus-tests-{self.run_id}"
+        self._folder = data_folder(self.run_id)
         self._server = EmbeddedPostgres(self._folder, settings=SERVER_SETTINGS)
         self._trusted: dict[str, bool] = {}
         self._originals = {

@@ -62,7 +62,13 @@ begin
             array(select (s ->> 'batch_id')::uuid from jsonb_array_elements(v_sends) s
                    where s ->> 'batch_id' is not null));
     end if;
-    if p_outcomes ? 'complete' then
+    if v_kinds > 1 and p_outcomes ? 'complete' then
+        -- Not complete_commands: its block would update, as a transaction of its own, what is locked
+        -- out here, and the server would keep a list of both for each row.
+        return query select commandbus.reject_stale(
+            p_domain, p_outcomes -> 'complete',
+            commandbus.complete_held(p_domain, p_outcomes -> 'complete'));
+    elsif p_outcomes ? 'complete' then
         return query select commandbus.complete_commands(p_domain, p_outcomes -> 'complete');
     end if;
     if p_outcomes ? 'retry' then

@@ -29,8 +29,9 @@ language sql stable as $$
     select to_regclass('pgmq.' || quote_ident('q_' || commandbus.physical_queue(p_queue))) is not null
 $$;
 
--- Creates a queue if it is missing. The storage parameters keep dead messages from piling up
--- at the head of the queue, where every read would have to step over them.
+-- Creates a queue if it is missing. The storage parameters keep dead messages from piling up at the
+-- head of the queue, where every read would have to step over them, and leave room in each page for
+-- the leased version of its messages: the log then takes what changed, not the message.
 create or replace function commandbus.ensure_queue(p_queue text) returns void
 language plpgsql as $$
 declare
@@ -44,10 +45,12 @@ begin
             using errcode = 'CB005', hint = 'use <domain>.<suffix>, at most 47 characters in all';
     end if;
     perform pgmq.create(v_physical);
-    -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
-    execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
-    execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
-                   'q_' || v_physical);
+    if p_queue like '%.commands' then
+        -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
+        execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
+        execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
+                       'q_' || v_physical);
+    end if;
     execute format(
         'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
         ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
