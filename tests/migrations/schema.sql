@@ -444,7 +444,7 @@ function commandbus.command_payload(p_domain text, p_command_id uuid) returns te
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4ae289756b0c76230c61cfa2603ee2
 function commandbus.complete_held(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 6620547de5b920d46b12823402817006
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 1b881dc6bb62e7a04d345173cf3487f3
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
@@ -607,12 +607,12 @@ function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 7c7e19250d793c7fa4ad69351f7e28c7
-function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body 243ba5a58adeec1ccd2c3064ca8435d9
+function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, body b73a6ad0ec07a0ff74000910ab62d105
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
-function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body b34c1ab2d37025eed9efbfb26bc7763d
+function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 01169a4d1a596cc8165ac96d7d2765a8
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ba3e0b69ceaf9af33816627a8d648d33
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record

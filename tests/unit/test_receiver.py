@@ -78,8 +78,19 @@ async def test_a_step_asks_for_as_many_as_there_is_room_for(bench: Bench) -> Non
             "worker": "w1",
             "limits": {"Work": 7},
             "mark_in_progress": False,
+            "from_head": False,
         }
     ]
+
+
+async def test_the_head_of_the_queue_is_looked_at_once_a_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    for seconds in (0.9, 1.1, 1.2, 2.2):
+        monkeypatch.setattr(time, "monotonic", lambda moment=now + seconds: moment)
+        await bench.receiver.step()
+    assert [asked["from_head"] for asked in bench.store.asked_for] == [False, True, False, True]
 
 
 async def test_a_full_group_is_followed_by_another_at_once(bench: Bench) -> None:

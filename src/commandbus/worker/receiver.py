@@ -16,6 +16,9 @@ from commandbus.store.base import Store
 
 #: First wait after the queue was found empty, in seconds.
 FIRST_POLL_SECONDS = 0.002
+#: So often the head of the queue is looked at first: there is what a dead worker has left, and in
+#: the order of what is due it would wait for everything that came while it was leased.
+HEAD_SECONDS = 1.0
 #: Found empty for so long, the worker says that it is idle, and senders begin to send hints.
 IDLE_AFTER_SECONDS = 0.05
 #: No look was in vain for so long: it says that it is busy, and senders stop.
@@ -69,6 +72,7 @@ class Receiver(Loop):
         self._polls = Backoff(FIRST_POLL_SECONDS, poll_max_seconds)
         self._announce_idle = announce_idle
         self._is_full = False
+        self._head_at = time.monotonic()
         self.is_idle = False
         self._quiet_since = time.monotonic()
         self._busy_since: float | None = None
@@ -87,6 +91,9 @@ class Receiver(Loop):
             # room_freed() ends this pause; its length is only a net below that.
             return self._poll_max_seconds
         asked_at = time.monotonic()
+        from_head = asked_at - self._head_at >= HEAD_SECONDS
+        if from_head:
+            self._head_at = asked_at
         leases = await self._store.receive(
             self._domain,
             vt_seconds=self._vt_seconds,
@@ -94,6 +101,7 @@ class Receiver(Loop):
             worker=self._worker,
             limits=self._limits(),
             mark_in_progress=self._mark_in_progress,
+            from_head=from_head,
         )
         if not leases:
             return await self._found_nothing()

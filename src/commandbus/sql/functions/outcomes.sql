@@ -145,8 +145,7 @@ begin
       into v_ids, v_msgs, v_batches, v_queues, v_replies
       from moved m;
     if p_deleted <> coalesce(v_msgs, '{}') then
-        raise exception 'a message that was deleted belongs to a lease that has ended'
-            using errcode = 'assert_failure';
+        raise assert_failure using message = 'a message that was deleted belongs to another lease';
     end if;
     if v_ids is not null then
         if p_deleted is null then
