@@ -93,6 +93,17 @@ async def test_the_head_of_the_queue_is_looked_at_once_a_second(
     assert [asked["from_head"] for asked in bench.store.asked_for] == [False, True, False, True]
 
 
+async def test_the_head_is_looked_at_again_as_long_as_leases_have_lapsed_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = time.monotonic() + 1.1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    bench.store.receives = [[a_lease(is_suspect=True)], [a_lease()], []]
+    for _ in range(3):
+        await bench.receiver.step()
+    assert [asked["from_head"] for asked in bench.store.asked_for] == [True, True, False]
+
+
 async def test_a_full_group_is_followed_by_another_at_once(bench: Bench) -> None:
     leases = [a_lease() for _ in range(5)]
     bench.store.receives = [leases]

@@ -92,8 +92,6 @@ class Receiver(Loop):
             return self._poll_max_seconds
         asked_at = time.monotonic()
         from_head = asked_at - self._head_at >= HEAD_SECONDS
-        if from_head:
-            self._head_at = asked_at
         leases = await self._store.receive(
             self._domain,
             vt_seconds=self._vt_seconds,
@@ -103,6 +101,8 @@ class Receiver(Loop):
             mark_in_progress=self._mark_in_progress,
             from_head=from_head,
         )
+        if from_head and not any(lease.is_suspect for lease in leases):
+            self._head_at = asked_at  # else there may be more: room is often for one or two
         if not leases:
             return await self._found_nothing()
         # An answer that was read late (the process was paused, or the event loop blocked) brings
