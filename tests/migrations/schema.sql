@@ -442,7 +442,7 @@ function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, body 688f97e3f5990f2605dde73804eedb86
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4ae289756b0c76230c61cfa2603ee2
+    plpgsql, volatile, set enable_seqscan=off, set enable_bitmapscan=off, body e2dc22ad66402bc8512240fc91e40304
 function commandbus.complete_held(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 1b881dc6bb62e7a04d345173cf3487f3
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean

@@ -85,7 +85,7 @@ $$;
 create or replace function commandbus.complete_commands(p_domain text, p_items jsonb)
 returns setof uuid
 language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
     v_queue text := p_domain || '.commands';
@@ -94,8 +94,8 @@ declare
     v_ids   uuid[];
 begin
     begin
-        -- A nested loop over a sorted array: they are locked in the order of lock_messages.
-        execute format('delete from pgmq.%I q using unnest($1) i(msg_id) where q.msg_id = i.msg_id',
+        -- By the index, and without a bitmap: in the order of lock_messages.
+        execute format('delete from pgmq.%I where msg_id = any($1)',
                        'q_' || commandbus.physical_queue(v_queue)) using v_msgs;
         v_ids := commandbus.complete_held(p_domain, p_items, v_msgs);
     exception when assert_failure then
