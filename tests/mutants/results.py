@@ -9,11 +9,11 @@ import time
 import tomllib
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tests.mutants.lab import ROOT, Verdict
+from tests.mutants.forks import ROOT, Verdict
 
 FOLDER = ROOT / ".mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
@@ -94,7 +94,7 @@ class Results:
     def show(self) -> None:
         """The table, and what survived."""
         outcomes = ["killed", "equivalent", "survived", "invalid"]
-        print(f"\n{'file':20}" + "".join(f"{outcome:>12}" for outcome in outcomes))
+        print(f"\n{'file':20}" + "".join(f"{outcome:>12}" for outcome in [*outcomes, "score"]))
         for file in dict.fromkeys(file for file, _ in self.counts):
             self._line(file, [self.counts[file, outcome] for outcome in outcomes])
         totals = [
@@ -107,5 +107,8 @@ class Results:
         print(f"{sum(totals)} mutants in {seconds / 60:.1f} minutes")
 
     @staticmethod
-    def _line(name: str, numbers: Iterable[int]) -> None:
-        print(f"{name:20}" + "".join(f"{number:12}" for number in numbers))
+    def _line(name: str, numbers: Sequence[int]) -> None:
+        killed, equivalent = numbers[:2]
+        tried = sum(numbers) - equivalent
+        score = f"{killed / tried:11.1%}" if tried else ""
+        print(f"{name:20}" + "".join(f"{number:12}" for number in numbers) + f" {score}")
