@@ -92,7 +92,7 @@ class PythonLab:
                 parts[0] = [test for test in parts[0] if self._trusted.get(test, True)]
                 parts = [part for part in parts if part]
             if verdict.outcome == "invalid":
-                return verdict
+                return _judged(verdict)
         return Verdict("survived", spent, ran)
 
     def _is_trusted(self, by: str) -> bool:
@@ -122,6 +122,13 @@ class PythonLab:
                 timeout=0,
                 patience=max(PATIENCE, slowest * SLOWER),
             )
+
+
+def _judged(verdict: Verdict) -> Verdict:
+    """A package that cannot be imported ends pytest before any test: everything would notice."""
+    if verdict.by != f"pytest ended with {int(pytest.ExitCode.USAGE_ERROR)}":
+        return verdict
+    return Verdict("killed", verdict.seconds, 0, "the import of conftest")
 
 
 class _These:

@@ -107,6 +107,16 @@ async def test_without_room_nothing_is_asked_for_until_some_is_freed() -> None:
     await running
 
 
+async def test_room_for_a_single_command_is_room(bench: Bench) -> None:
+    bench.room.room = 0
+    assert await bench.receiver.step() == LONGEST
+    bench.room.room = 1
+    bench.receiver.room_freed()
+    assert bench.receiver._woken.is_set()
+    await bench.receiver.step()
+    assert bench.store.asked_for[0]["quantity"] == 1
+
+
 async def test_freed_room_wakes_nobody_when_there_was_room_before(bench: Bench) -> None:
     await bench.receiver.step()
     bench.receiver.room_freed()
@@ -142,6 +152,52 @@ async def test_a_busy_receiver_says_so_when_the_work_goes_on(bench: Bench, at_on
     assert (bench.receiver.is_idle, bench.announced) == (False, [True, False])
     await bench.receiver.step()
     assert bench.announced == [True, False, True]
+
+
+@pytest.mark.parametrize(("seconds", "is_idle"), [(0.04, False), (0.06, True), (0.5, True)])
+async def test_a_receiver_is_idle_after_fifty_milliseconds_without_work(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, is_idle: bool
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bench = Bench()
+    now += 10
+    bench.store.receives = [[a_lease()]]
+    await bench.receiver.step()
+    now += seconds
+    await bench.receiver.step()
+    assert bench.receiver.is_idle is is_idle
+
+
+@pytest.mark.parametrize(("seconds", "is_idle"), [(0.24, True), (0.26, False), (0.5, False)])
+async def test_an_idle_receiver_is_busy_after_a_quarter_of_a_second_of_work(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, is_idle: bool
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bench = Bench()
+    now += 10
+    bench.store.receives = [[], [a_lease()], [a_lease()]]
+    for pause in (0.0, seconds, 0.0):
+        await bench.receiver.step()
+        now += pause
+    assert bench.receiver.is_idle is is_idle
+
+
+async def test_idle_and_busy_begin_after_their_time_not_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(receiver_module, "IDLE_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr(receiver_module, "BUSY_AFTER_SECONDS", 0.5)
+    bench = Bench()
+    bench.store.receives = [[], [], [a_lease()], [a_lease()]]
+    for pause, is_idle in ((0.5, False), (0.25, True), (0.25, True), (0.5, True)):
+        now += pause
+        await bench.receiver.step()
+        assert bench.receiver.is_idle is is_idle
+    assert bench.announced == [True]
 
 
 async def test_a_receiver_whose_worker_sends_no_hints_tells_nobody(at_once: None) -> None:
