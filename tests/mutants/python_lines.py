@@ -46,6 +46,8 @@ class LineMap:
     """Test -> the lines it runs."""
 
     tests: dict[str, Recorded]
+    #: Of the test files.
+    hashes: dict[str, str]
     _killers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def killed_by(self, mutant: PythonMutant, test: str) -> None:
@@ -79,6 +81,13 @@ class LineMap:
         others = sorted(callers - set(known), key=rank)
         return (known + others)[:MOST_TESTS]
 
+    def asked(self, mutant: PythonMutant) -> str:
+        """Stands for the tests of a mutant, as they are now."""
+        tests = sorted(self.tests_for(mutant))
+        files = sorted({test.partition("::")[0] for test in tests})
+        text = "".join([*tests, *(self.hashes[name] for name in files)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
 
 def load_lines(path: Path) -> LineMap:
     """The recorded lines; of test files that have changed, or whose modules have, recorded now.
@@ -110,7 +119,7 @@ def load_lines(path: Path) -> LineMap:
         for record in kept.values()
         for test, recorded in record["tests"].items()
     }
-    return LineMap(tests)
+    return LineMap(tests, {name: str(record["hash"]) for name, record in kept.items()})
 
 
 def _touches_changed(record: dict[str, Any], hashes: dict[str, str]) -> bool:

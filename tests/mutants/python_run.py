@@ -49,11 +49,13 @@ def run(options: Namespace) -> int:
             results.count(mutant, "equivalent")
             continue
         digest = results.digest(mutant.statement())
-        if options.resume and results.was_killed(mutant, digest):
-            results.count(mutant, "killed")
+        asked = lines.asked(mutant)
+        known = results.known(mutant, digest, asked) if options.resume else None
+        if known is not None:
+            results.count(mutant, known)
             continue
         verdict = lab.try_mutant(mutant, options.seconds)
-        results.add(mutant, digest, verdict)
+        results.add(mutant, digest, verdict, asked)
         results.count(mutant, verdict.outcome)
         if verdict.is_killed:
             lines.killed_by(mutant, verdict.by)

@@ -72,13 +72,24 @@ class Results:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def was_killed(self, mutant: AnyMutant, digest: str) -> bool:
-        kept = self._kept.get(f"{mutant.file} {mutant.key}")
-        return kept is not None and bool(kept["digest"] == digest and kept["outcome"] == "killed")
+        return self.known(mutant, digest, None) == "killed"
 
-    def add(self, mutant: AnyMutant, digest: str, verdict: Verdict) -> None:
+    def known(self, mutant: AnyMutant, digest: str, asked: str | None) -> str | None:
+        """How it ended before: killed, or survived if the same tests were asked."""
+        kept = self._kept.get(f"{mutant.file} {mutant.key}")
+        if kept is None or kept["digest"] != digest:
+            return None
+        outcome = str(kept["outcome"])
+        is_worth = outcome == "killed" or (asked is not None and kept.get("asked") == asked)
+        return outcome if is_worth else None
+
+    def add(
+        self, mutant: AnyMutant, digest: str, verdict: Verdict, asked: str | None = None
+    ) -> None:
         self._kept[f"{mutant.file} {mutant.key}"] = {
             "place": mutant.place, "outcome": verdict.outcome, "by": verdict.by,
             "seconds": round(verdict.seconds, 1), "tests": verdict.tests, "digest": digest,
+            "asked": asked,
         }  # fmt: skip
         FOLDER.mkdir(exist_ok=True)
         self.path.write_text(json.dumps(self._kept, indent=1), encoding="utf-8")
