@@ -28,7 +28,7 @@ OWN = {"commandbus", "tests", "benchmarks", "examples", "conftest", "__main__"}
 MOST_TESTS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recorded:
     """What one test did."""
 
@@ -36,9 +36,10 @@ class Recorded:
     #: File -> lines that were run by a call, not by an import.
     lines: dict[str, list[int]]
 
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.lines.values()))
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.lines.values()))
 
 
 @dataclass(slots=True)
@@ -49,6 +50,13 @@ class LineMap:
     #: Of the test files.
     hashes: dict[str, str]
     _killers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    _by_line: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for test, recorded in self.tests.items():
+            for file, lines in recorded.lines.items():
+                for line in lines:
+                    self._by_line.setdefault(file, {}).setdefault(line, []).append(test)
 
     def killed_by(self, mutant: PythonMutant, test: str) -> None:
         """Remember who told: it is likely to tell of the next mutant of the function as well."""
@@ -62,20 +70,14 @@ class LineMap:
         """The tests of a mutant, in the order to run them."""
         first, last = mutant.lines
 
-        def runs_it(recorded: Recorded) -> bool:
-            lines = recorded.lines.get(mutant.file, ())
-            return mutant.is_import_time or any(first <= line <= last for line in lines)
-
         def rank(test: str) -> tuple[bool, int, float]:
             recorded = self.tests[test]
             is_own = Path(mutant.file).name in Path(test.partition("::")[0]).stem
             return not is_own, recorded.size, recorded.seconds
 
-        callers = {
-            test
-            for test, recorded in self.tests.items()
-            if mutant.file in recorded.lines and runs_it(recorded)
-        }
+        by_line = self._by_line.get(mutant.file, {})
+        lines = by_line if mutant.is_import_time else range(first, last + 1)
+        callers = {test for line in lines for test in by_line.get(line, ())}
         killers = self._killers.get((mutant.file, mutant.function), [])
         known = [test for test in reversed(killers) if test in callers][:6]
         others = sorted(callers - set(known), key=rank)
@@ -164,6 +166,7 @@ def own_source_first() -> None:
     """The source beside these tests is what is tried, whatever is installed."""
     assert "commandbus" not in sys.modules
     sys.path.insert(0, str(SOURCE.parent))
+    sys.dont_write_bytecode = False  # or every fork would compile everything
 
 
 class _Recorder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -41,6 +42,7 @@ def run(options: Namespace) -> int:
     warm_up()
     lines = load_lines(FOLDER / "lines.json")
     lab = PythonLab(lines)
+    gc.freeze()  # pytest collects garbage at its end: not what was there before
     for number, mutant in enumerate(mutants, 1):
         if results.is_over(options.minutes):
             print(f"stopped: {len(mutants) - number + 1} were not begun; go on with --resume")
@@ -48,7 +50,7 @@ def run(options: Namespace) -> int:
         if mutant.key in reasons:
             results.count(mutant, "equivalent")
             continue
-        digest = results.digest(mutant.statement())
+        digest = results.digest(mutant.source)
         asked = lines.asked(mutant)
         known = results.known(mutant, digest, asked) if options.resume else None
         if known is not None:

@@ -71,6 +71,8 @@ class PythonMutant:
     index: int
     lines: tuple[int, int]
     is_import_time: bool
+    #: The function, class or assignment it is in, as it was.
+    source: str
 
     @property
     def place(self) -> str:
@@ -89,39 +91,34 @@ class PythonMutant:
 
     def compile(self) -> CodeType:
         path = SOURCE / f"{self.file}.py"
-        return compile(ast.fix_missing_locations(self._mutated()), str(path), "exec")
-
-    def statement(self) -> str:
-        """The changed function, class or assignment."""
-        for statement in self._mutated().body:
-            if (statement.end_lineno or 0) >= self.line:
-                return ast.unparse(ast.fix_missing_locations(statement))
-        raise AssertionError(f"{self.place} is in no statement")
-
-    def _mutated(self) -> ast.Module:
-        tree = _parse(self.file)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         list(sites(tree))[self.index].apply()
-        return tree
-
-
-def _parse(file: str) -> ast.Module:
-    return ast.parse((SOURCE / f"{file}.py").read_text(encoding="utf-8"))
+        return compile(ast.fix_missing_locations(tree), str(path), "exec")
 
 
 def all_mutants(chosen: Sequence[str] = FILES) -> list[PythonMutant]:
     """Every mutant of these files, in the order of the files."""
     found: list[PythonMutant] = []
     for file in chosen:
+        text = (SOURCE / f"{file}.py").read_text(encoding="utf-8")
+        tree = ast.parse(text)
         seen: dict[tuple[str, str, str, str], int] = {}
-        for index, site in enumerate(sites(_parse(file))):
+        for index, site in enumerate(sites(tree)):
             name = (site.function, site.kind, site.was, site.becomes)
             seen[name] = seen.get(name, 0) + 1
             found.append(
                 PythonMutant(
-                    file, site.lines[0], *name, seen[name], index, site.lines, site.is_import_time
+                    file, site.lines[0], *name, seen[name], index, site.lines,
+                    site.is_import_time, _source_at(text, tree, site.lines[0]),
                 )
-            )
+            )  # fmt: skip
     return found
+
+
+def _source_at(text: str, tree: ast.Module, line: int) -> str:
+    """The statement of the module that has this line."""
+    statement = next(s for s in tree.body if (s.end_lineno or 0) >= line)
+    return ast.get_source_segment(text, statement) or ""
 
 
 # -- walking
