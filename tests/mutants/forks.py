@@ -58,12 +58,12 @@ def run_tests(
     prepare: Callable[[], None] | None = None,
     stops_at_failure: bool = True,
     timeout: float = 20,
-    patience: float | None = None,
+    patience: Callable[[str], float] | None = None,
 ) -> Verdict:
     """pytest in a forked process, for at most so many seconds.
 
     `prepare` is called in the fork before anything else. A test may take `timeout` by pytest's
-    clock; one that is silent for `patience` is killed from outside, and has told by that.
+    clock; one that is silent for its `patience` is killed from outside, and has told by that.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -139,10 +139,10 @@ def _child(
 
 
 def _wait(
-    pid: int, deadline: float, report: Path, patience: float | None
+    pid: int, deadline: float, report: Path, patience: Callable[[str], float] | None
 ) -> tuple[int | None, bool]:
     """The exit code of a child, None if it had to be killed; and whether it had gone silent."""
-    size, heard = 0, time.monotonic()
+    size, heard, test = 0, time.monotonic(), ""
     is_silent = False
     try:
         while time.monotonic() < deadline and not is_silent:
@@ -153,7 +153,8 @@ def _wait(
             with contextlib.suppress(FileNotFoundError):
                 if report.stat().st_size != size:
                     size, heard = report.stat().st_size, time.monotonic()
-            is_silent = patience is not None and time.monotonic() - heard > patience
+                    test = report.read_text(encoding="utf-8").splitlines()[-1].partition(" ")[2]
+            is_silent = patience is not None and time.monotonic() - heard > patience(test)
             time.sleep(0.01)
     finally:  # also when we are interrupted: it is in a session of its own
         if pid:

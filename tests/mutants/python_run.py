@@ -25,8 +25,8 @@ from tests.mutants.results import FOLDER, Results, chosen, equivalents
 #: So many tests are run first; most mutants are dead after them.
 FIRST_TESTS = 25
 #: Seconds that a test may be silent, and how many times its usual time.
-PATIENCE = 5.0
-SLOWER = 10
+PATIENCE = 4.0
+SLOWER = 5
 
 
 def run(options: Namespace) -> int:
@@ -109,7 +109,9 @@ class PythonLab:
         return self._trusted[test]
 
     def _run(self, tests: Sequence[str], seconds: float, mutant: PythonMutant | None) -> Verdict:
-        slowest = max(self._lines.tests[test].seconds for test in tests)
+        def patience(test: str) -> float:
+            recorded = self._lines.tests.get(test)
+            return max(PATIENCE, recorded.seconds * SLOWER if recorded else 30.0)
 
         def prepare() -> None:
             own_source_first()
@@ -124,7 +126,7 @@ class PythonLab:
                 plugins=[_These(tests), _Twice()],
                 prepare=prepare,
                 timeout=0,
-                patience=max(PATIENCE, slowest * SLOWER),
+                patience=patience,
             )
 
 

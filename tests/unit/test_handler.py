@@ -163,11 +163,12 @@ def test_a_context_without_a_transaction_refuses_its_connection() -> None:
     assert a_context(conn=marker).conn is marker
 
 
-async def test_a_context_extends_its_own_lease() -> None:
+@pytest.mark.parametrize("seconds", [1, 90, 43_200])
+async def test_a_context_extends_its_own_lease(seconds: float) -> None:
     extended: list[Any] = []
     ctx = a_context(extended=extended)
-    await ctx.extend_visibility(90)
-    assert extended == [(ctx.lease, 90)]
+    await ctx.extend_visibility(seconds)
+    assert extended == [(ctx.lease, seconds)]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 43_201, float("nan"), float("inf")])
