@@ -270,6 +270,20 @@ async def test_a_hung_extension_does_not_hold_up_the_stop(
     assert not bench.keeper._thread.is_alive()
 
 
+async def test_the_stop_waits_two_seconds_for_an_extension_at_most() -> None:
+    class Hung:
+        def __init__(self) -> None:
+            self.waits: list[float] = []
+
+        def join(self, seconds: float) -> None:
+            self.waits.append(seconds)
+
+    bench, hung = Bench(), Hung()
+    bench.keeper._thread = hung  # type: ignore[assignment]
+    await bench.keeper.stop()
+    assert hung.waits == [2.0]
+
+
 async def test_a_stall_is_reported_once_and_again_after_the_loop_has_moved(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -152,6 +152,20 @@ def test_a_payload_comes_back_equal_when_it_is_json_safe(data: dict[str, Any]) -
     assert decode_payload(encode_payload(data).decode()) == orjson.loads(orjson.dumps(data))
 
 
+def test_the_largest_integer_is_the_one_that_every_json_reader_knows() -> None:
+    largest = 9_007_199_254_740_991
+    assert encode_json([largest, -largest], what="data") == f"[{largest},-{largest}]".encode()
+    for value in (largest + 1, -largest - 1):
+        with pytest.raises(InvalidPayloadError, match="beyond"):
+            encode_json(value, what="data")
+
+
+@pytest.mark.parametrize(("key", "shown"), [("k" * 40, "k" * 40), ("k" * 41, "k" * 39 + "…")])
+def test_a_path_names_a_key_of_forty_letters_and_cuts_a_longer_one(key: str, shown: str) -> None:
+    with pytest.raises(InvalidPayloadError, match=rf"data\.{shown} is nan"):
+        encode_payload({key: math.nan})
+
+
 json_values = st.recursive(
     st.none()
     | st.booleans()
