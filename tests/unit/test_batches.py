@@ -276,13 +276,14 @@ async def test_a_page_of_batches_is_checked_and_asked_for(bench: Bench) -> None:
         ("list", "shop", {"status": "COMPLETED", "limit": 5, "offset": 2}),
         ("list", "shop", {"status": None, "limit": 5, "offset": 0}),
     ]
-    for options in (
+    refused: list[dict[str, Any]] = [
         {"status": "DONE", "limit": 5, "offset": 0},
         {"status": None, "limit": 0, "offset": 0},
         {"status": None, "limit": 5, "offset": -1},
-    ):
+    ]
+    for options in refused:
         with pytest.raises(InvalidSettingError, match=r"no batch status|limit|offset"):
-            await bench.batches.page("shop", **options)  # type: ignore[arg-type]
+            await bench.batches.page("shop", **options)
     with pytest.raises(InvalidNameError):
         await bench.batches.page("No Domain", status=None, limit=5, offset=0)
 

@@ -165,3 +165,11 @@ async def test_the_threads_of_handlers_end_with_the_dispatcher() -> None:
     await bench.outcome_of(work)
     bench.dispatcher.shutdown_threads()
     await until(lambda: not found[0].is_alive())
+
+
+async def test_what_a_closed_dispatcher_gave_back_is_not_in_flight() -> None:
+    bench = Bench(concurrency=2)
+    bench.submit(*(a_lease() for _ in range(3)))
+    bench.submit(*suspects(1))
+    bench.dispatcher.close()
+    assert bench.dispatcher.in_flight == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections import OrderedDict
 from datetime import timedelta
@@ -20,7 +21,6 @@ from commandbus.http.auth import Attempts, NotAuthenticated, bearer_of
 from commandbus.http.gate import path_below
 from commandbus.http.problems import Problem
 from commandbus.http.security import caller_of, reached_domain, refuse_domain
-from commandbus.ops import tokens as tokens_module
 from commandbus.ops.tokens import is_live
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, caller, client_of, problem
@@ -170,13 +170,13 @@ async def test_an_unknown_id_is_compared_over_the_same_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lengths: list[tuple[int, int]] = []
-    original = tokens_module.hmac.compare_digest
+    original = hmac.compare_digest
 
     def spy(one: bytes, other: bytes) -> bool:
         lengths.append((len(one), len(other)))
         return original(one, other)
 
-    monkeypatch.setattr(tokens_module.hmac, "compare_digest", spy)
+    monkeypatch.setattr(hmac, "compare_digest", spy)
     with pytest.raises(NotAuthenticated):
         await World().ask(f"cb_{'0' * 32}_{'A' * 43}")
     assert lengths == [(32, 32)]
@@ -186,7 +186,7 @@ async def test_an_unknown_id_is_compared_over_the_same_length(
 
 
 def test_a_key_has_thirty_two_bytes_at_least() -> None:
-    assert JwtAuth("k" * 32, audience="a")
+    JwtAuth("k" * 32, audience="a")
     with pytest.raises(InvalidSettingError, match="32 random bytes at least"):
         JwtAuth("k" * 31, audience="a")
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commandbus import payload as payload_module
 from commandbus.errors import InvalidPayloadError
 from commandbus.payload import (
     MAX_PAYLOAD_BYTES,
@@ -164,6 +165,36 @@ def test_the_largest_integer_is_the_one_that_every_json_reader_knows() -> None:
 def test_a_path_names_a_key_of_forty_letters_and_cuts_a_longer_one(key: str, shown: str) -> None:
     with pytest.raises(InvalidPayloadError, match=rf"data\.{shown} is nan"):
         encode_payload({key: math.nan})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"a": [1, -1, 1.5, True, None, "x", [], {}], "b": {"c": "y"}},
+        {"max": MAX_SAFE_INTEGER, "min": -MAX_SAFE_INTEGER},
+        {"lists": [[["x"], 1], "y"]},
+        nested(MAX_PAYLOAD_DEPTH),
+    ],
+)
+def test_a_plain_payload_is_not_worked_through_twice(
+    data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object) -> None:
+        raise AssertionError("slow")
+
+    monkeypatch.setattr(payload_module, "_check", check)
+    assert orjson.loads(encode_payload(data)) == data
+
+
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"k": v}])
+def test_lists_count_as_deep_as_objects(wrap: Callable[[Any], Any]) -> None:
+    value: Any = wrap("x")
+    for _ in range(MAX_PAYLOAD_DEPTH - 1):
+        value = wrap(value)
+    assert encode_json(value, what="data")
+    with pytest.raises(InvalidPayloadError, match="nested more than 32 deep"):
+        encode_json(wrap(value), what="data")
 
 
 json_values = st.recursive(
