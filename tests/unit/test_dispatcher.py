@@ -36,6 +36,8 @@ class Bench:
         self.extended: list[tuple[Lease, float]] = []
         self.rooms = 0
         self.backlog = 0
+        self.settled = asyncio.Event()
+        self.settled.set()
         self.gate = asyncio.Event()
         self.started: list[Lease] = []
         self.registry = HandlerRegistry()
@@ -52,6 +54,7 @@ class Bench:
             links=Links(
                 put=self.outcomes.append,
                 backlog=lambda: self.backlog,
+                settled=self._settled,
                 on_room=self._on_room,
                 on_extended=lambda lease, seconds: self.extended.append((lease, seconds)),
                 on_ended=self._on_ended,
@@ -61,6 +64,9 @@ class Bench:
     async def _work(self, command: Command, ctx: HandlerContext) -> None:
         self.started.append(ctx.lease)
         await self.gate.wait()
+
+    async def _settled(self) -> None:
+        await self.settled.wait()
 
     def _on_room(self) -> None:
         self.rooms += 1
@@ -282,6 +288,31 @@ async def test_a_suspect_waits_for_the_others_and_then_runs_alone(bench: Bench) 
     bench.gate.set()
     await soon(lambda: suspect in bench.started)
     assert bench.store.confirmed == [suspect]
+
+
+async def test_a_suspect_waits_until_what_ended_before_it_is_committed(bench: Bench) -> None:
+    (suspect,) = suspects(1)
+    bench.settled.clear()
+    bench.submit(suspect)
+    await turns()
+    assert (bench.started, bench.store.confirmed) == ([], [])
+    bench.settled.set()
+    await soon(lambda: bench.started == [suspect])
+    assert bench.store.confirmed == [suspect]
+
+
+async def test_a_suspect_that_waited_too_long_for_a_commit_runs_beside_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "SUSPECT_PATIENCE_SECONDS", 0.01)
+    (suspect,) = suspects(1)
+    beside = a_lease()
+    bench.settled.clear()
+    bench.submit(suspect, beside)
+    await soon(lambda: bench.started == [beside])
+    bench.settled.set()
+    await soon(lambda: suspect in bench.started)
+    assert bench.store.confirmed == []
 
 
 async def test_nothing_starts_beside_a_suspect_and_nothing_is_leased(bench: Bench) -> None:

@@ -56,6 +56,7 @@ class Links:
 
     put: Callable[[Outcome], None]  # hand an outcome to the completer
     backlog: Callable[[], int]  # outcomes that are not committed yet
+    settled: Callable[[], Awaitable[None]]  # wait until there are none
     on_room: Callable[[], None]  # a handler has ended
     on_extended: Callable[[Lease, float], None]  # a handler extended its own lease
     on_ended: Callable[[Sequence[Lease]], None]  # these leases need no keeping any more
@@ -259,6 +260,10 @@ class Dispatcher:
         self._links.on_room()
 
     async def _run_alone(self, lease: Lease) -> Outcome | None:
+        # If the suspect ends its worker, what ended before it must not have to run again.
+        await self._links.settled()
+        if self._alone != _key_of(lease):
+            return await self._run(lease)  # that took too long: others run beside it by now
         try:
             is_ours = await self._store.confirm_start(lease)
         except CommandBusError as error:

@@ -172,6 +172,7 @@ class _Parts:
             links=Links(
                 put=self.completer.put,
                 backlog=lambda: self.completer.backlog,
+                settled=self.completer.drained,
                 on_room=self._room_freed,
                 on_extended=self._extended,
                 on_ended=self._ended,
