@@ -71,7 +71,7 @@ class PythonMutant:
     index: int
     lines: tuple[int, int]
     is_import_time: bool
-    #: The function, class or assignment it is in, as it was.
+    #: The function or statement it is in, as it was.
     source: str
 
     @property
@@ -116,8 +116,14 @@ def all_mutants(chosen: Sequence[str] = FILES) -> list[PythonMutant]:
 
 
 def _source_at(text: str, tree: ast.Module, line: int) -> str:
-    """The statement of the module that has this line."""
-    statement = next(s for s in tree.body if (s.end_lineno or 0) >= line)
+    """The innermost function that has this line, or the statement of the module."""
+    statement: ast.stmt = next(s for s in tree.body if (s.end_lineno or 0) >= line)
+    for node in ast.walk(statement):
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.lineno <= line <= (node.end_lineno or 0)
+        ):  # fmt: skip
+            statement = node  # those inside come later
     return ast.get_source_segment(text, statement) or ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from dataclasses import dataclass
@@ -173,3 +174,76 @@ async def test_what_a_closed_dispatcher_gave_back_is_not_in_flight() -> None:
     bench.submit(*suspects(1))
     bench.dispatcher.close()
     assert bench.dispatcher.in_flight == 2
+
+
+# -- suspects, by the clock
+
+
+async def test_a_suspect_runs_beside_others_after_five_seconds_if_there_is_a_slot(
+    clock: Clock,
+) -> None:
+    bench = Bench(concurrency=2)
+    (suspect,) = suspects(1)
+    slow = a_lease()
+    bench.submit(slow)
+    clock.now += 1.0
+    bench.submit(suspect)
+    clock.now += 4.75
+    bench.dispatcher._pump()
+    await turns()
+    assert bench.started == [slow]
+    clock.now += 0.25
+    bench.dispatcher._pump()
+    await turns()
+    assert bench.started == [slow, suspect]
+
+
+async def test_a_suspect_does_not_run_beside_others_when_all_slots_are_taken(clock: Clock) -> None:
+    bench = Bench(concurrency=1)
+    bench.submit(a_lease())
+    bench.submit(*suspects(1))
+    clock.now += 60.0
+    bench.dispatcher._pump()
+    await turns()
+    assert len(bench.started) == 1
+
+
+@pytest.mark.parametrize(("waited", "delay"), [(0.0, 5.0), (2.0, 3.0), (4.9375, 0.1), (9.0, 0.1)])
+async def test_a_suspect_that_waits_is_looked_at_again_when_its_patience_ends(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, waited: float, delay: float
+) -> None:
+    bench = Bench(concurrency=1)
+    bench.submit(a_lease())
+    bench.submit(*suspects(1))
+    delays: list[float] = []
+
+    def call_later(seconds: float, *_: object) -> None:
+        delays.append(seconds)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    clock.now += waited
+    bench.dispatcher._pump()
+    assert delays == [delay]
+
+
+async def test_the_solitude_of_a_suspect_ends_after_five_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(concurrency=2)
+    timers: list[tuple[float, Any]] = []
+
+    def call_later(seconds: float, function: Any, *arguments: Any) -> None:
+        timers.append((seconds, lambda: function(*arguments)))
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    (suspect,) = suspects(1)
+    other = a_lease()
+    bench.submit(suspect, other)
+    ((seconds, end),) = timers
+    assert seconds == 5.0
+    await turns()
+    assert (bench.started, bench.rooms) == ([suspect], 0)
+    end()
+    await turns()
+    assert bench.started == [suspect, other]
+    assert bench.rooms == 1, "the receiver is told that there is room again"
