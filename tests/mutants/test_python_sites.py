@@ -77,7 +77,7 @@ def test_a_condition_that_is_flipped_anyway_is_not_negated_too() -> None:
 
 
 def test_every_mutant_compiles_and_differs_from_the_source(mutants: list[PythonMutant]) -> None:
-    for mutant in mutants[::7]:
+    for mutant in mutants[::20]:
         path = SOURCE / f"{mutant.file}.py"
         source = path.read_text(encoding="utf-8")
         assert mutant.compile() != compile(source, str(path), "exec"), mutant.place
