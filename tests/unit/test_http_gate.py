@@ -71,7 +71,8 @@ def bench() -> Bench:
 
 async def test_a_guarded_path_is_proved_and_counted(bench: Bench) -> None:
     info = await bench.ask("/api/v1/x")
-    assert (info.caller, info.limits) == (ANN, ("a limit",))
+    assert info.caller is ANN
+    assert list(cast("Any", info.limits)) == ["a limit"]
     assert bench.counted == ["ann"]
     assert len(bench.passed) == 1
 
