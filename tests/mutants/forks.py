@@ -57,7 +57,7 @@ def run_tests(
     plugins: Sequence[object] = (),
     prepare: Callable[[], None] | None = None,
     stops_at_failure: bool = True,
-    timeout: float = 20,
+    timeout: float = 10,
     patience: Callable[[str], float] | None = None,
 ) -> Verdict:
     """pytest in a forked process, for at most so many seconds.
