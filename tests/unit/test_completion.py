@@ -188,6 +188,20 @@ async def test_a_closed_one_looks_no_more_and_can_be_closed_twice(bench: Bench) 
     await bench.completions.close()
 
 
+async def test_a_look_that_hangs_does_not_hold_up_the_close(bench: Bench) -> None:
+    entered = asyncio.Event()
+
+    async def hang(batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
+        entered.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    bench.closed_batches = hang  # type: ignore[method-assign]
+    bench.completions.register("shop", uuid4(), bench.note)
+    await entered.wait()
+    await asyncio.wait_for(bench.completions.close(), 10)
+
+
 # -- waiting
 
 
