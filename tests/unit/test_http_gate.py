@@ -159,10 +159,12 @@ def test_the_scope_of_each_route_is_found_and_a_route_without_one_is_refused() -
     async def public() -> None: ...
 
     app.add_api_route("/x/{item}", guarded, methods=["GET", "POST"])
+    app.add_api_route("/files/{name:path}", guarded)
     app.add_api_route("/v1/open", public)
     assert scopes_of(app) == {
         ("/x/{item}", "GET"): Scope.READ,
         ("/x/{item}", "POST"): Scope.READ,
+        ("/files/{name}", "GET"): Scope.READ,
         ("/v1/open", "GET"): None,
     }
     refuse_routes_without_scope(app, "/v1", frozenset({"/open"}))

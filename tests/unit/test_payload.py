@@ -187,6 +187,19 @@ def test_a_plain_payload_is_not_worked_through_twice(
     assert orjson.loads(encode_payload(data)) == data
 
 
+@pytest.mark.parametrize(
+    ("text", "message"), [("\x00", "a NUL"), ("\ud800", "half of a surrogate")]
+)
+def test_a_text_that_is_as_deep_as_allowed_is_refused_for_what_it_is(
+    text: str, message: str
+) -> None:
+    data: dict[str, Any] = {"d": text}
+    for _ in range(MAX_PAYLOAD_DEPTH - 1):
+        data = {"d": data}
+    with pytest.raises(InvalidPayloadError, match=message):
+        encode_payload(data)
+
+
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"k": v}])
 def test_lists_count_as_deep_as_objects(wrap: Callable[[Any], Any]) -> None:
     value: Any = wrap("x")
