@@ -200,6 +200,11 @@ def test_a_text_that_is_as_deep_as_allowed_is_refused_for_what_it_is(
         encode_payload(data)
 
 
+def test_a_payload_that_has_to_be_worked_through_is_kept_too() -> None:
+    values = [MAX_SAFE_INTEGER, -MAX_SAFE_INTEGER, True, False, None, 1.5, "x"]
+    assert orjson.loads(encode_payload({"a": tuple(values)})) == {"a": values}
+
+
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"k": v}])
 def test_lists_count_as_deep_as_objects(wrap: Callable[[Any], Any]) -> None:
     value: Any = wrap("x")
