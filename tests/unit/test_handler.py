@@ -78,6 +78,13 @@ def test_a_registered_handler_is_found_by_domain_and_type() -> None:
     assert {entry.command_type for entry in registry.of_domain("payments")} == {"Debit", "Credit"}
 
 
+def test_a_handler_may_be_looked_for_without_an_error() -> None:
+    registry = HandlerRegistry()
+    registry.register("payments", "Debit", run_async)
+    assert registry.find("payments", "Debit") is registry.get("payments", "Debit")
+    assert registry.find("payments", "Credit") is None
+
+
 def test_an_unknown_handler_is_an_error_that_says_what_to_do() -> None:
     registry = HandlerRegistry()
     registry.register("payments", "Debit", run_async)

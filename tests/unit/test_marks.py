@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NotRequired, Optional, TypedDict
 
 import pytest
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import AnyUrl, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from commandbus import Secret
 from commandbus.errors import InvalidPayloadError, InvalidSettingError
@@ -237,3 +237,22 @@ class Wallet:
 def test_the_older_form_of_an_optional_field_is_followed_too() -> None:
     assert secret_keys(Wallet) == {"number"}
     check_fits(Wallet, {})
+
+
+class Door(BaseModel):
+    """Types of pydantic that are not secret, and another's type with a secret name."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    address: AnyUrl
+    lock: _Lock
+
+
+class _Lock:
+    pass
+
+
+_Lock.__name__ = "SecretStr"
+
+
+def test_only_the_secret_types_of_pydantic_are_marks() -> None:
+    assert secret_keys(Door) == frozenset()
