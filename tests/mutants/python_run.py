@@ -22,6 +22,8 @@ from tests.mutants.python_lines import LineMap, environment, load_lines, own_sou
 from tests.mutants.python_sites import SOURCE, PythonMutant, all_mutants
 from tests.mutants.results import FOLDER, Results, chosen, equivalents
 
+#: After so many mutants the laboratory itself is tried: a test must still pass without one.
+PROVED_EVERY = 20
 #: So many tests are run first; most mutants are dead after them.
 FIRST_TESTS = 25
 #: Seconds that a test may be silent, and how many times its usual time.
@@ -32,7 +34,6 @@ SLOWER = 5
 def run(options: Namespace) -> int:
     """Try the chosen mutants; 1 if one survived."""
     mutants = chosen(all_mutants(), options)
-    reasons = equivalents("python")
     if options.list:
         for mutant in mutants:
             print(f"{mutant.place:24} {mutant.key}")
@@ -43,6 +44,23 @@ def run(options: Namespace) -> int:
     lines = load_lines(FOLDER / "lines.json")
     lab = PythonLab(lines)
     gc.freeze()  # pytest collects garbage at its end: not what was there before
+    try:
+        _try_all(mutants, lab, lines, results, options)
+    except BrokenLaboratoryError as error:
+        results.forget_recent()
+        raise SystemExit(f"the results of the last minutes are worth nothing: {error}") from None
+    results.show()
+    return 1 if results.survivors else 0
+
+
+def _try_all(
+    mutants: Sequence[PythonMutant],
+    lab: PythonLab,
+    lines: LineMap,
+    results: Results,
+    options: Namespace,
+) -> None:
+    reasons = equivalents("python")
     for number, mutant in enumerate(mutants, 1):
         if results.is_over(options.minutes):
             print(f"stopped: {len(mutants) - number + 1} were not begun; go on with --resume")
@@ -61,14 +79,19 @@ def run(options: Namespace) -> int:
         results.count(mutant, verdict.outcome)
         if verdict.is_killed:
             lines.killed_by(mutant, verdict.by)
+            if number % PROVED_EVERY == 0:
+                lab.prove(lines.tests_for(mutant)[:1])
+                results.are_good()
         shown = f"{number}/{len(mutants)} {mutant.place} {mutant.key[:140]}"
         print(
             f"{verdict.outcome:9} {verdict.seconds:5.1f} s {verdict.tests:3} tests  {shown}"
             f"  {verdict.by}",
             flush=True,
         )
-    results.show()
-    return 1 if results.survivors else 0
+
+
+class BrokenLaboratoryError(Exception):
+    """Tests fail that have passed before, without a mutant."""
 
 
 class PythonLab:
@@ -90,23 +113,37 @@ class PythonLab:
             spent, ran = spent + verdict.seconds, ran + verdict.tests
             if not verdict.is_killed:
                 parts = [part for part in parts[1:] if part]
-            elif self._is_trusted(verdict.by):
+            elif self._is_trusted(verdict.by, parts[0][:1]):
                 return Verdict("killed", spent, ran, verdict.by)
             else:
                 parts[0] = [test for test in parts[0] if self._trusted.get(test, True)]
                 parts = [part for part in parts if part]
             if verdict.outcome == "invalid":
-                return _judged(verdict)
+                return self._judged(verdict, left[:1])
         return Verdict("survived", spent, ran)
 
-    def _is_trusted(self, by: str) -> bool:
+    def _is_trusted(self, by: str, first: Sequence[str]) -> bool:
         """Whether the test passes without a mutant, in the conditions of the laboratory."""
         test = by.removesuffix(" (hangs)")
-        if test not in self._lines.tests:
-            return True  # a module that cannot be imported
+        if test not in self._lines.tests:  # a module that cannot be imported
+            self.prove(first)
+            return True
         if test not in self._trusted:
             self._trusted[test] = self._run([test], 60, None).outcome == "survived"
         return self._trusted[test]
+
+    def _judged(self, verdict: Verdict, first: Sequence[str]) -> Verdict:
+        """A package that cannot be imported ends pytest before any test: all would notice."""
+        if verdict.by != f"pytest ended with {int(pytest.ExitCode.USAGE_ERROR)}":
+            return verdict
+        self.prove(first)
+        return Verdict("killed", verdict.seconds, 0, "the import of conftest")
+
+    def prove(self, tests: Sequence[str]) -> None:
+        """Stop everything if these tests fail without a mutant: then every mutant is killed."""
+        verdict = self._run(tests, 60, None)
+        if verdict.outcome != "survived":
+            raise BrokenLaboratoryError(f"{tests[0]} fails without a mutant: {verdict.by}")
 
     def _run(self, tests: Sequence[str], seconds: float, mutant: PythonMutant | None) -> Verdict:
         def patience(test: str) -> float:
@@ -128,13 +165,6 @@ class PythonLab:
                 timeout=0,
                 patience=patience,
             )
-
-
-def _judged(verdict: Verdict) -> Verdict:
-    """A package that cannot be imported ends pytest before any test: everything would notice."""
-    if verdict.by != f"pytest ended with {int(pytest.ExitCode.USAGE_ERROR)}":
-        return verdict
-    return Verdict("killed", verdict.seconds, 0, "the import of conftest")
 
 
 class _These:

@@ -66,6 +66,7 @@ class Results:
         self._began = time.monotonic()
         self.counts: Counter[tuple[str, str]] = Counter()
         self.survivors: list[str] = []
+        self._recent: list[str] = []
 
     @staticmethod
     def digest(text: str) -> str:
@@ -86,11 +87,26 @@ class Results:
     def add(
         self, mutant: AnyMutant, digest: str, verdict: Verdict, asked: str | None = None
     ) -> None:
-        self._kept[f"{mutant.file} {mutant.key}"] = {
+        name = f"{mutant.file} {mutant.key}"
+        self._recent.append(name)
+        self._kept[name] = {
             "place": mutant.place, "outcome": verdict.outcome, "by": verdict.by,
             "seconds": round(verdict.seconds, 1), "tests": verdict.tests, "digest": digest,
             "asked": asked,
         }  # fmt: skip
+        self._write()
+
+    def are_good(self) -> None:
+        """What was added so far can be trusted."""
+        self._recent.clear()
+
+    def forget_recent(self) -> None:
+        """What was added since cannot."""
+        for name in self._recent:
+            self._kept.pop(name, None)
+        self._write()
+
+    def _write(self) -> None:
         FOLDER.mkdir(exist_ok=True)
         self.path.write_text(json.dumps(self._kept, indent=1), encoding="utf-8")
 
