@@ -123,6 +123,7 @@ def test_progress_is_what_has_ended_its_rate_and_the_time_that_is_left() -> None
     progress = progress_of(a_batch(), START + timedelta(seconds=12))
     assert (progress.total, progress.ended, progress.in_troubleshooting) == (10, 6, 1)
     assert (progress.per_second, progress.seconds_left, progress.fraction) == (0.5, 6.0, 0.6)
+    assert progress_of(a_batch(), START + timedelta(seconds=0.5)).per_second == 12.0
 
 
 def test_the_rate_of_a_batch_that_has_ended_is_that_of_its_run() -> None:
@@ -220,6 +221,11 @@ async def test_a_batch_has_at_least_one_command_and_not_more_than_allowed() -> N
     for count in (1, 3):
         await bench.batches.create("shop", commands(count), BatchOptions(), conn=None)
     assert [len(created["commands"]) for created in bench.created] == [1, 3]
+
+
+async def test_the_domain_of_a_batch_is_looked_at_first(bench: Bench) -> None:
+    with pytest.raises(InvalidNameError):
+        await bench.batches.create("No Domain", [], BatchOptions(), conn=None)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,11 @@ def test_a_text_of_the_longest_length_is_not_cut() -> None:
     assert redact_text("x" * MAX_ERROR_TEXT) == "x" * MAX_ERROR_TEXT
 
 
+def test_a_text_has_five_hundred_and_twelve_characters_at_most() -> None:
+    assert redact_text("x" * 512) == "x" * 512
+    assert redact_text("x" * 513) == "x" * 511 + "…"
+
+
 def test_a_text_becomes_storable() -> None:
     redact_text("a\x00b\ud800c").encode()
     assert "\x00" not in redact_text("a\x00b")
@@ -272,6 +277,8 @@ def test_what_is_nested_more_than_eight_deep_is_not_shown() -> None:
         deep = {"k": deep}
     assert "…" in str(redact_value(deep))
     assert redact_value(deep["k"]) == deep["k"]
+    assert "…" in str(redact_details(deep))
+    assert redact_details(deep["k"]) == deep["k"]
 
 
 @pytest.mark.parametrize(("depth", "is_found"), [(7, True), (8, False)])
