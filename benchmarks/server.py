@@ -108,7 +108,7 @@ class Server:
         )
         # Here, so that none falls into the measurement, and every measurement has the same
         # distance to the last one (whole pages go to the log after each).
-        self._admin.execute("checkpoint")
+        self.checkpoint()
         return make_conninfo(self._postgres.dsn, dbname=name)
 
     def drop(self, conninfo: str) -> None:
@@ -141,6 +141,18 @@ class Server:
         row = self._admin.execute(query, arguments).fetchone()
         assert row is not None
         return row[0]
+
+    def checkpoint(self) -> None:
+        """Write everything out."""
+        self._admin.execute("checkpoint")
+
+    def superuser_dsn(self, database: str) -> str:
+        """The address of a database for who may do everything there."""
+        return self._postgres.superuser_dsn_for(database)
+
+    def wal_position(self) -> str:
+        """Where the write-ahead log stands, as the server writes it."""
+        return str(self._one("select pg_current_wal_lsn()::text"))
 
     def wal_bytes(self) -> int:
         """Where the write-ahead log stands."""

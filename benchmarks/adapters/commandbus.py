@@ -46,9 +46,9 @@ class CommandBusAdapter(Adapter):
 
     async def bulk_send(self, count: int) -> None:
         if self.settings.get("in_batch"):
-            await self._bus.create_batch("bench", list(_commands(count)))
+            await self._bus.create_batch("bench", list(new_commands(count)))
         else:
-            await self._bus.send_many("bench", _commands(count))
+            await self._bus.send_many("bench", new_commands(count))
 
     async def send(self) -> None:
         await self._bus.send("bench", "Work", uuid4(), PAYLOAD)
@@ -68,7 +68,8 @@ class CommandBusAdapter(Adapter):
             await self._worker
 
 
-def _commands(count: int) -> Iterator[BatchCommand]:
+def new_commands(count: int) -> Iterator[BatchCommand]:
+    """So many, each with a new id."""
     return (BatchCommand("Work", uuid4(), PAYLOAD) for _ in range(count))
 
 

@@ -62,6 +62,27 @@ async def test_an_outcome_after_the_first_changes_nothing_and_is_not_stale(
     assert await world.dump() == before
 
 
+@pytest.mark.parametrize("from_head", [True, False])
+async def test_only_from_the_head_a_lapsed_command_goes_before_what_waited_meanwhile(
+    world: World, from_head: bool
+) -> None:
+    [lapsed] = await world.send_and_receive(new())
+    waited = new()
+    await world.send(waited)
+    await world.lapse()
+    [first] = await world.receive(1, from_head=from_head)
+    assert first.command_id == (lapsed if from_head else waited).command_id
+
+
+async def test_what_backs_off_at_the_head_does_not_hide_the_others(world: World) -> None:
+    [lease] = await world.send_and_receive(new())
+    await world.settle(retried(lease))
+    commands = [new(), new()]
+    await world.send(*commands)
+    leases = await world.receive(from_head=True)
+    assert [lease.command_id for lease in leases] == [each.command_id for each in commands]
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_an_outcome_after_its_lease_is_stale_and_changes_nothing(
     world: World, ending

@@ -145,6 +145,7 @@ class World(ABC):
         vt_seconds: int = 30,
         limits: Mapping[str, int] | None = None,
         mark_in_progress: bool = True,
+        from_head: bool = False,
     ) -> list[Lease]:
         return await self.store.receive(
             DOMAIN,
@@ -153,6 +154,7 @@ class World(ABC):
             worker=worker,
             limits=limits or {},
             mark_in_progress=mark_in_progress,
+            from_head=from_head,
         )
 
     async def send_and_receive(self, *commands: NewCommand, **options: Any) -> list[Lease]:

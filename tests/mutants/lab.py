@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import psycopg
@@ -24,6 +22,7 @@ from commandbus.embedded import EmbeddedPostgres
 from commandbus.store.migrations import FUNCTION_FILES
 from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.wiring import migrate_database
+from tests.conftest import data_folder
 from tests.mutants.forks import Verdict, run_tests, warm_up
 from tests.mutants.sql_sites import Mutant, function_source, statements
 from tests.mutants.washing import OneDatabase
@@ -42,7 +41,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.run_id = secrets.token_hex(8)
-        self._folder = Path(tempfile.gettempdir()) / f"commandbus-tests-{self.run_id}"
+        self._folder = data_folder(self.run_id)
         self._server = EmbeddedPostgres(self._folder, settings=SERVER_SETTINGS)
         self._trusted: dict[str, bool] = {}
         self._originals = {

@@ -82,10 +82,11 @@ class Session:
         worker: str = "w1",
         limits: dict[str, int] | None = None,
         mark: bool = True,
+        from_head: bool = False,
     ) -> list[Held]:
         rows = await self.rows(
-            "select * from commandbus.receive_commands(%s, %s, %s, %s, %s, %s) order by msg_id",
-            self.domain, vt, quantity, worker, Jsonb(limits or {}), mark,
+            "select * from commandbus.receive_commands(%s, %s, %s, %s, %s, %s, %s) order by msg_id",
+            self.domain, vt, quantity, worker, Jsonb(limits or {}), mark, from_head,
         )  # fmt: skip
         return [Held(r["command_id"], r["msg_id"], r["lease_epoch"], r) for r in rows]
 

@@ -12,6 +12,17 @@ from psycopg.types.json import Jsonb
 from tests.sql.helpers import DOMAIN, FAILURE, Session
 
 
+async def test_a_head_of_messages_that_back_off_is_looked_through_and_left(db: Session) -> None:
+    await db.send()
+    await db.rows(
+        f"insert into pgmq.q_{DOMAIN}__commands (msg_id, vt, message)"
+        " overriding system value"
+        " select -n, now() + interval '1 hour', '{}' from generate_series(1, 1001) n"
+    )
+    (held,) = await db.receive(from_head=True)
+    assert held.msg_id == 1
+
+
 async def test_a_command_sent_from_psql_is_stored_queued_and_audited(db: Session) -> None:
     command_id, correlation_id = uuid4(), uuid4()
     returned = await db.value(

@@ -249,3 +249,38 @@ async def test_a_parked_payload_is_kept_apart_when_the_setting_says_so(db: Sessi
 async def test_a_parked_payload_is_not_kept_apart_by_default(db: Session) -> None:
     await db.put("IN_TROUBLESHOOTING_QUEUE")
     assert await db.rows("select * from commandbus.command_bus_payload_archive") == []
+
+
+async def test_a_late_result_in_a_group_keeps_the_message_of_its_successor(db: Session) -> None:
+    late, held = await db.put("IN_PROGRESS"), await db.put("IN_PROGRESS")
+    await db.lapse(late)
+    (successor,) = await db.receive(worker="w2")
+    stale = await db.settle("complete", held.item(data=1), late.item(data=1))
+    assert stale == [late.command_id]
+    assert await db.status(held.command_id) == "COMPLETED"
+    assert len(await db.replies(held.command_id)) == 1
+    assert (await db.events(held.command_id)).count("COMPLETED") == 1
+    assert [m["msg_id"] for m in await db.queued()] == [successor.msg_id]
+    assert await db.settle("complete", successor.item(data=2)) == []
+    assert await db.queued() == []
+
+
+async def test_a_message_that_is_gone_does_not_keep_a_command_from_completing(
+    db: Session,
+) -> None:
+    held = await db.put("IN_PROGRESS")
+    await db.rows(f"select pgmq.purge_queue('{DOMAIN}__commands')")
+    assert await db.settle("complete", held.item(data=None)) == []
+    assert await db.status(held.command_id) == "COMPLETED"
+
+
+async def test_a_command_that_was_given_another_message_takes_that_one_with_it(
+    db: Session,
+) -> None:
+    held = await db.put("IN_PROGRESS")
+    await db.rows(f"select pgmq.archive('{DOMAIN}__commands', %s::bigint)", held.msg_id)
+    await db.rows("select commandbus.repair_lost_messages(%s)", DOMAIN)
+    assert len(await db.queued()) == 1
+    # the worker knows only the message that was lost
+    assert await db.settle("complete", held.item(data=None)) == []
+    assert await db.queued() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -77,8 +78,30 @@ async def test_a_step_asks_for_as_many_as_there_is_room_for(bench: Bench) -> Non
             "worker": "w1",
             "limits": {"Work": 7},
             "mark_in_progress": False,
+            "from_head": False,
         }
     ]
+
+
+async def test_the_head_of_the_queue_is_looked_at_once_a_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    for seconds in (0.9, 1.1, 1.2, 2.2):
+        monkeypatch.setattr(time, "monotonic", lambda moment=now + seconds: moment)
+        await bench.receiver.step()
+    assert [asked["from_head"] for asked in bench.store.asked_for] == [False, True, False, True]
+
+
+async def test_the_head_is_looked_at_again_as_long_as_leases_have_lapsed_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = time.monotonic() + 1.1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    bench.store.receives = [[a_lease(is_suspect=True)], [a_lease()], []]
+    for _ in range(3):
+        await bench.receiver.step()
+    assert [asked["from_head"] for asked in bench.store.asked_for] == [True, True, False]
 
 
 async def test_a_full_group_is_followed_by_another_at_once(bench: Bench) -> None:
@@ -198,6 +221,46 @@ async def test_idle_and_busy_begin_after_their_time_not_at_it(
         await bench.receiver.step()
         assert bench.receiver.is_idle is is_idle
     assert bench.announced == [True]
+
+
+async def supplied(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, group: int, every: float
+) -> list[bool]:
+    """What is announced in half a second of groups, with a look in vain after each."""
+    monkeypatch.setattr(receiver_module, "IDLE_AFTER_SECONDS", LONGEST)
+    bench.receiver.is_idle = True
+    now = time.monotonic()
+    clock = iter(now + n * every / 2 for n in range(10_000))
+    current = now
+
+    def monotonic() -> float:
+        return current
+
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    while current < now + 0.5:
+        bench.store.receives = [[a_lease() for _ in range(group)], []]
+        for _ in range(2):
+            current = next(clock)
+            await bench.receiver.step()
+    return bench.announced
+
+
+async def test_looks_in_vain_between_many_commands_are_no_idleness(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await supplied(bench, monkeypatch, group=8, every=0.004) == [False]
+
+
+async def test_commands_that_come_one_by_one_still_want_hints(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await supplied(bench, monkeypatch, group=1, every=0.004) == []
+
+
+async def test_large_groups_with_long_gaps_still_want_hints(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await supplied(bench, monkeypatch, group=500, every=0.04) == []
 
 
 async def test_a_receiver_whose_worker_sends_no_hints_tells_nobody(at_once: None) -> None:

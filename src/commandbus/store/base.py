@@ -89,8 +89,12 @@ class Store(SearchingStore, Protocol):
         worker: str,
         limits: Mapping[str, int],
         mark_in_progress: bool = True,
+        from_head: bool = False,
     ) -> list[Lease]:
-        """Lease up to so many commands, oldest first."""
+        """Lease up to so many commands, those that have been due for longest first.
+
+        From the head of the queue: first what is due among the oldest, whose leases have lapsed.
+        """
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
         """Write outcomes in one transaction; returns the commands whose lease is lost."""

@@ -128,10 +128,12 @@ class PostgresStore(
         worker: str,
         limits: Mapping[str, int],
         mark_in_progress: bool = True,
+        from_head: bool = False,
     ) -> list[Lease]:
+        encoded = documents.dump(dict(limits))
         rows = await self._call(
             "receive",
-            (domain, vt_seconds, quantity, worker, documents.dump(dict(limits)), mark_in_progress),
+            (domain, vt_seconds, quantity, worker, encoded, mark_in_progress, from_head),
             domain=domain,
         )
         leases = [Lease(domain, *row) for row in rows]

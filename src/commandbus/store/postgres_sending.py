@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
@@ -28,6 +29,15 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 Connection = psycopg.AsyncConnection[object]
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Commands that are ready to go."""
+
+    ids: list[UUID]
+    params: Row
+    is_packed: bool
+
+
 class BulkSender:
     """Sends in chunks, on one connection of our own."""
 
@@ -48,26 +58,26 @@ class BulkSender:
         self._packs = packs
 
     async def send(self, conn: Connection, commands: Iterable[NewCommand]) -> None:
-        """Send all or, on any error, none. The next chunk is prepared while the server works."""
+        """Send all or, on any error, none. The next chunk is made ready while the server works."""
         if isinstance(commands, list) and 0 < len(commands) <= self._size:
-            await self._offer(conn, commands)  # nothing to divide or to overlap
+            await self._offer(conn, self._ready(commands))  # nothing to divide or to overlap
             return
         waiting = iter(commands)
-        chunk = await _next_chunk(waiting, self._size)
-        following = await _next_chunk(waiting, self._size)
-        if not chunk:
+        chunk = await self._next_chunk(waiting)
+        following = await self._next_chunk(waiting)
+        if chunk is None:
             return
-        if not following:
+        if following is None:
             await self._offer(conn, chunk)
             return
-        at_work: list[NewCommand] = []
+        at_work = chunk
         try:
             async with conn.transaction():
-                while chunk:
+                while chunk is not None:
                     at_work = chunk
                     sending = asyncio.create_task(self._call(conn, chunk))
                     try:
-                        chunk, following = following, await _next_chunk(waiting, self._size)
+                        chunk, following = following, await self._next_chunk(waiting)
                     finally:
                         # Whatever went wrong meanwhile, the connection is free only after this.
                         await asyncio.wait([sending])
@@ -75,38 +85,41 @@ class BulkSender:
         except psycopg.errors.UniqueViolation as error:
             raise await self._duplicates(conn, at_work, error) from error
 
-    async def _offer(self, conn: Connection, chunk: list[NewCommand]) -> None:
+    async def _offer(self, conn: Connection, chunk: _Chunk) -> None:
         try:
             await self._call(conn, chunk)
         except psycopg.errors.UniqueViolation as error:
             raise await self._duplicates(conn, chunk, error) from error
 
-    async def _call(self, conn: Connection, chunk: list[NewCommand]) -> None:
-        if self._packs and len(chunk) >= PACKED_FROM:
-            params: Row = (self._domain, *documents.packed(chunk), self._batch_id)
-            await run(conn, self._sql["send_packed"], params)
+    async def _call(self, conn: Connection, chunk: _Chunk) -> None:
+        if chunk.is_packed:
+            await run(conn, self._sql["send_packed"], chunk.params)
         else:
-            params = (self._domain, documents.sends(chunk), self._batch_id)
-            raise_if_known(self._domain, await run(conn, self._sql["offer"], params))
+            raise_if_known(self._domain, await run(conn, self._sql["offer"], chunk.params))
+
+    async def _next_chunk(self, commands: Iterator[NewCommand]) -> _Chunk | None:
+        chunk: list[NewCommand] = []
+        while len(chunk) < self._size:
+            await asyncio.sleep(0)
+            piece = list(islice(commands, min(SLICE, self._size - len(chunk))))
+            chunk += piece
+            if not piece:
+                break
+        return self._ready(chunk) if chunk else None
+
+    def _ready(self, chunk: list[NewCommand]) -> _Chunk:
+        ids = [command.command_id for command in chunk]
+        is_packed = self._packs and len(chunk) >= PACKED_FROM
+        document = documents.packed(chunk) if is_packed else (documents.sends(chunk),)
+        return _Chunk(ids, (self._domain, *document, self._batch_id), is_packed=is_packed)
 
     async def _duplicates(
-        self, conn: Connection, chunk: list[NewCommand], error: psycopg.Error
+        self, conn: Connection, chunk: _Chunk, error: psycopg.Error
     ) -> DuplicateCommandError:
-        ids = list(dict.fromkeys(command.command_id for command in chunk))
+        ids = list(dict.fromkeys(chunk.ids))
         rows = await run(conn, self._sql["sent_ids"], (self._domain, ids))
         known = {UUID(str(row[0])) for row in rows}
         if not known:
             # It stands twice in this very call, so it is gone with the call.
             known = {UUID(found) for found in _UUID.findall(error.diag.message_detail or "")}
         return DuplicateCommandError(self._domain, [each for each in ids if each in known] or ids)
-
-
-async def _next_chunk(commands: Iterator[NewCommand], size: int) -> list[NewCommand]:
-    chunk: list[NewCommand] = []
-    while len(chunk) < size:
-        await asyncio.sleep(0)
-        piece = list(islice(commands, min(SLICE, size - len(chunk))))
-        chunk += piece
-        if not piece:
-            break
-    return chunk

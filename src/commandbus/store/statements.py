@@ -52,7 +52,7 @@ STATEMENTS: dict[str, LiteralString] = {
     "receive": (
         "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
         " correlation_id, reply_queue, batch_id, created_at, data"
-        " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s)"
+        " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s)"
     ),
     "complete": "select * from {schema}.complete_commands(%s, cast(%s as jsonb))",
     "settle": "select * from {schema}.settle_commands(%s, cast(%s as jsonb))",

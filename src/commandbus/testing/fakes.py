@@ -16,6 +16,9 @@ from commandbus.errors import DatabaseError, SchemaMissingError
 from commandbus.naming import MAX_QUEUE_LENGTH, physical_queue
 from commandbus.testing.clock import FakeClock
 
+#: How many of the oldest messages are the head of a queue; as in the SQL function read_messages.
+HEAD = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class PgmqMessage:
@@ -118,11 +121,15 @@ class Queues:
             queue, vt, [m for m in self.get(queue).messages.values() if m.vt <= now][:qty]
         )
 
-    def read_due(self, queue: str, vt: int, qty: int) -> list[StoredMessage]:
+    def read_due(
+        self, queue: str, vt: int, qty: int, *, from_head: bool = False
+    ) -> list[StoredMessage]:
         """Lease the messages that have been due for longest, as the SQL function read_messages."""
         now = self.clock.now()
-        due = [m for m in self.get(queue).messages.values() if m.vt <= now]
-        chosen = sorted(due, key=lambda m: (m.vt, m.msg_id))[:qty]
+        oldest = sorted(self.get(queue).messages.values(), key=lambda m: m.msg_id)
+        head = [m for m in oldest[:HEAD] if m.vt <= now] if from_head else []
+        others = [m for m in oldest if m.vt <= now and m not in head]
+        chosen = [*head, *sorted(others, key=lambda m: (m.vt, m.msg_id))][:qty]
         return self._lease(queue, vt, sorted(chosen, key=lambda m: m.msg_id))
 
     def _lease(self, queue: str, vt: int, messages: list[StoredMessage]) -> list[StoredMessage]:

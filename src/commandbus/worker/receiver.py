@@ -16,10 +16,17 @@ from commandbus.store.base import Store
 
 #: First wait after the queue was found empty, in seconds.
 FIRST_POLL_SECONDS = 0.002
+#: So often the head of the queue is looked at first: there is what a dead worker has left, and in
+#: the order of what is due it would wait for everything that came while it was leased.
+HEAD_SECONDS = 1.0
 #: Found empty for so long, the worker says that it is idle, and senders begin to send hints.
 IDLE_AFTER_SECONDS = 0.05
-#: Found work for so long, it says that it is busy, and senders stop.
+#: No look was in vain for so long: it says that it is busy, and senders stop.
 BUSY_AFTER_SECONDS = 0.25
+#: At this rate a look may be in vain, if the next work comes soon: looking every few milliseconds
+#: finds as much as hints would tell, and each hint holds up the commits of all senders.
+BUSY_PER_SECOND = 1_000
+BUSY_GAP_SECONDS = 0.01
 
 
 class Room(Protocol):
@@ -65,9 +72,11 @@ class Receiver(Loop):
         self._polls = Backoff(FIRST_POLL_SECONDS, poll_max_seconds)
         self._announce_idle = announce_idle
         self._is_full = False
+        self._head_at = time.monotonic()
         self.is_idle = False
         self._quiet_since = time.monotonic()
         self._busy_since: float | None = None
+        self._found_since_busy = 0
 
     def room_freed(self) -> None:
         """A command has ended. It matters only if the receiver waits for room."""
@@ -82,6 +91,7 @@ class Receiver(Loop):
             # room_freed() ends this pause; its length is only a net below that.
             return self._poll_max_seconds
         asked_at = time.monotonic()
+        from_head = asked_at - self._head_at >= HEAD_SECONDS
         leases = await self._store.receive(
             self._domain,
             vt_seconds=self._vt_seconds,
@@ -89,7 +99,10 @@ class Receiver(Loop):
             worker=self._worker,
             limits=self._limits(),
             mark_in_progress=self._mark_in_progress,
+            from_head=from_head,
         )
+        if from_head and not any(lease.is_suspect for lease in leases):
+            self._head_at = asked_at  # else there may be more: room is often for one or two
         if not leases:
             return await self._found_nothing()
         # An answer that was read late (the process was paused, or the event loop blocked) brings
@@ -99,22 +112,26 @@ class Receiver(Loop):
             self._room.release(leases)
             return None
         self._room.submit(leases, asked_at)
-        await self._found_work()
+        await self._found_work(len(leases))
         # A full group: there is probably more. Otherwise give new commands a moment to gather.
         return None if len(leases) == quantity else FIRST_POLL_SECONDS
 
-    async def _found_work(self) -> None:
+    async def _found_work(self, number: int) -> None:
         now = time.monotonic()
         self._polls.reset()
         self._quiet_since = now
         if self._busy_since is None:
-            self._busy_since = now
-        elif self.is_idle and now - self._busy_since > BUSY_AFTER_SECONDS:
+            self._busy_since, self._found_since_busy = now, 0
+        self._found_since_busy += number
+        if self.is_idle and now - self._busy_since > BUSY_AFTER_SECONDS:
             await self._set_idle(is_idle=False)
 
     async def _found_nothing(self) -> float | None:
         now = time.monotonic()
-        self._busy_since = None
+        if self._busy_since is not None:
+            is_fast = self._found_since_busy > (now - self._busy_since) * BUSY_PER_SECOND
+            if not is_fast or now - self._quiet_since > BUSY_GAP_SECONDS:
+                self._busy_since = None
         if not self.is_idle and now - self._quiet_since > IDLE_AFTER_SECONDS:
             await self._set_idle(is_idle=True)
             # One more look at once: a sender that saw us busy may have committed meanwhile.

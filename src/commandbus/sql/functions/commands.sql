@@ -26,12 +26,14 @@ end $$;
 -- Leases up to p_quantity commands for p_vt seconds.
 --   p_limits: {"<type>": max_attempts}, the policies registered at this worker; they win over
 --   what was stored at send.
+--   p_from_head: what is due at the head of the queue goes before what has been due for longest.
 -- A lease that ended without a word (crash, pause, cut) is not held against the command unless it
 -- is known to have run alone: `is_suspect` asks the worker to run it by itself, and confirm_start
 -- makes that known. So a command that kills its worker is found, and its neighbours go free.
 create or replace function commandbus.receive_commands(
     p_domain text, p_vt int, p_quantity int, p_worker text,
-    p_limits jsonb default '{}', p_mark_in_progress boolean default true
+    p_limits jsonb default '{}', p_mark_in_progress boolean default true,
+    p_from_head boolean default false
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
@@ -49,7 +51,7 @@ declare
 begin
     select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
       into v_msg_ids, v_messages
-      from commandbus.read_messages(p_domain || '.commands', v_now, p_vt, p_quantity) r;
+      from commandbus.read_messages(p_domain || '.commands', v_now, p_vt, p_quantity, p_from_head) r;
     if v_msg_ids is null then
         return;
     end if;

@@ -79,25 +79,49 @@ language sql stable as $$
 $$;
 
 -- IN_PROGRESS -> COMPLETED.  items: data (the handler's result)
+-- As good as always every lease of a group is held. So the messages are deleted at once, which locks
+-- them as well, and one that should have stayed takes the deletions back. Only then they are locked
+-- first, and go when their commands have moved.
 create or replace function commandbus.complete_commands(p_domain text, p_items jsonb)
 returns setof uuid
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+    v_queue text := p_domain || '.commands';
+    v_msgs  bigint[] := array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i order by 1);
+    v_ids   uuid[];
+begin
+    begin
+        -- By the index, and without a bitmap: in the order of lock_messages.
+        execute format('delete from pgmq.%I where msg_id = any($1)',
+                       'q_' || commandbus.physical_queue(v_queue)) using v_msgs;
+        v_ids := commandbus.complete_held(p_domain, p_items, v_msgs);
+    exception when assert_failure then
+        perform commandbus.lock_messages(v_queue, v_msgs);
+        v_ids := commandbus.complete_held(p_domain, p_items);
+    end;
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
+end $$;
+
+-- Completes those that are still leased, and returns them. The messages are locked by the caller,
+-- or deleted: then it is an error if they are not exactly those of the completed commands.
+create or replace function commandbus.complete_held(
+    p_domain text, p_items jsonb, p_deleted bigint[] default null
+) returns uuid[]
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 declare
-    v_queue   text := p_domain || '.commands';
-    v_now     timestamptz;
-    v_done    text;
+    v_now     timestamptz := clock_timestamp();
+    v_done    text := commandbus.iso8601(v_now);
     v_ids     uuid[];
     v_msgs    bigint[];
     v_batches uuid[];
     v_queues  text[];
     v_replies jsonb[];
 begin
-    perform commandbus.lock_messages(v_queue, array(
-        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
-    v_now := clock_timestamp();
-    v_done := commandbus.iso8601(v_now);
     with item as materialized (
         select p_domain as domain, r.command_id, r.lease_epoch, r.data
           from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint, data jsonb)
@@ -116,16 +140,21 @@ begin
         insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
         select p_domain, m.command_id, 'COMPLETED', v_now, m.batch_id from moved m
     )
-    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id),
+    select array_agg(m.command_id), array_agg(m.msg_id order by m.msg_id), array_agg(m.batch_id),
            array_agg(m.reply_queue), array_agg(m.reply)
       into v_ids, v_msgs, v_batches, v_queues, v_replies
       from moved m;
+    if p_deleted <> coalesce(v_msgs, '{}') then
+        raise assert_failure using message = 'a message that was deleted belongs to another lease';
+    end if;
     if v_ids is not null then
-        perform pgmq.delete(commandbus.physical_queue(v_queue), v_msgs);
+        if p_deleted is null then
+            perform pgmq.delete(commandbus.physical_queue(p_domain || '.commands'), v_msgs);
+        end if;
         perform commandbus.publish_replies(p_domain, v_queues, v_replies);
         perform commandbus.move_batch_counters(v_batches, 'open', 'completed');
     end if;
-    return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
+    return v_ids;
 end $$;
 
 -- IN_PROGRESS -> PENDING after a failure that may pass: the same message shows up again after

@@ -10,27 +10,9 @@ create or replace function commandbus.list_troubleshooting(
     created_at timestamptz, data text)
 language plpgsql stable as $$
 begin
-    perform commandbus.check_domain(p_domain);
-    if not commandbus.queue_exists(p_domain || '.commands') then
-        return;
-    end if;
-    return query execute format(
-        'select c.domain, c.command_id, c.command_type, t.reason, t.parked_at, c.attempts,'
-        '       c.max_attempts, c.last_error_type, c.last_error_code, c.last_error_msg,'
-        '       c.correlation_id, c.reply_queue, c.batch_id, c.created_at,'
-        '       (coalesce(a.message, p.payload_json) -> ''data'')::text'
-        '  from (select * from commandbus.command_bus_troubleshooting t'
-        '         where t.domain = $1 and ($2 is null or t.command_type = $2)'
-        '           and ($5 is null or t.fingerprint = $5)'
-        '         order by t.parked_at, t.command_id limit $3 offset $4) t'
-        '  join commandbus.command_bus_command c'
-        '    on c.domain = t.domain and c.command_id = t.command_id'
-        '  left join pgmq.%I a on a.msg_id = c.msg_id'
-        '  left join commandbus.command_bus_payload_archive p'
-        '    on p.domain = c.domain and p.command_id = c.command_id'
-        ' order by t.parked_at, t.command_id',
-        'a_' || commandbus.physical_queue(p_domain || '.commands'))
-        using p_domain, p_command_type, p_limit, p_offset, p_group;
+    return query
+    select * from commandbus.page_troubleshooting(
+        p_domain, p_command_type, p_group, null, null, null, p_limit, p_offset);
 end $$;
 
 -- The payload of a command, from the queue, the archive or the payload table; null if it is gone

@@ -1,10 +1,10 @@
 -- What the HTTP service asks beyond the library: pages by key, replies with a receipt, figures.
 
--- One page of what waits for an operator, longest first, with the payload that a retry would send:
--- list_troubleshooting by key instead of offset. p_command_id: only this one.
+-- One page of what waits for an operator, longest first, with the payload that a retry would send: by
+-- key for pages, by offset for list_troubleshooting. p_command_id: only this one.
 create or replace function commandbus.page_troubleshooting(
     p_domain text, p_command_type text, p_group text, p_command_id uuid,
-    p_after timestamptz, p_after_id uuid, p_limit int
+    p_after timestamptz, p_after_id uuid, p_limit int, p_offset int default 0
 ) returns table (
     domain text, command_id uuid, command_type text, reason text, parked_at timestamptz,
     attempts int, max_attempts int, last_error_type text, last_error_code text,
@@ -25,7 +25,7 @@ begin
         '         where t.domain = $1 and ($2 is null or t.command_type = $2)'
         '           and ($3 is null or t.fingerprint = $3) and ($4 is null or t.command_id = $4)'
         '           and ($5 is null or (t.parked_at, t.command_id) > ($5, $6))'
-        '         order by t.parked_at, t.command_id limit $7) t'
+        '         order by t.parked_at, t.command_id limit $7 offset $8) t'
         '  join commandbus.command_bus_command c'
         '    on c.domain = t.domain and c.command_id = t.command_id'
         '  left join pgmq.%I a on a.msg_id = c.msg_id'
@@ -33,7 +33,7 @@ begin
         '    on p.domain = c.domain and p.command_id = c.command_id'
         ' order by t.parked_at, t.command_id',
         'a_' || commandbus.physical_queue(p_domain || '.commands'))
-        using p_domain, p_command_type, p_group, p_command_id, p_after, p_after_id, p_limit;
+        using p_domain, p_command_type, p_group, p_command_id, p_after, p_after_id, p_limit, p_offset;
 end $$;
 
 -- Leases replies, each with a receipt: how often it has been read is a fence, because the next

@@ -40,9 +40,12 @@ declare
     v_send  jsonb;
     v_kinds int := (select count(*) from jsonb_object_keys(p_outcomes));
 begin
-    perform commandbus.lock_messages(p_domain || '.commands', array(
-        select (i ->> 'msg_id')::bigint
-          from jsonb_each(p_outcomes - 'send') o cross join lateral jsonb_array_elements(o.value) i));
+    if v_kinds > 1 then
+        perform commandbus.lock_messages(p_domain || '.commands', array(
+            select (i ->> 'msg_id')::bigint
+              from jsonb_each(p_outcomes - 'send') o
+             cross join lateral jsonb_array_elements(o.value) i));
+    end if;
     if p_outcomes ? 'send' then
         select jsonb_agg(s.value) into v_sends
           from jsonb_array_elements(p_outcomes -> 'send') s
@@ -59,7 +62,13 @@ begin
             array(select (s ->> 'batch_id')::uuid from jsonb_array_elements(v_sends) s
                    where s ->> 'batch_id' is not null));
     end if;
-    if p_outcomes ? 'complete' then
+    if v_kinds > 1 and p_outcomes ? 'complete' then
+        -- Not complete_commands: its block would update, as a transaction of its own, what is locked
+        -- out here, and the server would keep a list of both for each row.
+        return query select commandbus.reject_stale(
+            p_domain, p_outcomes -> 'complete',
+            commandbus.complete_held(p_domain, p_outcomes -> 'complete'));
+    elsif p_outcomes ? 'complete' then
         return query select commandbus.complete_commands(p_domain, p_outcomes -> 'complete');
     end if;
     if p_outcomes ? 'retry' then

@@ -29,8 +29,9 @@ language sql stable as $$
     select to_regclass('pgmq.' || quote_ident('q_' || commandbus.physical_queue(p_queue))) is not null
 $$;
 
--- Creates a queue if it is missing. The storage parameters keep dead messages from piling up
--- at the head of the queue, where every read would have to step over them.
+-- Creates a queue if it is missing. The storage parameters keep dead messages from piling up at the
+-- head of the queue, where every read would have to step over them, and leave room in each page for
+-- the leased version of its messages: the log then takes what changed, not the message.
 create or replace function commandbus.ensure_queue(p_queue text) returns void
 language plpgsql as $$
 declare
@@ -44,12 +45,14 @@ begin
             using errcode = 'CB005', hint = 'use <domain>.<suffix>, at most 47 characters in all';
     end if;
     perform pgmq.create(v_physical);
-    -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
-    execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
-    execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
-                   'q_' || v_physical);
+    if p_queue like '%.commands' then
+        -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
+        execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
+        execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
+                       'q_' || v_physical);
+    end if;
     execute format(
-        'alter table pgmq.%I set (autovacuum_vacuum_scale_factor = 0.01,'
+        'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
         ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
 end $$;
 
@@ -77,18 +80,36 @@ end $$;
 -- does: there a read steps over every message that backs off before it finds one that is due, and
 -- after an outage those are a hundred thousand at the head of the queue (docs/adr/0019). p_now is a
 -- parameter, because clock_timestamp() could not be looked up in an index.
+-- In that order a message whose lease lapsed stands behind all that waited meanwhile. A worker asks
+-- now and then for what is due among the thousand oldest first: p_from_head.
 create or replace function commandbus.read_messages(
-    p_queue text, p_now timestamptz, p_vt int, p_quantity int
+    p_queue text, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean default false
 ) returns table (msg_id bigint, message jsonb)
 language plpgsql as $$
+declare
+    v_table text := 'q_' || commandbus.physical_queue(p_queue);
+    v_taken int := 0;
 begin
-    return query execute format(
-        'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
-        ' where m.ctid = any(array('
-        '     select q.ctid from pgmq.%1$I q where q.vt <= $1'
-        '      order by q.vt, q.msg_id limit $3 for update skip locked))'
-        ' returning m.msg_id, m.message',
-        'q_' || commandbus.physical_queue(p_queue)) using p_now, p_vt, p_quantity;
+    if p_from_head then
+        return query execute format(
+            'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+            ' where m.ctid = any(array('
+            '     select q.ctid from pgmq.%1$I q'
+            '      where q.msg_id = any(array('
+            '                select h.msg_id from pgmq.%1$I h order by h.msg_id limit 1000))'
+            '        and q.vt <= $1'
+            '      order by q.msg_id limit $3 for update skip locked))'
+            ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity;
+        get diagnostics v_taken = row_count;
+    end if;
+    if v_taken < p_quantity then
+        return query execute format(
+            'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+            ' where m.ctid = any(array('
+            '     select q.ctid from pgmq.%1$I q where q.vt <= $1'
+            '      order by q.vt, q.msg_id limit $3 for update skip locked))'
+            ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity - v_taken;
+    end if;
 end $$;
 
 create or replace function commandbus.ensure_domain(p_domain text) returns void

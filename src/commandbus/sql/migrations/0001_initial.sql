@@ -58,19 +58,21 @@ create table commandbus.command_bus_command (
     last_error_msg      text null,
     created_at          timestamptz not null default now(),
     updated_at          timestamptz not null default now(),
-    reply_queue         text not null,
-    correlation_id      uuid not null,
-    -- added to the printed columns
-    batch_id            uuid null,
+    -- Added to the printed columns, and among them: what a lease and its end change stands together,
+    -- because the log takes an update from its first changed byte to its last.
     lease_epoch         bigint not null default 0,      -- the fence: +1 at each receive, never reset
     leased_by           text null,                      -- the worker; null when nobody holds a lease
     -- leases in a row that ended without a word; negative: and given back since, without a run
     lapses              int not null default 0,
     started_alone       boolean not null default false, -- a suspect, known to run by itself
+    last_attempt_at     timestamptz null,
+    reply_queue         text not null,
+    correlation_id      uuid not null,
+    -- added to the printed columns as well
+    batch_id            uuid null,
     is_globally_unique  boolean not null default false,
     sequence_no         int null,
     attempt_count       int not null default 1,         -- dispatches; never reset
-    last_attempt_at     timestamptz null,
     dispatch_status     text not null default 'queued',
     queue_attempt_count int not null default 0,
     last_queue_error    text null,
@@ -82,7 +84,7 @@ create table commandbus.command_bus_command (
     constraint fk_command_batch foreign key (domain, batch_id)
         references commandbus.command_bus_batch (domain, batch_id)
 ) with (
-    fillfactor = 50,
+    fillfactor = 40,
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.1

@@ -52,11 +52,14 @@ def receive_commands(
     worker: str,
     limits: Mapping[str, int],
     mark_in_progress: bool,
+    from_head: bool,
 ) -> list[Lease]:
-    """Lease up to so many commands, oldest first; what must not run is turned away."""
+    """Lease up to so many commands, the longest due first; what must not run is turned away."""
     deliveries = [
         _delivery(message.msg_id, message.message)
-        for message in state.queues.read_due(commands_queue(domain), vt_seconds, quantity)
+        for message in state.queues.read_due(
+            commands_queue(domain), vt_seconds, quantity, from_head=from_head
+        )
     ]
     now = state.clock.now()
     leases: list[Lease] = []

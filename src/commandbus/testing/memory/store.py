@@ -101,6 +101,7 @@ class InMemoryStore(MemoryBatches, MemorySearch):
         worker: str,
         limits: Mapping[str, int],
         mark_in_progress: bool = True,
+        from_head: bool = False,
     ) -> list[Lease]:
         return await self._run(
             receive_commands,
@@ -110,6 +111,7 @@ class InMemoryStore(MemoryBatches, MemorySearch):
             worker=worker,
             limits=limits,
             mark_in_progress=mark_in_progress,
+            from_head=from_head,
         )
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
