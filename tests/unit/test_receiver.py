@@ -263,6 +263,42 @@ async def test_large_groups_with_long_gaps_still_want_hints(
     assert await supplied(bench, monkeypatch, group=500, every=0.04) == []
 
 
+@pytest.mark.parametrize(
+    ("found", "gap", "stays_busy"),
+    [
+        (1_000, 1.0, False),  # a thousand a second is not more than that
+        (1_001, 1.0, True),
+        (1_001, 0.875, False),  # the last work was too long ago
+    ],
+)
+async def test_a_look_in_vain_is_no_matter_at_more_than_a_thousand_a_second(
+    monkeypatch: pytest.MonkeyPatch, found: int, gap: float, stays_busy: bool
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(receiver_module, "BUSY_GAP_SECONDS", gap)
+    bench = Bench()
+    bench.store.receives = [[a_lease()] * found, []]
+    await bench.receiver.step()
+    now += 1.0
+    await bench.receiver.step()
+    assert (bench.receiver._busy_since is not None) is stays_busy
+
+
+async def test_the_head_is_looked_at_when_a_second_is_over_and_not_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bench = Bench()
+    for _ in range(5):
+        now += 0.5
+        await bench.receiver.step()
+    assert [asked["from_head"] for asked in bench.store.asked_for] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+
+
 async def test_a_receiver_whose_worker_sends_no_hints_tells_nobody(at_once: None) -> None:
     bench = Bench(announces=False)
     await bench.receiver.step()
