@@ -35,7 +35,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
-.PHONY: faults faults-http mutants typecheck check fix bench bench-quick bench-peers schema lock clean
+.PHONY: faults faults-http mutants mutants-python typecheck check fix bench bench-quick bench-peers schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -60,6 +60,9 @@ test-pg15: has-pg15 $(READY) ## Run the integration tests against an installed P
 
 mutants: $(READY) ## Take the guards out of the SQL functions one by one: some test must notice (hours)
 	$(PY) -m tests.mutants --resume $(MUTANT_ARGS)
+
+mutants-python: $(READY) ## Change the Python core at one place after another: some test must notice (half an hour)
+	$(PY) -m tests.mutants --python --resume $(MUTANT_ARGS)
 
 faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
 	$(PY) -m commandbus.testing.faults --scale long --report build/faults $(FAULT_ARGS)

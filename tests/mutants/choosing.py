@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.mutants.calls import CallRecorder
-from tests.mutants.lab import ROOT, Lab, run_tests
+from tests.mutants.forks import ROOT, run_tests
+from tests.mutants.lab import Lab
 from tests.mutants.sql_sites import Mutant
 
 #: What the calls are recorded of. Not the plans, which look at speed, nor the catalog's texts.
@@ -118,7 +119,7 @@ def _record(lab: Lab, known: Mapping[str, Mapping[str, object]]) -> dict[str, li
         part = ROOT / ".mutants" / "part.json"
         recorder = _Writer(part)
         run_tests([name], 900, environment={"PYTEST_XDIST_TESTRUNUID": lab.run_id},
-                  plugin=recorder, stops_at_failure=False)  # fmt: skip
+                  plugins=[recorder], stops_at_failure=False)  # fmt: skip
         if part.exists():
             calls.update(json.loads(part.read_text(encoding="utf-8")))
             part.unlink()

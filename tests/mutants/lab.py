@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import shutil
-import signal
-import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, Self
 
 import psycopg
-import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -32,10 +23,10 @@ from commandbus.store.migrations import FUNCTION_FILES
 from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.wiring import migrate_database
 from tests.conftest import data_folder
+from tests.mutants.forks import Verdict, run_tests, warm_up
 from tests.mutants.sql_sites import Mutant, function_source, statements
 from tests.mutants.washing import OneDatabase
 
-ROOT = Path(__file__).parents[2]
 TEMPLATE = "commandbus_template"
 #: Those of tests/conftest.py, so that its fixture takes this server for its own.
 SERVER_SETTINGS = {
@@ -43,27 +34,6 @@ SERVER_SETTINGS = {
     # A mutant that waits in a circle, or for ever, must not take longer than it needs.
     "deadlock_timeout": "200ms",
 }  # fmt: skip
-
-
-#: Plugins of pytest that a mutant's tests do without.
-LEFT_OUT = (
-    "randomly", "cacheprovider", "pytest_cov", "xdist", "xdist.looponfail", "schemathesis",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the tests said of a mutant."""
-
-    outcome: str  # killed, survived, invalid
-    seconds: float
-    tests: int
-    #: The first test that failed, or what went wrong.
-    by: str = ""
-
-    @property
-    def is_killed(self) -> bool:
-        return self.outcome == "killed"
 
 
 class Lab:
@@ -136,7 +106,10 @@ class Lab:
         """Run tests in a fork until one fails."""
         environment = {"PYTEST_XDIST_TESTRUNUID": self.run_id}
         try:
-            return run_tests(tests, seconds, environment=environment, plugin=OneDatabase())
+            return run_tests(
+                tests, seconds, environment=environment, plugins=[OneDatabase()],
+                prepare=_blind_doctor,
+            )  # fmt: skip
         finally:
             self._drop_leftovers()
 
@@ -148,97 +121,10 @@ class Lab:
                 admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
-def warm_up() -> None:
-    """Import what every fork would import again: the plugins of pytest."""
-    for plugin in entry_points(group="pytest11"):
-        if plugin.name not in LEFT_OUT:
-            plugin.load()
-
-
-def run_tests(
-    tests: Sequence[str],
-    seconds: float,
-    *,
-    environment: dict[str, str],
-    plugin: Any = None,
-    stops_at_failure: bool = True,
-) -> Verdict:
-    """pytest in a forked process, which has everything imported already."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        report = Path(folder) / "report"
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:  # pragma: no cover - the child
-            arguments = [*(["-x"] if stops_at_failure else []), *tests]
-            _child(arguments, report, environment, plugin)
-        code = _wait(pid, began + seconds)
-        spent = time.monotonic() - began
-        lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
-    ran = sum(not line.startswith("FAILED ") for line in lines)
-    failed = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED ")]
-    if failed:
-        return Verdict("killed", spent, ran, failed[0])
-    if code is None and ran:
-        # A test that hangs fails by its own time-out: here there were only too many.
-        return Verdict("survived", spent, ran, f"{ran} of {len(tests)} tests in {seconds:g} s")
-    if code == 0 and ran:
-        return Verdict("survived", spent, ran)
-    return Verdict("invalid", spent, ran, f"pytest ended with {code}")
-
-
-class _Reporter:
-    """Writes a line for each test that ran, and for each that failed."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", buffering=1)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            self._file.write(f"{report.nodeid}\n")
-        if report.failed:
-            self._file.write(f"FAILED {report.nodeid}\n")
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self._file.write(f"FAILED {report.nodeid} (import)\n")
-
-
 async def _no_symptoms(*_: object) -> list[Any]:
     return []
 
 
-def _child(
-    wanted: Sequence[str], report: Path, environment: dict[str, str], plugin: Any
-) -> None:  # pragma: no cover - runs in a fork, and ends it
-    code = 70
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(null, stream)
-        os.chdir(ROOT)
-        os.environ.update(environment)
-        # The doctor knows a changed function by its text: that would be too easy.
-        PostgresDoctor._schema = _no_symptoms  # type: ignore[method-assign, assignment]
-        arguments = [
-            "-q", *(word for name in LEFT_OUT for word in ("-p", f"no:{name}")),
-            "--assert=plain", "--timeout=20", "--no-header", *wanted,
-        ]  # fmt: skip
-        plugins = [_Reporter(report), *([plugin] if plugin else [])]
-        code = int(pytest.main(arguments, plugins=plugins))
-    finally:
-        os._exit(code)
-
-
-def _wait(pid: int, deadline: float) -> int | None:
-    """The exit code of a child; None if it had to be killed."""
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
+def _blind_doctor() -> None:  # pragma: no cover - runs in a fork
+    # The doctor knows a changed function by its text: that would be too easy.
+    PostgresDoctor._schema = _no_symptoms  # type: ignore[method-assign, assignment]

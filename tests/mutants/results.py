@@ -9,11 +9,11 @@ import time
 import tomllib
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tests.mutants.lab import ROOT, Verdict
+from tests.mutants.forks import ROOT, Verdict
 
 FOLDER = ROOT / ".mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
@@ -66,20 +66,47 @@ class Results:
         self._began = time.monotonic()
         self.counts: Counter[tuple[str, str]] = Counter()
         self.survivors: list[str] = []
+        self._recent: list[str] = []
 
     @staticmethod
     def digest(text: str) -> str:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def was_killed(self, mutant: AnyMutant, digest: str) -> bool:
-        kept = self._kept.get(f"{mutant.file} {mutant.key}")
-        return kept is not None and bool(kept["digest"] == digest and kept["outcome"] == "killed")
+        return self.known(mutant, digest, None) == "killed"
 
-    def add(self, mutant: AnyMutant, digest: str, verdict: Verdict) -> None:
-        self._kept[f"{mutant.file} {mutant.key}"] = {
+    def known(self, mutant: AnyMutant, digest: str, asked: str | None) -> str | None:
+        """How it ended before: killed, or survived if the same tests were asked."""
+        kept = self._kept.get(f"{mutant.file} {mutant.key}")
+        if kept is None or kept["digest"] != digest:
+            return None
+        outcome = str(kept["outcome"])
+        is_worth = outcome == "killed" or (asked is not None and kept.get("asked") == asked)
+        return outcome if is_worth else None
+
+    def add(
+        self, mutant: AnyMutant, digest: str, verdict: Verdict, asked: str | None = None
+    ) -> None:
+        name = f"{mutant.file} {mutant.key}"
+        self._recent.append(name)
+        self._kept[name] = {
             "place": mutant.place, "outcome": verdict.outcome, "by": verdict.by,
             "seconds": round(verdict.seconds, 1), "tests": verdict.tests, "digest": digest,
+            "asked": asked,
         }  # fmt: skip
+        self._write()
+
+    def are_good(self) -> None:
+        """What was added so far can be trusted."""
+        self._recent.clear()
+
+    def forget_recent(self) -> None:
+        """What was added since cannot."""
+        for name in self._recent:
+            self._kept.pop(name, None)
+        self._write()
+
+    def _write(self) -> None:
         FOLDER.mkdir(exist_ok=True)
         self.path.write_text(json.dumps(self._kept, indent=1), encoding="utf-8")
 
@@ -94,7 +121,7 @@ class Results:
     def show(self) -> None:
         """The table, and what survived."""
         outcomes = ["killed", "equivalent", "survived", "invalid"]
-        print(f"\n{'file':20}" + "".join(f"{outcome:>12}" for outcome in outcomes))
+        print(f"\n{'file':20}" + "".join(f"{outcome:>12}" for outcome in [*outcomes, "score"]))
         for file in dict.fromkeys(file for file, _ in self.counts):
             self._line(file, [self.counts[file, outcome] for outcome in outcomes])
         totals = [
@@ -107,5 +134,8 @@ class Results:
         print(f"{sum(totals)} mutants in {seconds / 60:.1f} minutes")
 
     @staticmethod
-    def _line(name: str, numbers: Iterable[int]) -> None:
-        print(f"{name:20}" + "".join(f"{number:12}" for number in numbers))
+    def _line(name: str, numbers: Sequence[int]) -> None:
+        killed, equivalent = numbers[:2]
+        tried = sum(numbers) - equivalent
+        score = f"{killed / tried:11.1%}" if tried else ""
+        print(f"{name:20}" + "".join(f"{number:12}" for number in numbers) + f" {score}")

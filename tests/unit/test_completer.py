@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,6 +92,48 @@ async def test_a_group_has_an_upper_limit(bench: Bench, monkeypatch: pytest.Monk
     assert sorted(len(group) for group in bench.store.settled) == [2, 3, 3]
 
 
+async def test_a_group_has_at_most_a_thousand_outcomes(bench: Bench) -> None:
+    bench.put(1_001)
+    await bench.completer.drained()
+    assert [len(group) for group in bench.store.settled] == [1_000, 1]
+
+
+async def test_what_is_ready_in_the_same_turn_joins_the_group_and_nothing_is_waited_for(
+    bench: Bench,
+) -> None:
+    await turns()
+    bench.put()
+    asyncio.get_running_loop().call_soon(bench.put)
+    await turns(5)
+    assert [len(group) for group in bench.store.settled] == [2]
+
+
+async def test_an_idle_completer_commits_nothing(bench: Bench) -> None:
+    bench.put(2)
+    await bench.completer.drained()
+    await turns()
+    assert len(bench.store.settled) == 1
+
+
+async def test_the_pauses_of_a_database_that_is_away_grow_to_two_seconds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        if seconds:
+            pauses.append(seconds)
+
+    clock = SimpleNamespace(sleep=sleep)
+    monkeypatch.setattr(completer_module, "asyncio", clock)
+    bench.store.settles = [DatabaseUnavailableError("away")] * 12
+    bench.put()
+    await bench.completer.drained()
+    assert 0.04 <= pauses[0] <= 0.05
+    assert 1.6 <= pauses[-1] <= 2.0
+    assert len(pauses) == 12
+
+
 async def test_a_group_is_repeated_as_it_is_while_the_database_is_away(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +168,13 @@ async def test_a_refused_group_is_settled_one_by_one(
     assert "hunter2" not in caplog.text
     # The keeper lets go of it: the lease lapses, and the command is delivered again.
     assert len(bench.ended) == 3
+
+
+async def test_a_refused_pair_is_settled_one_by_one_too(bench: Bench) -> None:
+    bench.store.settles = [DatabaseError("no such queue")]
+    first, second = bench.put(2)
+    await bench.completer.drained()
+    assert bench.store.settled == [[first, second], [first], [second]]
 
 
 async def test_a_handler_that_sent_a_known_id_is_parked_without_what_it_sent(

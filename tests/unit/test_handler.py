@@ -78,6 +78,13 @@ def test_a_registered_handler_is_found_by_domain_and_type() -> None:
     assert {entry.command_type for entry in registry.of_domain("payments")} == {"Debit", "Credit"}
 
 
+def test_a_handler_may_be_looked_for_without_an_error() -> None:
+    registry = HandlerRegistry()
+    registry.register("payments", "Debit", run_async)
+    assert registry.find("payments", "Debit") is registry.get("payments", "Debit")
+    assert registry.find("payments", "Credit") is None
+
+
 def test_an_unknown_handler_is_an_error_that_says_what_to_do() -> None:
     registry = HandlerRegistry()
     registry.register("payments", "Debit", run_async)
@@ -163,11 +170,12 @@ def test_a_context_without_a_transaction_refuses_its_connection() -> None:
     assert a_context(conn=marker).conn is marker
 
 
-async def test_a_context_extends_its_own_lease() -> None:
+@pytest.mark.parametrize("seconds", [1, 90, 43_200])
+async def test_a_context_extends_its_own_lease(seconds: float) -> None:
     extended: list[Any] = []
     ctx = a_context(extended=extended)
-    await ctx.extend_visibility(90)
-    assert extended == [(ctx.lease, 90)]
+    await ctx.extend_visibility(seconds)
+    assert extended == [(ctx.lease, seconds)]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 43_201, float("nan"), float("inf")])

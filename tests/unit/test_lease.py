@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ import pytest
 from commandbus.models import Lease
 from commandbus.worker import lease as lease_module
 from commandbus.worker.lease import LeaseKeeper
-from tests.unit.stubs import a_lease
+from tests.unit.stubs import a_lease, turns
 from tests.waiting import until
 
 
@@ -85,6 +86,77 @@ async def test_the_time_of_a_lease_runs_since_it_was_asked_for() -> None:
     bench.keeper.add([lease], time.monotonic() - 15)
     bench.keeper._extend_due()
     assert bench.extender.extended == [lease.command_id]
+
+
+@dataclass
+class Clock:
+    """Time as the keeper sees it."""
+
+    now: float = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(lease_module, "time", made)
+    return made
+
+
+async def test_a_lease_is_extended_at_each_third_of_its_time(clock: Clock) -> None:
+    bench = Bench(vt_seconds=30)
+    lease = a_lease()
+    bench.keeper.add([lease])
+    for later, extensions in ((9.75, 0), (0.25, 1), (9.75, 1), (0.25, 2)):
+        clock.now += later
+        bench.keeper._extend_due()
+        assert len(bench.extender.extended) == extensions, clock.now
+
+
+async def test_a_lease_is_over_at_its_deadline_and_not_extended_then(clock: Clock) -> None:
+    bench = Bench(vt_seconds=30, deadline_seconds=100)
+    lease = a_lease()
+    bench.keeper.add([lease])
+    clock.now += 99.75
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [lease.command_id]
+    clock.now += 0.25
+    bench.keeper.set_expiry(lease, 1)
+    bench.keeper._extend_due()
+    await turns()
+    assert bench.lost == [(lease, "it ran longer than 100 s")]
+    assert bench.extender.extended == [lease.command_id]
+
+
+async def test_a_lease_that_its_handler_extended_lasts_from_now(clock: Clock) -> None:
+    bench = Bench(vt_seconds=30)
+    lease = a_lease()
+    bench.keeper.add([lease])
+    clock.now += 5
+    bench.keeper.set_expiry(lease, 60)
+    for later, extensions in ((39.75, 0), (0.25, 1)):
+        clock.now += later
+        bench.keeper._extend_due()
+        assert len(bench.extender.extended) == extensions
+
+
+@pytest.mark.parametrize(("vt_seconds", "tick"), [(1, 1 / 6), (3, 0.5), (30, 0.5)])
+async def test_the_keeper_looks_twice_in_each_third_and_twice_in_a_stall(
+    vt_seconds: int, tick: float
+) -> None:
+    bench = Bench(vt_seconds=vt_seconds)
+    pauses: list[float] = []
+
+    class Stopped(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return True
+
+    bench.keeper._stop = Stopped()
+    bench.keeper._run()
+    assert pauses == [tick]
 
 
 async def test_a_lease_that_has_ended_is_not_extended() -> None:
@@ -198,6 +270,20 @@ async def test_a_hung_extension_does_not_hold_up_the_stop(
     assert not bench.keeper._thread.is_alive()
 
 
+async def test_the_stop_waits_two_seconds_for_an_extension_at_most() -> None:
+    class Hung:
+        def __init__(self) -> None:
+            self.waits: list[float] = []
+
+        def join(self, seconds: float) -> None:
+            self.waits.append(seconds)
+
+    bench, hung = Bench(), Hung()
+    bench.keeper._thread = hung  # type: ignore[assignment]
+    await bench.keeper.stop()
+    assert hung.waits == [2.0]
+
+
 async def test_a_stall_is_reported_once_and_again_after_the_loop_has_moved(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +298,29 @@ async def test_a_stall_is_reported_once_and_again_after_the_loop_has_moved(
     bench.keeper._watch_loop()
     assert caplog.text.count("has been blocked") == 2
     assert "test_a_stall_is_reported_once" in caplog.text
+
+
+async def test_a_loop_that_has_been_silent_for_a_second_is_not_blocked_yet(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    clock.now += 1.0
+    bench.keeper._watch_loop()
+    assert "has been blocked" not in caplog.text
+    clock.now += 0.25
+    bench.keeper._watch_loop()
+    assert "has been blocked for 1.2 s" in caplog.text
+
+
+async def test_a_loop_that_takes_its_turns_is_not_blocked(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    for _ in range(4):
+        clock.now += 0.75
+        bench.keeper._watch_loop()
+        await turns()
+    assert caplog.text == ""
 
 
 async def test_a_stall_of_a_thread_that_is_gone_is_reported_without_a_place(

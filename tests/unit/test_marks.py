@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NotRequired, TypedDict
+from typing import Annotated, Any, ClassVar, NotRequired, Optional, TypedDict
 
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AnyUrl, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from commandbus import Secret
 from commandbus.errors import InvalidPayloadError, InvalidSettingError
@@ -175,3 +175,84 @@ def test_misfits_say_where_and_what_and_never_with_which_value() -> None:
     ]
     assert misfits(Payment, {}) == [("amount", "amount is missing")]
     assert misfits(Checking, {"size": 1}) == [("name", "Field required")]
+
+
+class Quoting(BaseModel):
+    """A model whose validator repeats all that it was given."""
+
+    names: list[str] = []
+    number: int = 0
+    flag: bool = False
+    nothing: str | None = None
+
+    @model_validator(mode="after")
+    def _refuse(self) -> Quoting:
+        raise ValueError(f"{self.names} {self.number} {self.flag} {self.nothing} " + "x" * 300)
+
+
+def test_every_value_of_three_letters_is_masked_wherever_it_stands() -> None:
+    data = {"names": ["abc", "de"], "number": 123, "flag": True, "nothing": None}
+    ((place, text),) = misfits(Quoting, data)
+    assert place == ""
+    assert text.startswith("Value error, ['[REDACTED]', 'de'] [REDACTED] True None xxx")
+    assert (len(text), text[-1]) == (200, "…")
+
+
+class LongWinded(Model):
+    @classmethod
+    def model_validate(cls, data: Any) -> None:
+        class _LongError(ValueError):
+            def errors(self) -> list[dict[str, Any]]:
+                return [{"loc": ("p" * 500,), "type": "t" * 500}]
+
+        raise _LongError
+
+
+def test_places_and_reasons_have_two_hundred_letters_at_most() -> None:
+    ((place, text),) = misfits(LongWinded, {})
+    assert (place, text) == ("p" * 199 + "…", "t" * 199 + "…")
+    with pytest.raises(InvalidPayloadError) as caught:
+        check_fits(LongWinded, {})
+    assert str(caught.value) == "data is not a LongWinded: " + "p" * 199 + "…"
+
+
+def test_the_name_of_an_unknown_field_has_sixty_letters_at_most() -> None:
+    ((place, text),) = misfits(Card, {"number": "1", "n" * 100: 1})
+    assert place == "n" * 59 + "…"
+    assert text == f"{place} is not one of its fields"
+
+
+def test_at_most_five_problems_are_told() -> None:
+    with pytest.raises(InvalidPayloadError) as caught:
+        check_fits(Card, {"number": "1", **{f"n{n}": 1 for n in range(6)}})
+    assert str(caught.value).count("is not one of its fields") == 5
+
+
+@dataclass
+class Wallet:
+    spare: Optional[Card] = None  # noqa: UP045  (the older form is a hint of another kind)
+    total: int = field(init=False, default=0)
+
+
+def test_the_older_form_of_an_optional_field_is_followed_too() -> None:
+    assert secret_keys(Wallet) == {"number"}
+    check_fits(Wallet, {})
+
+
+class Door(BaseModel):
+    """Types of pydantic that are not secret, and another's type with a secret name."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    address: AnyUrl
+    lock: _Lock
+
+
+class _Lock:
+    pass
+
+
+_Lock.__name__ = "SecretStr"
+
+
+def test_only_the_secret_types_of_pydantic_are_marks() -> None:
+    assert secret_keys(Door) == frozenset()

@@ -16,12 +16,15 @@ from commandbus.naming import (
     MAX_QUEUE_LENGTH,
     MAX_TYPE_LENGTH,
     NO_REPLY,
+    batches_channel,
     check_command_type,
     check_domain,
+    check_operator,
     check_reply_to,
     check_text,
     check_uuid,
     commands_queue,
+    dispatch_queue,
     inbox_channel,
     physical_queue,
     replies_queue,
@@ -121,7 +124,19 @@ def test_a_text_is_refused_when_postgresql_cannot_keep_it(value: str) -> None:
         check_text(value, "reason", max_length=20)
 
 
+def test_a_text_has_at_most_two_thousand_characters_and_an_operator_two_hundred() -> None:
+    assert check_text("x" * 2_000, "reason") == "x" * 2_000
+    with pytest.raises(InvalidInputError, match="at most 2000 characters"):
+        check_text("x" * 2_001, "reason")
+    assert check_operator(None) is None
+    assert check_operator("x" * 200) == "x" * 200
+    with pytest.raises(InvalidInputError, match="operator must be plain text of at most 200"):
+        check_operator("x" * 201)
+
+
 def test_queues_and_channels_are_named_after_the_domain() -> None:
+    assert dispatch_queue("payments") == "payments.dispatch"
+    assert batches_channel("payments") == "commandbus.payments.batches"
     assert commands_queue("payments") == "payments.commands"
     assert replies_queue("payments") == "payments.replies"
     assert physical_queue("payments.replies") == "payments__replies"

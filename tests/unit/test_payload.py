@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commandbus import payload as payload_module
 from commandbus.errors import InvalidPayloadError
 from commandbus.payload import (
     MAX_PAYLOAD_BYTES,
@@ -150,6 +151,68 @@ def test_a_refusal_stays_short_when_a_key_is_long() -> None:
 )
 def test_a_payload_comes_back_equal_when_it_is_json_safe(data: dict[str, Any]) -> None:
     assert decode_payload(encode_payload(data).decode()) == orjson.loads(orjson.dumps(data))
+
+
+def test_the_largest_integer_is_the_one_that_every_json_reader_knows() -> None:
+    largest = 9_007_199_254_740_991
+    assert encode_json([largest, -largest], what="data") == f"[{largest},-{largest}]".encode()
+    for value in (largest + 1, -largest - 1):
+        with pytest.raises(InvalidPayloadError, match="beyond"):
+            encode_json(value, what="data")
+
+
+@pytest.mark.parametrize(("key", "shown"), [("k" * 40, "k" * 40), ("k" * 41, "k" * 39 + "…")])
+def test_a_path_names_a_key_of_forty_letters_and_cuts_a_longer_one(key: str, shown: str) -> None:
+    with pytest.raises(InvalidPayloadError, match=rf"data\.{shown} is nan"):
+        encode_payload({key: math.nan})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"a": [1, -1, 1.5, True, None, "x", [], {}], "b": {"c": "y"}},
+        {"max": MAX_SAFE_INTEGER, "min": -MAX_SAFE_INTEGER},
+        {"lists": [[["x"], 1], "y"]},
+        nested(MAX_PAYLOAD_DEPTH),
+    ],
+)
+def test_a_plain_payload_is_not_worked_through_twice(
+    data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object) -> None:
+        raise AssertionError("slow")
+
+    monkeypatch.setattr(payload_module, "_check", check)
+    assert orjson.loads(encode_payload(data)) == data
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("\x00", "a NUL"), ("\ud800", "half of a surrogate")]
+)
+def test_a_text_that_is_as_deep_as_allowed_is_refused_for_what_it_is(
+    text: str, message: str
+) -> None:
+    data: dict[str, Any] = {"d": text}
+    for _ in range(MAX_PAYLOAD_DEPTH - 1):
+        data = {"d": data}
+    with pytest.raises(InvalidPayloadError, match=message):
+        encode_payload(data)
+
+
+def test_a_payload_that_has_to_be_worked_through_is_kept_too() -> None:
+    values = [MAX_SAFE_INTEGER, -MAX_SAFE_INTEGER, True, False, None, 1.5, "x"]
+    assert orjson.loads(encode_payload({"a": tuple(values)})) == {"a": values}
+
+
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: (v,), lambda v: {"k": v}])
+def test_lists_count_as_deep_as_objects(wrap: Callable[[Any], Any]) -> None:
+    value: Any = wrap("x")
+    for _ in range(MAX_PAYLOAD_DEPTH - 1):
+        value = wrap(value)
+    assert encode_json(value, what="data")
+    with pytest.raises(InvalidPayloadError, match="nested more than 32 deep"):
+        encode_json(wrap(value), what="data")
 
 
 json_values = st.recursive(

@@ -113,7 +113,7 @@ async def test_a_full_group_is_followed_by_another_at_once(bench: Bench) -> None
 
 async def test_a_smaller_group_gives_new_commands_a_moment(bench: Bench) -> None:
     bench.store.receives = [[a_lease()]]
-    assert await bench.receiver.step() == FIRST_POLL_SECONDS
+    assert await bench.receiver.step() == FIRST_POLL_SECONDS == 0.002
 
 
 async def test_without_room_nothing_is_asked_for_until_some_is_freed() -> None:
@@ -128,6 +128,16 @@ async def test_without_room_nothing_is_asked_for_until_some_is_freed() -> None:
     assert bench.store.asked_for[0]["quantity"] == 2
     bench.receiver.stop()
     await running
+
+
+async def test_room_for_a_single_command_is_room(bench: Bench) -> None:
+    bench.room.room = 0
+    assert await bench.receiver.step() == LONGEST
+    bench.room.room = 1
+    bench.receiver.room_freed()
+    assert bench.receiver._woken.is_set()
+    await bench.receiver.step()
+    assert bench.store.asked_for[0]["quantity"] == 1
 
 
 async def test_freed_room_wakes_nobody_when_there_was_room_before(bench: Bench) -> None:
@@ -165,6 +175,52 @@ async def test_a_busy_receiver_says_so_when_the_work_goes_on(bench: Bench, at_on
     assert (bench.receiver.is_idle, bench.announced) == (False, [True, False])
     await bench.receiver.step()
     assert bench.announced == [True, False, True]
+
+
+@pytest.mark.parametrize(("seconds", "is_idle"), [(0.04, False), (0.06, True), (0.5, True)])
+async def test_a_receiver_is_idle_after_fifty_milliseconds_without_work(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, is_idle: bool
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bench = Bench()
+    now += 10
+    bench.store.receives = [[a_lease()]]
+    await bench.receiver.step()
+    now += seconds
+    await bench.receiver.step()
+    assert bench.receiver.is_idle is is_idle
+
+
+@pytest.mark.parametrize(("seconds", "is_idle"), [(0.24, True), (0.26, False), (0.5, False)])
+async def test_an_idle_receiver_is_busy_after_a_quarter_of_a_second_of_work(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, is_idle: bool
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bench = Bench()
+    now += 10
+    bench.store.receives = [[], [a_lease()], [a_lease()]]
+    for pause in (0.0, seconds, 0.0):
+        await bench.receiver.step()
+        now += pause
+    assert bench.receiver.is_idle is is_idle
+
+
+async def test_idle_and_busy_begin_after_their_time_not_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(receiver_module, "IDLE_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr(receiver_module, "BUSY_AFTER_SECONDS", 0.5)
+    bench = Bench()
+    bench.store.receives = [[], [], [a_lease()], [a_lease()]]
+    for pause, is_idle in ((0.5, False), (0.25, True), (0.25, True), (0.5, True)):
+        now += pause
+        await bench.receiver.step()
+        assert bench.receiver.is_idle is is_idle
+    assert bench.announced == [True]
 
 
 async def supplied(
@@ -205,6 +261,42 @@ async def test_large_groups_with_long_gaps_still_want_hints(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await supplied(bench, monkeypatch, group=500, every=0.04) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "gap", "stays_busy"),
+    [
+        (1_000, 1.0, False),  # a thousand a second is not more than that
+        (1_001, 1.0, True),
+        (1_001, 0.875, False),  # the last work was too long ago
+    ],
+)
+async def test_a_look_in_vain_is_no_matter_at_more_than_a_thousand_a_second(
+    monkeypatch: pytest.MonkeyPatch, found: int, gap: float, stays_busy: bool
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(receiver_module, "BUSY_GAP_SECONDS", gap)
+    bench = Bench()
+    bench.store.receives = [[a_lease()] * found, []]
+    await bench.receiver.step()
+    now += 1.0
+    await bench.receiver.step()
+    assert (bench.receiver._busy_since is not None) is stays_busy
+
+
+async def test_the_head_is_looked_at_when_a_second_is_over_and_not_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bench = Bench()
+    for _ in range(5):
+        now += 0.5
+        await bench.receiver.step()
+    assert [asked["from_head"] for asked in bench.store.asked_for] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
 
 
 async def test_a_receiver_whose_worker_sends_no_hints_tells_nobody(at_once: None) -> None:

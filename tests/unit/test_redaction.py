@@ -102,6 +102,11 @@ def test_a_text_of_the_longest_length_is_not_cut() -> None:
     assert redact_text("x" * MAX_ERROR_TEXT) == "x" * MAX_ERROR_TEXT
 
 
+def test_a_text_has_five_hundred_and_twelve_characters_at_most() -> None:
+    assert redact_text("x" * 512) == "x" * 512
+    assert redact_text("x" * 513) == "x" * 511 + "…"
+
+
 def test_a_text_becomes_storable() -> None:
     redact_text("a\x00b\ud800c").encode()
     assert "\x00" not in redact_text("a\x00b")
@@ -241,3 +246,64 @@ def test_details_are_bounded_and_still_json(details: dict[str, Any]) -> None:
 def test_details_that_are_not_too_much_are_kept_whole() -> None:
     details = {"shelf": 3, "tried": ["a", None, 1.5], "more": {"x": True}}
     assert redact_details(details) == details
+
+
+def test_details_end_where_their_length_is_used_up() -> None:
+    # A key of one letter counts nine, a text its length: seven times 521, and 449 are left.
+    full = dict.fromkeys("abcdefg", "x" * 512)
+    assert redact_details(full | {"h": "x" * 440, "i": 1}) == full | {
+        "h": "x" * 440,
+        "…": "1 more",
+    }
+    kept = full | {"h": "x" * 439, "i": 1}
+    assert redact_details(kept | {"j": 1, "k": 1}) == kept | {"…": "2 more"}
+
+
+@pytest.mark.parametrize(("max_length", "shown"), [(33, 3), (34, 4), (41, 4), (42, 5)])
+def test_a_list_ends_where_its_length_is_used_up(max_length: int, shown: int) -> None:
+    details = {"n": [0] * 10}
+    redacted = redact_details(details, max_length=max_length)
+    assert redacted == {"n": [0] * shown + [f"… {10 - shown} more"]}
+
+
+def test_what_is_nested_more_than_eight_deep_is_not_shown() -> None:
+    value, shown = ["x"], ["…"]
+    for _ in range(8):
+        value, shown = [value], [shown]  # type: ignore[list-item]
+    assert redact_value(value) == shown
+    assert redact_value(value[0]) == value[0]
+    deep: Any = "x"
+    for _ in range(9):
+        deep = {"k": deep}
+    assert "…" in str(redact_value(deep))
+    assert redact_value(deep["k"]) == deep["k"]
+    assert "…" in str(redact_details(deep))
+    assert redact_details(deep["k"]) == deep["k"]
+
+
+@pytest.mark.parametrize(("depth", "is_found"), [(7, True), (8, False)])
+def test_a_secret_is_looked_for_eight_deep(depth: int, is_found: bool) -> None:
+    in_objects: Any = {"password": CANARY}
+    in_lists: Any = {"password": CANARY}
+    for _ in range(depth):
+        in_objects, in_lists = {"k": in_objects}, [in_lists]
+    expected = (CANARY,) if is_found else ()
+    assert secret_values(in_objects) == expected
+    assert secret_values(in_lists) == expected
+
+
+def test_a_secret_has_at_least_four_letters_and_there_are_at_most_two_hundred() -> None:
+    assert secret_values({"token": ["abcd", "abc"]}) == ("abcd",)
+    assert len(secret_values({"token": list(range(10_000, 10_201))})) == 200
+
+
+def test_an_integer_is_kept_as_long_as_every_reader_knows_it() -> None:
+    largest = 2**53 - 1
+    assert redact_value([largest, -largest]) == [largest, -largest]
+    assert redact_value([largest + 1]) == [str(largest + 1)]
+
+
+def test_a_long_key_is_cut_and_a_long_text_is_not_read_to_its_end() -> None:
+    (name,) = redact_value({"k" * 300: 1})
+    assert name == "k" * 199 + "…"
+    assert len(redact_text("x" * 70_000, 100_000)) == 65_536

@@ -100,6 +100,21 @@ async def test_a_cancelled_call_that_has_begun_goes_on_and_its_result_is_dropped
     await until(lambda: ended.is_set() and threads._unfinished == 0)
 
 
+async def test_all_threads_end_when_they_are_closed_each_after_its_call() -> None:
+    threads, together = HandlerThreads(2), threading.Barrier(2)
+    found: list[threading.Thread] = []
+
+    def work() -> None:
+        found.append(threading.current_thread())
+        together.wait(30)
+
+    await asyncio.gather(threads.run(work), threads.run(work))
+    assert len(set(found)) == 2
+    assert {thread.name for thread in found} == {"commandbus-handler-1", "commandbus-handler-2"}
+    threads.close()
+    await until(lambda: not any(thread.is_alive() for thread in found))
+
+
 def test_a_thread_ends_when_the_event_loop_has_ended_before_its_call() -> None:
     gate = threading.Event()
     found: list[threading.Thread] = []

@@ -1,0 +1,172 @@
+"""The gate and the scopes: who comes in, who is counted, and what each may touch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import pytest
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
+from commandbus.errors import InvalidSettingError, PermissionDeniedError, RateLimitExceededError
+from commandbus.governed import Caller, Scope
+from commandbus.http.auth import Attempts, NotAuthenticated
+from commandbus.http.context import RequestInfo
+from commandbus.http.gate import GateMiddleware
+from commandbus.http.problems import Problem
+from commandbus.http.security import (
+    Requires,
+    caller_of,
+    refuse_routes_without_scope,
+    requires,
+    scopes_of,
+)
+from tests.http_world import caller
+
+ANN = caller("read", domains=("shop",))
+
+
+class Bench:
+    """A gate before an app that remembers what came through."""
+
+    def __init__(self, limit: int = 2) -> None:
+        self.passed: list[Any] = []
+        self.counted: list[str] = []
+        self.attempts = Attempts(limit, clock=lambda: 90.0)
+        self.gate = GateMiddleware(
+            self._app, auth=self, attempts=self.attempts, counter=cast("Any", self),
+            guarded=("/api/", "/metrics"), counted="/api/",
+        )  # fmt: skip
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.passed.append(scope)
+
+    async def authenticate(self, headers: Headers) -> Caller:
+        if headers.get("authorization") != "Bearer ann":
+            raise NotAuthenticated
+        return ANN
+
+    async def count(self, user_id: str) -> tuple[Any, ...]:
+        self.counted.append(user_id)
+        return ("a limit",)
+
+    async def ask(
+        self, path: str, who: str | None = "ann", *, info: RequestInfo | None = None, **scope: Any
+    ) -> RequestInfo:
+        known = info or RequestInfo("r1")
+        headers = [] if who is None else [(b"authorization", f"Bearer {who}".encode())]
+        await self.gate(
+            {"type": "http", "path": path, "headers": headers, "client": ("10.0.0.1", 5),
+             "state": {"commandbus": known}, **scope},
+            cast("Any", None), cast("Any", None),
+        )  # fmt: skip
+        return known
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_guarded_path_is_proved_and_counted(bench: Bench) -> None:
+    info = await bench.ask("/api/v1/x")
+    assert info.caller is ANN
+    assert list(cast("Any", info.limits)) == ["a limit"]
+    assert bench.counted == ["ann"]
+    assert len(bench.passed) == 1
+
+
+async def test_a_guarded_path_that_is_not_counted_is_proved_only(bench: Bench) -> None:
+    info = await bench.ask("/metrics")
+    assert (info.caller, info.limits) == (ANN, ())
+    assert bench.counted == []
+    with pytest.raises(Problem):
+        await bench.ask("/metrics", None)
+
+
+async def test_what_is_not_guarded_is_passed_on_as_it_is(bench: Bench) -> None:
+    info = await bench.ask("/livez", None)
+    assert info.caller is None
+    await bench.ask("/api/v1/x", None, type="lifespan")
+    await bench.ask("/api/v1/x", None, state={})
+    assert len(bench.passed) == 3
+    assert bench.counted == []
+
+
+async def test_nobody_comes_in_without_a_proof_and_only_a_wrong_one_counts(bench: Bench) -> None:
+    for who in (None, None, None, "eve"):
+        with pytest.raises(Problem) as refused:
+            await bench.ask("/api/v1/x", who)
+        assert refused.value.kind.status == 401
+    assert bench.passed == []
+    assert bench.attempts.count("10.0.0.1") == 1
+
+
+async def test_an_address_that_has_failed_too_often_waits_for_the_next_minute(
+    bench: Bench,
+) -> None:
+    for _ in range(2):
+        with pytest.raises(Problem):
+            await bench.ask("/api/v1/x", "eve")
+    with pytest.raises(RateLimitExceededError) as limited:
+        await bench.ask("/api/v1/x", "ann")
+    assert limited.value.retry_after == 30
+    await bench.ask("/api/v1/x", "ann", client=("10.0.0.2", 5))
+    assert bench.attempts.count("10.0.0.1") == 2, "what is not looked at has not failed"
+
+
+async def test_those_without_an_address_share_one(bench: Bench) -> None:
+    with pytest.raises(Problem):
+        await bench.ask("/api/v1/x", "eve", client=None)
+    assert bench.attempts.count("unknown") == 1
+
+
+# -- scopes
+
+
+def a_request(who: Caller | None, **params: str) -> Request:
+    state = {"commandbus": RequestInfo("r1", caller=who)}
+    return Request({"type": "http", "headers": [], "state": state, "path_params": params})
+
+
+async def test_a_caller_is_let_through_by_its_scope_or_by_another_that_will_do() -> None:
+    assert await Requires(Scope.READ)(a_request(ANN)) is ANN
+    assert await Requires(Scope.SEND, Scope.READ)(a_request(ANN)) is ANN
+    with pytest.raises(PermissionDeniedError):
+        await Requires(Scope.SEND, Scope.APPROVE)(a_request(ANN))
+
+
+async def test_a_domain_in_the_path_must_be_one_that_the_caller_reaches() -> None:
+    assert await Requires(Scope.READ)(a_request(ANN, domain="shop")) is ANN
+    with pytest.raises(Problem) as refused:
+        await Requires(Scope.READ)(a_request(ANN, domain="bank"))
+    assert refused.value.kind.status == 404
+
+
+def test_a_request_without_a_proved_caller_is_refused() -> None:
+    assert caller_of(a_request(ANN)) is ANN
+    for request in (a_request(None), Request({"type": "http", "headers": []})):
+        with pytest.raises(Problem):
+            caller_of(request)
+
+
+def test_the_scope_of_each_route_is_found_and_a_route_without_one_is_refused() -> None:
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    async def guarded(who: Annotated[Caller, requires(Scope.READ)]) -> None: ...
+
+    async def public() -> None: ...
+
+    app.add_api_route("/x/{item}", guarded, methods=["GET", "POST"])
+    app.add_api_route("/files/{name:path}", guarded)
+    app.add_api_route("/v1/open", public)
+    assert scopes_of(app) == {
+        ("/x/{item}", "GET"): Scope.READ,
+        ("/x/{item}", "POST"): Scope.READ,
+        ("/files/{name}", "GET"): Scope.READ,
+        ("/v1/open", "GET"): None,
+    }
+    refuse_routes_without_scope(app, "/v1", frozenset({"/open"}))
+    with pytest.raises(InvalidSettingError, match="routes without a scope: GET /v1/open;"):
+        refuse_routes_without_scope(app, "/v2", frozenset({"/open"}))
