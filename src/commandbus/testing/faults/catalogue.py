@@ -91,11 +91,11 @@ def _processes() -> tuple[Run, ...]:
         ),
         Run(
             "F2", "workers are paused for twice their lease, and come back as zombies",
-            (PauseWorkers(20, at_once=3),),
+            (PauseWorkers(30, at_once=3),),
             load=Load(work_ms=150, backlog=SLACK),
             workers=Workers(number=6, concurrency=16),
             bars=Bars(RESCUE, rate_after=AFTER, at_least={"stale_rejected": 500}),
-            expected_seconds=190,
+            expected_seconds=260,
         ),
         Run(
             "F15", "workers are stopped and replaced, one by one",
