@@ -21,7 +21,7 @@ RECORDED = (
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
-MOST_TESTS = 60
+MOST_TESTS = 40
 #: The files that have a function file's own subject come first, and are all there is for functions
 #: that the server does not count, because they are inlined.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
@@ -73,16 +73,27 @@ class CallMap:
         if not callers:
             callers = [test for test in self.calls if _file_of(test) in subjects]
 
+        first = _likely(mutant)
+
         def rank(test: str) -> tuple[bool, int, int]:
             file = _file_of(test)
             place = subjects.index(file) if file in subjects else len(subjects)
-            is_lock = mutant.kind in {"for update", "skip locked", "lock order"}
-            is_first = is_lock and file in {"test_locks", "test_interleavings"}
-            return not is_first, place, len(self.calls[test])
+            return file not in first, place, len(self.calls[test])
 
         killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
         others = sorted((test for test in callers if test not in killers), key=rank)
         return (killers[-6:] + others)[:MOST_TESTS]
+
+
+def _likely(mutant: Mutant) -> tuple[str, ...]:
+    """The files that were written for this kind of guard."""
+    if mutant.kind == "lock order":
+        return ("test_lock_order",)
+    if mutant.kind in {"for update", "skip locked"}:
+        return ("test_locks", "test_interleavings", "test_lock_order")
+    if "domain" in mutant.was:
+        return ("test_twins", "test_twins_apart", "test_retention_twins", "test_doctor_twins")
+    return ()
 
 
 def _file_of(test: str) -> str:
@@ -97,8 +108,9 @@ def load_calls(lab: Lab, path: Path) -> CallMap:
         if kept["digest"] == digest:
             return CallMap(kept["calls"])
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"files": {}}
-    calls = _record(lab, known)
+    # Before: a file that is written meanwhile is new the next time.
     files = {name: _hash(name) for name in _test_files()}
+    calls = _record(lab, known)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"digest": digest, "files": files, "calls": calls}, indent=1))
     return CallMap(calls)

@@ -147,6 +147,14 @@ async def test_an_outcome_locks_the_batches_that_it_counts(db: Session, session:
     await locks_in_order(db, session, BATCHES, batches, lambda s: s.settle("complete", *items))
 
 
+async def test_a_mixed_group_locks_its_commands(db: Session, session: Open) -> None:
+    ids = sorted((uuid4() for _ in range(3)), reverse=True)
+    await db.send(*ids, batch_id=await db.batch())
+    items = [h.item(data=None) for h in await db.receive()]
+    act = calls("settle_commands(%s, %s)", Jsonb({"complete": items, "send": []}))
+    await locks_in_order(db, session, COMMANDS, ids, act)
+
+
 async def test_leaving_troubleshooting_locks_the_failure_groups(db: Session, session: Open) -> None:
     held = [await db.put("IN_PROGRESS") for _ in range(3)]
     for n, one in enumerate(held):
