@@ -223,7 +223,7 @@ def _child(
         PostgresDoctor._schema = _no_symptoms  # type: ignore[method-assign, assignment]
         arguments = [
             "-q", *(word for name in LEFT_OUT for word in ("-p", f"no:{name}")),
-            "--assert=plain", "--timeout=20", "--no-header", *wanted,
+            "--assert=plain", "--timeout=10", "--no-header", *wanted,
         ]  # fmt: skip
         plugins = [_Reporter(report), *([plugin] if plugin else [])]
         code = int(pytest.main(arguments, plugins=plugins))
