@@ -21,7 +21,7 @@ RECORDED = (
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
-MOST_TESTS = 40
+MOST_TESTS = 25
 #: The files that have a function file's own subject come first, and are all there is for functions
 #: that the server does not count, because they are inlined.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {

@@ -45,6 +45,8 @@ SERVER_SETTINGS = {
 }  # fmt: skip
 
 
+#: A run that took so long may have met a time-out, in seconds.
+LATE = 8.0
 #: Plugins of pytest that a mutant's tests do without.
 LEFT_OUT = (
     "randomly", "cacheprovider", "pytest_cov", "xdist", "xdist.looponfail", "schemathesis",
@@ -74,6 +76,7 @@ class Lab:
         self._folder = data_folder(self.run_id)
         self._server = EmbeddedPostgres(self._folder, settings=SERVER_SETTINGS)
         self._trusted: dict[str, bool] = {}
+        self._killers: set[str] = set()
         self._originals = {
             name: text
             for file in FUNCTION_FILES
@@ -118,11 +121,18 @@ class Lab:
             try:
                 with self.mutated(mutant):
                     verdict = self.run(left, seconds)
-                    # A busy machine fails once.
-                    is_sure = verdict.by not in left or self.run([verdict.by], seconds).is_killed
+                    # A busy machine fails once, by being late.
+                    is_sure = (
+                        verdict.by not in left
+                        or (verdict.by in self._killers and verdict.seconds < LATE)
+                        or self.run([verdict.by], seconds).is_killed
+                    )
             except psycopg.Error as error:
                 return Verdict("invalid", 0, 0, " ".join(str(error).split())[:200])
-            if not verdict.is_killed or (is_sure and self._is_trusted(verdict.by)):
+            if not verdict.is_killed:
+                return verdict
+            if is_sure and self._is_trusted(verdict.by):
+                self._killers.add(verdict.by)
                 return verdict
             left.remove(verdict.by)
 

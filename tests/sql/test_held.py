@@ -69,7 +69,9 @@ async def test_what_ended_or_has_a_message_or_waits_for_approval_stays_as_it_is(
 
 async def test_a_dispatch_looks_for_its_number_among_what_can_be_queued(db: Session) -> None:
     batch, ids = await hold(db, number=5)
-    for command_id, change in zip(ids, (*NOT_TO_BE_SENT[::2], "dispatch_status = 'queued'")):
+    for command_id, change in zip(
+        ids, (*NOT_TO_BE_SENT[::2], "dispatch_status = 'queued'"), strict=False
+    ):
         await db.rows(
             f"update commandbus.command_bus_command set {change} where command_id = %s", command_id
         )
