@@ -30,14 +30,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "groups": ("test_groups",),
     "outcomes": ("test_transitions", "test_outcomes", "test_locks"),
     "settle": ("test_outcomes", "test_locks", "test_interleavings"),
-    "sending": ("test_commands", "test_locks"),
+    "sending": ("test_sending", "test_commands", "test_locks"),
     "commands": ("test_commands", "test_transitions", "test_locks"),
-    "dispatch": ("test_coordination", "test_held_cancel", "test_recovery"),
-    "recovery": ("test_recovery", "test_recovery_dispatch"),
+    "dispatch": ("test_held", "test_recovery_rules", "test_held_cancel", "test_coordination"),
+    "recovery": ("test_recovery_rules", "test_held", "test_recovery_dispatch"),
     "loading": ("test_loading",),
     "operator": ("test_transitions", "test_outcomes", "test_held_cancel", "test_locks"),
-    "bulk": ("test_bulk",),
-    "bulk_run": ("test_bulk",),
+    "bulk": ("test_bulk_twins", "test_bulk"),
+    "bulk_run": ("test_bulk_twins", "test_bulk"),
     "reads": ("test_reads",),
     "search": ("test_search",),
     "doctor": ("test_doctor",),
@@ -91,8 +91,13 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
         return ("test_lock_order",)
     if mutant.kind in {"for update", "skip locked"}:
         return ("test_locks", "test_interleavings", "test_lock_order")
+    if "pruning_since" in mutant.was:
+        return ("test_retention",)
     if "domain" in mutant.was:
-        return ("test_twins", "test_twins_apart", "test_retention_twins", "test_doctor_twins")
+        return (
+            "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
+            "test_doctor_twins", "test_read_twins",
+        )  # fmt: skip
     return ()
 
 
