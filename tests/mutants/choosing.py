@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from tests.mutants.calls import CallRecorder
@@ -69,20 +71,31 @@ class CallMap:
     def tests_for(self, mutant: Mutant) -> list[str]:
         """The tests of a mutant, in the order to run them."""
         subjects = SUBJECTS.get(mutant.file, ())
-        callers = [test for test, names in self.calls.items() if mutant.function in names]
+        # The server counts no call that ends with an error: what can refuse is tried by all tests
+        # of its subject too.
+        can_refuse = "raise exception" in mutant.statement
+        callers = [
+            test
+            for test, names in self.calls.items()
+            if mutant.function in names
+            or mutant.function in _text_of(test)
+            or (can_refuse and _file_of(test) in subjects)
+        ]
         if not callers:
             callers = [test for test in self.calls if _file_of(test) in subjects]
-
         first = _likely(mutant)
 
-        def rank(test: str) -> tuple[bool, int, int]:
-            file = _file_of(test)
+        def rank(test: str) -> tuple[bool, bool, bool, int, int]:
+            file, text = _file_of(test), _text_of(test)
             place = subjects.index(file) if file in subjects else len(subjects)
-            return file not in first, place, len(self.calls[test])
+            is_named = f"{mutant.function}(" in text
+            is_refusal = mutant.kind == "if" and can_refuse and "raises" in text
+            calls = len(self.calls[test])
+            return file not in first, not is_named, not is_refusal, place, calls
 
         killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
         others = sorted((test for test in callers if test not in killers), key=rank)
-        return (killers[-6:] + others)[:MOST_TESTS]
+        return (killers[-4:] + others)[:MOST_TESTS]
 
 
 def _likely(mutant: Mutant) -> tuple[str, ...]:
@@ -103,6 +116,25 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
 
 def _file_of(test: str) -> str:
     return Path(test.partition("::")[0]).stem
+
+
+def _text_of(test: str) -> str:
+    """What stands in a test."""
+    file, _, name = test.partition("::")
+    return _texts(file).get(name.partition("[")[0], "")
+
+
+@cache
+def _texts(file: str) -> Mapping[str, str]:
+    path = ROOT / file
+    if not path.exists():
+        return {}
+    source = path.read_text(encoding="utf-8")
+    return {
+        node.name: ast.get_source_segment(source, node) or ""
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def load_calls(lab: Lab, path: Path) -> CallMap:

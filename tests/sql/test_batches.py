@@ -184,3 +184,15 @@ async def test_the_batch_of_another_domain_cannot_be_joined(
     with pytest.raises(psycopg.Error) as info:
         await db.value("select commandbus.join_batch('orders', %s, 1)", batch_id)
     assert info.value.sqlstate == "CB004"
+
+
+@pytest.mark.parametrize("domain", [DOMAIN, "orders"])
+@pytest.mark.parametrize("query", ["cancel_batch(%s, %s, 'why')", "retry_batch(%s, %s)"])
+async def test_a_batch_that_is_not_there_can_neither_be_canceled_nor_retried(
+    db: Session, query: str, domain: str
+) -> None:
+    batch_id = await db.batch() if domain != DOMAIN else uuid4()
+    await db.send()
+    with pytest.raises(psycopg.Error) as info:
+        await db.value(f"select commandbus.{query}", domain, batch_id)
+    assert info.value.sqlstate == "CB004"
