@@ -23,7 +23,7 @@ RECORDED = (
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
-MOST_TESTS = 25
+MOST_TESTS = 45
 #: The files that have a function file's own subject come first, and are all there is for functions
 #: that the server does not count, because they are inlined.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
@@ -91,7 +91,7 @@ class CallMap:
             is_named = f"{mutant.function}(" in text
             is_refusal = mutant.kind == "if" and can_refuse and "raises" in text
             calls = len(self.calls[test])
-            return file not in first, not is_named, not is_refusal, place, calls
+            return not is_named, file not in first, not is_refusal, place, calls
 
         killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
         others = sorted((test for test in callers if test not in killers), key=rank)

@@ -28,7 +28,12 @@ GROUPS = ("commandbus.command_bus_failure_group", "fingerprint")
 
 
 async def locks_in_order(
-    db: Session, session: Open, place: tuple[str, str], keys: Sequence[Any], act: Act
+    db: Session,
+    session: Open,
+    place: tuple[str, str],
+    keys: Sequence[Any],
+    act: Act,
+    is_late: bool = False,
 ) -> None:
     table, column = place
     low, middle, high = sorted(keys)
@@ -41,9 +46,13 @@ async def locks_in_order(
         [low, middle, high],
     )
     assert [row["key"] for row in free] == [high]
+    moment = await db.value("select clock_timestamp()")
     await blocker.conn.rollback()
     await task
     await other.conn.commit()
+    if is_late:
+        changed = await db.value(f"select min(updated_at) from {table}")
+        assert changed > moment, "the time is that of the change, not that of the call"
 
 
 def calls(query: str, *params: Any) -> Act:
@@ -61,13 +70,13 @@ async def three(db: Session, status: str) -> list[Held]:
 )
 async def test_an_operator_locks_parked_commands(db: Session, session: Open, query: str) -> None:
     ids = [h.command_id for h in await three(db, PARKED)]
-    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids))
+    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids), is_late=True)
 
 
 async def test_a_cancel_locks_its_commands(db: Session, session: Open) -> None:
     ids = [h.command_id for h in await three(db, "PENDING")]
     act = calls("cancel_commands(%s, %s, 'why')", ids)
-    await locks_in_order(db, session, COMMANDS, ids, act)
+    await locks_in_order(db, session, COMMANDS, ids, act, is_late=True)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +90,7 @@ async def test_a_cancel_locks_its_commands(db: Session, session: Open) -> None:
 )
 async def test_a_dispatch_locks_held_commands(db: Session, session: Open, query: str) -> None:
     _, ids = await hold(db, number=3)
-    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids[::-1]))
+    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids[::-1]), is_late=True)
 
 
 async def test_a_receive_that_parks_locks_its_commands(db: Session, session: Open) -> None:
@@ -96,7 +105,8 @@ async def test_a_decision_locks_the_children_of_its_batch(db: Session, session: 
     ticket_id = await submitted(db, size=3, requires_approval=True)
     rows = await db.rows("select command_id from commandbus.command_bus_command")
     act = calls("decide_ticket(%s, %s, 'approve', 'bob')", ticket_id)
-    await locks_in_order(db, session, COMMANDS, [row["command_id"] for row in rows], act)
+    ids = [row["command_id"] for row in rows]
+    await locks_in_order(db, session, COMMANDS, ids, act, is_late=True)
 
 
 async def test_a_retry_of_a_ticket_locks_what_failed(db: Session, session: Open) -> None:
@@ -104,7 +114,8 @@ async def test_a_retry_of_a_ticket_locks_what_failed(db: Session, session: Open)
     held = await db.receive()
     await db.settle("fail", *(h.item(**FAILURE) for h in held))
     act = calls("retry_ticket(%s, %s, 9, 'ann')", ticket_id)
-    await locks_in_order(db, session, COMMANDS, [h.command_id for h in held], act)
+    ids = [h.command_id for h in held]
+    await locks_in_order(db, session, COMMANDS, ids, act, is_late=True)
 
 
 async def test_a_chunk_of_a_bulk_operation_locks_its_commands(db: Session, session: Open) -> None:
@@ -116,7 +127,7 @@ async def test_a_chunk_of_a_bulk_operation_locks_its_commands(db: Session, sessi
     )  # fmt: skip
     await locks_in_order(
         db, session, COMMANDS, ids,
-        lambda s: s.rows("select * from commandbus.run_bulk_chunk(%s)", operation),
+        lambda s: s.rows("select * from commandbus.run_bulk_chunk(%s)", operation), is_late=True,
     )  # fmt: skip
 
 

@@ -120,3 +120,43 @@ async def test_events_are_listed_of_the_domain_that_is_asked_for(db: Session) ->
             DOMAIN, command_id,
         )  # fmt: skip
         assert {row["domain"] for row in rows} == {DOMAIN}
+
+
+FEW = (
+    "select place, (command).* from commandbus.search_commands("
+    "%s, null, %s, null, %s, null, null, %s, null, null, null, 9)"
+)
+
+
+async def test_a_search_by_id_or_correlation_finds_it_in_the_domain_that_is_asked_for(
+    db: Session,
+) -> None:
+    made = await both(db)
+    parked = made["PARKED"].command_id
+    row = await db.command(parked)
+    for few in ((parked, None), (None, row["correlation_id"])):
+        command_id, correlation_id = few
+        for domain, number in ((None, 2), (DOMAIN, 1), ("nowhere", 0)):
+            for status in (None, row["status"]):
+                rows = await db.rows(FEW, domain, status, correlation_id, command_id)
+                assert len(rows) == number, (domain, status)
+            assert await db.rows(FEW, domain, "PENDING", correlation_id, command_id) == []
+
+
+async def test_the_place_of_what_is_found_is_when_it_was_parked_if_that_is_asked_for(
+    db: Session,
+) -> None:
+    made = await both(db)
+    await db.rows(
+        "update commandbus.command_bus_troubleshooting set parked_at = now() + interval '1 day'"
+        " where domain = %s",
+        OTHER,
+    )
+    parked = made["PARKED"].command_id
+    listed = await db.value(
+        "select parked_at from commandbus.command_bus_troubleshooting where domain = %s", DOMAIN
+    )
+    (row,) = await db.rows(FEW, DOMAIN, "IN_TROUBLESHOOTING_QUEUE", None, parked)
+    assert row["place"] == listed
+    (row,) = await db.rows(FEW, DOMAIN, None, None, parked)
+    assert row["place"] == row["created_at"]
