@@ -24,8 +24,8 @@ RECORDED = (
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
 MOST_TESTS = 45
-#: The files that have a function file's own subject come first, and are all there is for functions
-#: that the server does not count, because they are inlined.
+#: The files that have a function file's own subject come first. For functions that the server does
+#: not count, because they are inlined, there are only these, and the files that name them.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "support": ("test_support", "test_locks", "test_commands"),
     "batches": ("test_batches", "test_locks", "test_interleavings"),
@@ -37,16 +37,22 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "dispatch": ("test_held", "test_recovery_rules", "test_held_cancel", "test_coordination"),
     "recovery": ("test_recovery_rules", "test_held", "test_recovery_dispatch"),
     "loading": ("test_loads", "test_loading"),
-    "operator": ("test_operator_rules", "test_transitions", "test_outcomes", "test_held_cancel", "test_locks"),
+    "operator": (
+        "test_operator_rules",
+        "test_transitions",
+        "test_outcomes",
+        "test_held_cancel",
+        "test_locks",
+    ),
     "bulk": ("test_bulk_twins", "test_bulk"),
     "bulk_run": ("test_bulk_twins", "test_bulk"),
-    "reads": ("test_reads",),
-    "search": ("test_search",),
-    "doctor": ("test_doctor",),
-    "doctor_server": ("test_doctor",),
-    "repair": ("test_repair",),
-    "retention": ("test_retention", "test_retention_rules"),
-    "retention_batches": ("test_retention",),
+    "reads": ("test_reads", "test_read_twins"),
+    "search": ("test_read_twins", "test_search"),
+    "doctor": ("test_doctor_twins", "test_doctor_rules", "test_doctor", "test_repair"),
+    "doctor_server": ("test_doctor_rules", "test_doctor_twins", "test_doctor"),
+    "repair": ("test_doctor_twins", "test_repair"),
+    "retention": ("test_retention_twins", "test_retention", "test_retention_rules"),
+    "retention_batches": ("test_retention_twins", "test_retention"),
     "limits": ("test_governance", "test_governance_rules", "test_governance_limits"),
     "governance": ("test_governance_rules", "test_governance", "test_governance_approvals"),
     "tokens": ("test_tokens",),
@@ -74,15 +80,15 @@ class CallMap:
         # The server counts no call that ends with an error: what can refuse is tried by all tests
         # of its subject too.
         can_refuse = "raise exception" in mutant.statement
+        is_counted = any(mutant.function in names for names in self.calls.values())
         callers = [
             test
             for test, names in self.calls.items()
             if mutant.function in names
             or mutant.function in _text_of(test)
-            or (can_refuse and _file_of(test) in subjects)
+            or ((can_refuse or not is_counted) and _file_of(test) in subjects)
+            or (not is_counted and _is_named_in(test.partition("::")[0], mutant.function))
         ]
-        if not callers:
-            callers = [test for test in self.calls if _file_of(test) in subjects]
         first = _likely(mutant)
 
         def rank(test: str) -> tuple[bool, bool, bool, int, int]:
@@ -122,6 +128,12 @@ def _text_of(test: str) -> str:
     """What stands in a test."""
     file, _, name = test.partition("::")
     return _texts(file).get(name.partition("[")[0], "")
+
+
+@cache
+def _is_named_in(file: str, function: str) -> bool:
+    path = ROOT / file
+    return path.exists() and f"{function}(" in path.read_text(encoding="utf-8")
 
 
 @cache

@@ -33,9 +33,7 @@ async def test_a_retry_sends_the_payload_of_its_own_command(db: Session) -> None
 async def test_an_old_edit_of_what_is_not_parked_any_more_is_passed_over(db: Session) -> None:
     held = await db.put("PENDING")
     edit = {"data": {}, "previous_msg_id": held.msg_id + 7, "changes": {}}
-    rows = await db.rows(
-        RETRY, DOMAIN, [held.command_id], Jsonb({str(held.command_id): edit})
-    )
+    rows = await db.rows(RETRY, DOMAIN, [held.command_id], Jsonb({str(held.command_id): edit}))
     assert rows == []
 
 
