@@ -165,3 +165,14 @@ async def test_workers_that_were_heard_of_lately_stay(db: Session) -> None:
     assert await db.value("select commandbus.prune_workers()") == 1
     rows = await db.rows("select worker_id from commandbus.command_bus_worker")
     assert [row["worker_id"] for row in rows] == ["fresh"]
+
+
+async def test_a_dispatch_that_is_finished_twice_is_measured_once(db: Session) -> None:
+    batch_id, _ = await hold(db)
+    metric = {
+        "pattern": "two_phase", "batch_size": 2, "db_insert_ms": 1, "queue_send_ms": 1,
+        "status_update_ms": 1, "total_ms": 3, "retry_needed": False,
+    }  # fmt: skip
+    for _ in range(2):
+        await db.value("select commandbus.finish_dispatch(%s, %s)", batch_id, Jsonb(metric))
+    assert await db.value("select count(*) from commandbus.command_bus_creation_metric") == 1
