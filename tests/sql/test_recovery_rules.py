@@ -176,3 +176,13 @@ async def test_a_dispatch_that_is_finished_twice_is_measured_once(db: Session) -
     for _ in range(2):
         await db.value("select commandbus.finish_dispatch(%s, %s)", batch_id, Jsonb(metric))
     assert await db.value("select count(*) from commandbus.command_bus_creation_metric") == 1
+
+
+async def test_what_was_touched_within_the_grace_is_left_alone(db: Session) -> None:
+    await hold(db)
+    await change_dispatch(db, "heartbeat_at = now() - interval '1 hour'")
+    assert (await recover(db))["queued"] == 0
+    await db.rows(
+        "update commandbus.command_bus_command set updated_at = now() - interval '1 hour'"
+    )
+    assert (await recover(db))["queued"] == 2
