@@ -24,6 +24,8 @@ RECORDED = (
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
 MOST_TESTS = 30
+#: And of those of the likely files no more than so many before the others.
+MOST_LIKELY = 12
 #: The files that have a function file's own subject come first. For functions that the server does
 #: not count, because they are inlined, there are only these, and the files that name them.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
@@ -101,7 +103,10 @@ class CallMap:
 
         killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
         others = sorted((test for test in callers if test not in killers), key=rank)
-        return (killers[-4:] + others)[:MOST_TESTS]
+        # Those of the likely files are many: they must not leave the subject's own out.
+        likely = [test for test in others if _file_of(test) in first]
+        later = likely[MOST_LIKELY:]
+        return (killers[-4:] + [test for test in others if test not in later] + later)[:MOST_TESTS]
 
 
 def _likely(mutant: Mutant) -> tuple[str, ...]:
@@ -112,7 +117,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
         return ("test_locks", "test_interleavings", "test_lock_order")
     if "pruning_since" in mutant.was:
         return ("test_retention",)
-    if "domain" in mutant.was:
+    if "domain" in mutant.was and mutant.kind in {"where", "if"}:
         return (
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
             "test_doctor_twins", "test_read_twins",

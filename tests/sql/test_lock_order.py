@@ -175,6 +175,21 @@ async def test_leaving_troubleshooting_locks_the_failure_groups(db: Session, ses
     await locks_in_order(db, session, GROUPS, [row["fingerprint"] for row in rows], act)
 
 
+async def test_parking_again_locks_the_failure_groups(db: Session, session: Open) -> None:
+    def parked(held: list[Held]) -> list[dict[str, Any]]:
+        codes = sorted(held, key=lambda h: h.command_id, reverse=True)
+        failures = (FAILURE | {"error_code": f"E{n}"} for n in range(3))
+        return [h.item(reason="PERMANENT", **f) for h, f in zip(codes, failures, strict=True)]
+
+    ids = await db.send(*(uuid4() for _ in range(3)))
+    await db.settle("park", *parked(await db.receive()))
+    await db.rows("select commandbus.operator_retry(%s, %s)", DOMAIN, ids)
+    items = parked(await db.receive())
+    rows = await db.rows("select fingerprint from commandbus.command_bus_failure_group")
+    keys = [row["fingerprint"] for row in rows]
+    await locks_in_order(db, session, GROUPS, keys, lambda s: s.settle("park", *items))
+
+
 @pytest.mark.parametrize("scope", ["domain", "global"])
 async def test_a_send_inserts_its_ids_in_order(db: Session, session: Open, scope: str) -> None:
     await db.value("select commandbus.ensure_domain('payments')")
