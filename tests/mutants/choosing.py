@@ -93,13 +93,14 @@ class CallMap:
         ]
         first = _likely(mutant)
 
-        def rank(test: str) -> tuple[bool, bool, bool, int, int]:
+        def rank(test: str) -> tuple[bool, bool, bool, bool, int, int]:
             file, text = _file_of(test), _text_of(test)
             place = subjects.index(file) if file in subjects else len(subjects)
             is_named = f"commandbus.{mutant.function}(" in text
             is_refusal = mutant.kind == "if" and can_refuse and "raises" in text
             calls = len(self.calls[test])
-            return not is_named, file not in first, not is_refusal, place, calls
+            is_slow = not test.startswith("tests/sql/")
+            return not is_named, file not in first, is_slow, not is_refusal, place, calls
 
         killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
         others = sorted((test for test in callers if test not in killers), key=rank)

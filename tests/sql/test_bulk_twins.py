@@ -107,3 +107,44 @@ async def test_an_executor_is_given_an_operation_of_its_domain(db: Session) -> N
     following = "select commandbus.next_bulk(%s, 'w1')"
     assert await db.value(following, OTHER) is None
     assert await db.value(following, DOMAIN) == operation
+
+
+async def test_an_operation_that_is_over_is_neither_found_again_nor_gone_on_with(
+    db: Session,
+) -> None:
+    await parked(db)
+    operation = await start(db)
+    await db.rows("select * from commandbus.run_bulk_chunk(%s)", operation)
+    assert await db.value("select commandbus.next_bulk(%s, null)", DOMAIN) is None
+    (held,) = await db.receive()
+    await db.settle("park", held.item(**PARKED))
+    assert await start(db) != operation
+    for verb in ("stop_bulk(%s)", "resume_bulk(%s)"):
+        with pytest.raises(psycopg.Error, match="is finished"):
+            await db.rows(f"select commandbus.{verb}", operation)
+
+
+async def test_a_stopped_operation_is_stopped_once_and_acts_on_nothing(db: Session) -> None:
+    command_id = await parked(db)
+    operation = await start(db)
+    for verb in ("stop_bulk(%s)", "stop_bulk(%s)"):
+        await db.rows(f"select commandbus.{verb}", operation)
+    assert await db.value("select commandbus.next_bulk(%s, null)", DOMAIN) is None
+    await db.rows("select * from commandbus.run_bulk_chunk(%s)", operation)
+    assert await items(db) == [(command_id, None, None)]
+    for verb in ("resume_bulk(%s)", "resume_bulk(%s)"):
+        await db.rows(f"select commandbus.{verb}", operation)
+    events = [e for e in await db.events(operation) if e != "BULK_STARTED"]
+    assert events == ["BULK_STOPPED", "BULK_RESUMED"]
+
+
+async def test_a_chunk_that_somebody_is_at_is_left_to_him(db: Session, session: Open) -> None:
+    await parked(db)
+    operation = await start(db)
+    first = await session()
+    await first.rows("select * from commandbus.run_bulk_chunk(%s)", operation)
+    await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
+    (row,) = await db.rows("select * from commandbus.run_bulk_chunk(%s)", operation)
+    assert (row["status"], row["acted"]) == ("running", 0)
+    await first.conn.commit()
+    assert await db.value("select done from commandbus.command_bus_bulk_operation") == 1
