@@ -72,7 +72,8 @@ async def test_the_error_code_and_the_batch_of_a_filter_are_looked_up_in_the_dom
     theirs = await db.value(
         "select batch_id from commandbus.command_bus_batch where domain = %s", OTHER
     )
-    for conditions in ({"error_code": "X"}, {"batch_id": str(theirs)}):
+    chosen: list[dict[str, Any]] = [{"error_code": "X"}, {"batch_id": str(theirs)}]
+    for conditions in chosen:
         with pytest.raises(psycopg.Error, match="nothing in troubleshooting"):
             await start(db, **conditions)
 

@@ -136,6 +136,15 @@ CASES: dict[str, tuple[Prepare, Act, str, int]] = {
 }  # fmt: skip
 
 
+async def in_both(db: Session, prepare: Prepare) -> tuple[UUID, Held | None]:
+    """The same id in both domains; returns it, and its lease in ours."""
+    command_id = uuid4()
+    db.domain = OTHER
+    await prepare(db, command_id)
+    db.domain = DOMAIN
+    return command_id, await prepare(db, command_id)
+
+
 async def of_the_other(db: Session) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for table in (*ROWS, "audit"):
@@ -162,10 +171,7 @@ async def test_what_is_done_in_one_domain_leaves_the_twin_in_the_other_alone(
     db: Session, session: Open, case: str
 ) -> None:
     prepare, act, status, queued = CASES[case]
-    command_id = uuid4()
-    for domain in (OTHER, DOMAIN):
-        db.domain = domain
-        lease = await prepare(db, command_id)
+    command_id, lease = await in_both(db, prepare)
     before = await of_the_other(db)
     await hold_all_rows(await session())
     await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
@@ -176,20 +182,14 @@ async def test_what_is_done_in_one_domain_leaves_the_twin_in_the_other_alone(
 
 
 async def test_an_edit_is_compared_with_the_payload_of_its_own_domain(db: Session) -> None:
-    command_id = uuid4()
-    for domain in (OTHER, DOMAIN):
-        db.domain = domain
-        lease = await parked(db, command_id)
+    command_id, lease = await in_both(db, parked)
     await edit(db, command_id, lease)
     (message,) = await db.queued()
     assert message["message"]["data"] == {"n": 9}
 
 
 async def test_the_batch_of_another_domain_is_not_dispatched(db: Session) -> None:
-    command_id = uuid4()
-    for domain in (OTHER, DOMAIN):
-        db.domain = domain
-        await held("two_phase")(db, command_id)
+    await in_both(db, held("two_phase"))
     batch = await db.value(
         "select batch_id from commandbus.command_bus_batch where domain = %s", OTHER
     )
