@@ -139,7 +139,8 @@ class Lab:
     def _is_trusted(self, test: str) -> bool:
         """Whether the test passes without a mutant, in the conditions of the laboratory."""
         if test not in self._trusted:
-            self._trusted[test] = self.run([test], 60).outcome == "survived"
+            runs = (self.run([test], 60).outcome for _ in range(2))  # once more if it fails
+            self._trusted[test] = any(outcome == "survived" for outcome in runs)
         return self._trusted[test]
 
     def run(self, tests: Sequence[str], seconds: float) -> Verdict:

@@ -56,3 +56,22 @@ async def test_a_repair_leaves_the_other_domain_alone_and_does_not_wait_for_it(
     assert len(await db.rows(f"select commandbus.{repair}(%s)", DOMAIN)) == 1
     assert await found(db, None) == []
     assert await of_the_other(db) == before
+
+
+#: Workers are no copy of each other: they have ids of their own.
+COPIED = [inject for inject in MENDED if INJECTED[inject] != "WORKER_SILENT"]
+
+
+@pytest.mark.parametrize("inject", COPIED, ids=lambda inject: inject.__name__)
+async def test_of_two_domains_with_the_same_fault_one_is_mended(
+    db: Session, session: Open, inject: Any
+) -> None:
+    await inject(db, await healthy(db))
+    await clone(db, OTHER)
+    before = await of_the_other(db)
+    await hold_all_rows(await session())
+    await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
+    code = INJECTED[inject]
+    assert len(await db.rows(f"select commandbus.{FAULTS[code].repair}(%s)", DOMAIN)) == 1
+    assert await found(db, None) == [(code, OTHER, 1)]
+    assert await of_the_other(db) == before

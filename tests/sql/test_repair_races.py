@@ -132,3 +132,72 @@ async def test_the_reason_of_a_listing_is_that_of_the_last_parking(db: Session) 
     await db.rows("select commandbus.repair_troubleshooting('payments')")
     reason = await db.value("select reason from commandbus.command_bus_troubleshooting")
     assert reason == "PERMANENT"
+
+
+async def test_the_own_message_of_an_ended_command_is_archived_too(db: Session) -> None:
+    held = await db.put("COMPLETED")
+    await db.rows(
+        "insert into pgmq.q_payments__commands (msg_id, vt, message) overriding system value"
+        " values (%s, now(), jsonb_build_object('command_id', %s::text))",
+        held.msg_id, held.command_id,
+    )  # fmt: skip
+    rows = await db.rows("select commandbus.repair_messages('payments') as id")
+    assert [row["id"] for row in rows] == [str(held.command_id)]
+
+
+async def lost_but_kept(db: Session) -> None:
+    """The message is gone from queue and archive; the payload table has it, in two domains."""
+    held = await db.put("PENDING")
+    for domain in ("orders", DOMAIN):
+        await db.rows(
+            "insert into commandbus.command_bus_payload_archive (domain, command_id, payload_json)"
+            " select %s, %s, message from pgmq.q_payments__commands",
+            domain, held.command_id,
+        )  # fmt: skip
+    await db.rows("delete from pgmq.q_payments__commands")
+
+
+async def test_a_kept_payload_is_sent_once_though_two_doctors_find_it_lost(
+    db: Session, session: Open
+) -> None:
+    await lost_but_kept(db)
+    first, second = await session(), await session()
+    query = "select commandbus.repair_lost_messages('payments')"
+    assert len(await first.rows(query)) == 1
+    task = asyncio.create_task(second.rows(query))
+    await db.until_blocked(second)
+    await first.conn.commit()
+    assert await task == []
+    await second.conn.commit()
+    assert len(await db.queued()) == 1
+
+
+async def test_a_group_is_counted_after_whoever_parks_into_it(db: Session, session: Open) -> None:
+    await db.put(PARKED)
+    held = await db.put("IN_PROGRESS")
+    await faults.uncounted(db, {})
+    worker, doctor = await session(), await session()
+    await worker.settle("park", held.item(reason="PERMANENT", **FAILURE))
+    task = asyncio.create_task(doctor.rows("select commandbus.repair_groups('payments')"))
+    await db.until_blocked(doctor)
+    await worker.conn.commit()
+    await task
+    await doctor.conn.commit()
+    (group,) = await db.rows("select * from commandbus.command_bus_failure_group")
+    assert (group["parked_count"], group["total_seen"]) == (2, 2)
+
+
+async def test_a_batch_that_retention_marks_meanwhile_is_not_counted_again(
+    db: Session, session: Open
+) -> None:
+    made = await healthy(db)
+    await faults.wrong_counter(db, made)
+    retention, doctor = await session(), await session()
+    await retention.rows(
+        "update commandbus.command_bus_batch set pruning_since = now() where batch_id = %s",
+        made["BATCH"],
+    )
+    task = asyncio.create_task(doctor.rows("select commandbus.repair_batches('payments')"))
+    await db.until_blocked(doctor)
+    await retention.conn.commit()
+    assert await task == []
