@@ -25,12 +25,12 @@ LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
 MOST_TESTS = 30
 #: And of those of the likely files no more than so many before the others.
-MOST_LIKELY = 12
+MOST_LIKELY = 20
 #: The files that have a function file's own subject come first. For functions that the server does
 #: not count, because they are inlined, there are only these, and the files that name them.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "support": ("test_support", "test_locks", "test_commands"),
-    "batches": ("test_batches", "test_locks", "test_interleavings"),
+    "batches": ("test_batches", "test_repair", "test_locks", "test_interleavings"),
     "groups": ("test_groups",),
     "outcomes": ("test_second_times", "test_outcomes", "test_locks", "test_transitions"),
     "settle": ("test_outcomes", "test_locks", "test_interleavings"),
@@ -112,10 +112,8 @@ class CallMap:
 
 def _likely(mutant: Mutant) -> tuple[str, ...]:
     """The files that were written for this kind of guard."""
-    if mutant.kind == "lock order":
+    if mutant.kind in {"lock order", "for update", "skip locked"}:
         return ("test_lock_order",)
-    if mutant.kind in {"for update", "skip locked"}:
-        return ("test_locks", "test_interleavings", "test_lock_order")
     if "pruning_since" in mutant.was:
         return ("test_retention",)
     if "domain" in mutant.was and mutant.kind in {"where", "if"}:

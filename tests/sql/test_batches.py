@@ -196,3 +196,12 @@ async def test_a_batch_that_is_not_there_can_neither_be_canceled_nor_retried(
     with pytest.raises(psycopg.Error) as info:
         await db.value(f"select commandbus.{query}", domain, batch_id)
     assert info.value.sqlstate == "CB004"
+
+
+async def test_a_governed_batch_cannot_be_joined(db: Session) -> None:
+    batch_id = await db.batch()
+    await db.rows("update commandbus.command_bus_batch set batch_type = 'X', created_by = 'ann'")
+    with pytest.raises(psycopg.Error, match="is governed") as info:
+        await db.value("select commandbus.join_batch(%s, %s, 1)", DOMAIN, batch_id)
+    assert info.value.sqlstate == "CB003"
+    assert (await db.batch_row(batch_id))["total_count"] == 0

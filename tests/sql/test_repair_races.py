@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.sql import faults
+from tests.sql.clones import clone
 from tests.sql.conftest import Open
 from tests.sql.faults import healthy
 from tests.sql.helpers import DOMAIN, FAILURE, Session
@@ -201,3 +202,14 @@ async def test_a_batch_that_retention_marks_meanwhile_is_not_counted_again(
     await db.until_blocked(doctor)
     await retention.conn.commit()
     assert await task == []
+
+
+async def test_what_is_listed_and_ended_goes_though_its_twin_is_parked(db: Session) -> None:
+    await db.put(PARKED)
+    await clone(db, "orders")
+    await db.rows(
+        "update commandbus.command_bus_command set status = 'CANCELED' where domain = %s", DOMAIN
+    )
+    assert len(await db.rows("select commandbus.repair_troubleshooting(%s)", DOMAIN)) == 1
+    rows = await db.rows("select domain from commandbus.command_bus_troubleshooting")
+    assert rows == [{"domain": "orders"}]
