@@ -63,6 +63,13 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+#: Tests that have every fault of the doctor in turn: they tell of most of its mutants.
+OF_ALL_FAULTS = (
+    "tests/sql/test_doctor.py::test_each_of_the_injected_faults_is_named_and_no_other",
+    "tests/sql/test_doctor_twins.py::test_each_fault_is_found_in_its_own_domain_and_in_no_other",
+)
+
+
 class CallMap:
     """Test -> the functions it calls. Kept in a file: recording runs every test once."""
 
@@ -96,7 +103,7 @@ class CallMap:
         def rank(test: str) -> tuple[bool, bool, bool, bool, int, int]:
             file, text = _file_of(test), _text_of(test)
             place = subjects.index(file) if file in subjects else len(subjects)
-            is_named = f"commandbus.{mutant.function}(" in text
+            is_named = f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS
             is_refusal = mutant.kind == "if" and can_refuse and "raises" in text
             calls = len(self.calls[test])
             is_slow = not test.startswith("tests/sql/")

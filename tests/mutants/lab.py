@@ -46,7 +46,7 @@ SERVER_SETTINGS = {
 
 
 #: A run that took so long may have met a time-out, in seconds.
-LATE = 9.0
+LATE = 12.0
 #: Plugins of pytest that a mutant's tests do without.
 LEFT_OUT = (
     "randomly", "cacheprovider", "pytest_cov", "xdist", "xdist.looponfail", "schemathesis",
@@ -234,7 +234,7 @@ def _child(
         PostgresDoctor._schema = _no_symptoms  # type: ignore[method-assign, assignment]
         arguments = [
             "-q", *(word for name in LEFT_OUT for word in ("-p", f"no:{name}")),
-            "--assert=plain", "--timeout=12", "--no-header", *wanted,
+            "--assert=plain", "--timeout=20", "--no-header", *wanted,
         ]  # fmt: skip
         plugins = [_Reporter(report), *([plugin] if plugin else [])]
         code = int(pytest.main(arguments, plugins=plugins))
