@@ -23,7 +23,7 @@ RECORDED = (
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
-MOST_TESTS = 30
+MOST_TESTS = 80
 #: And of those of the likely files no more than so many before the others.
 MOST_LIKELY = 20
 #: The files that have a function file's own subject come first. For functions that the server does

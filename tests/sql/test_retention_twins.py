@@ -183,3 +183,9 @@ async def test_a_rule_of_one_domain_leaves_the_others_alone(db: Session) -> None
     assert await db.value(due, "9 days", DOMAIN)
     await db.value("select commandbus.clear_retention(null, 'audit')")
     assert await db.rows("select * from commandbus.retention_due(%s)", DOMAIN) == []
+
+
+async def test_replies_that_somebody_has_leased_are_not_counted(db: Session) -> None:
+    await ended(db, [uuid4() for _ in range(4)])
+    await db.rows("select * from commandbus.lease_replies(%s, 60, 1)", f"{DOMAIN}.replies")
+    assert (await counted(db))["replies"] == ALL["replies"] - 1
