@@ -41,6 +41,7 @@ async def test_the_first_packed_send_of_a_domain_makes_its_queues(db: Session) -
     command_id, answers = uuid4(), f"{DOMAIN}.answers"
     line = f'"command_id":"{command_id}","type":"Debit","data":{{}}}}'
     await db.rows(PACKED, DOMAIN, str(command_id), answers, str(uuid4()), line)
+    assert await db.queued("answers") == []  # it is there before anybody answers
     (held,) = await db.receive()
     assert held.command_id == command_id
     await db.settle("complete", held.item(data=None))
