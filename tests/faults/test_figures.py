@@ -62,6 +62,17 @@ def test_a_lapse_of_somebody_who_did_not_die_is_no_rescue() -> None:
     assert longest_rescue(history.facts) is None
 
 
+def test_a_lease_that_began_after_a_pause_is_no_rescue_from_it() -> None:
+    history = History()
+    history.send("a")
+    history.facts.deaths.append(Death(11, history.now, "pause"))
+    history.now += 20.0
+    history.claim("a", WORKER)
+    history.now += 4.0
+    history.claim("a", OTHER)
+    assert longest_rescue(history.facts) is None
+
+
 def test_a_resume_is_measured_from_the_server_being_back_to_the_first_lease() -> None:
     history = History()
     history.send("a")

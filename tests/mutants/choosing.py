@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from tests.mutants.calls import CallRecorder
@@ -22,36 +24,51 @@ RECORDED = (
 )  # fmt: skip
 LEFT_OUT = ("tests/sql/test_plans.py", "tests/sql/test_catalog.py")
 #: Of a function that everything calls, no more than so many tests are run.
-MOST_TESTS = 60
-#: The files that have a function file's own subject come first, and are all there is for functions
-#: that the server does not count, because they are inlined.
+MOST_TESTS = 80
+#: And of those of the likely files no more than so many before the others.
+MOST_LIKELY = 20
+#: The files that have a function file's own subject come first. For functions that the server does
+#: not count, because they are inlined, there are only these, and the files that name them.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "support": ("test_support", "test_locks", "test_commands"),
-    "batches": ("test_batches", "test_locks", "test_interleavings"),
+    "batches": ("test_batches", "test_repair", "test_locks", "test_interleavings"),
     "groups": ("test_groups",),
-    "outcomes": ("test_transitions", "test_outcomes", "test_locks"),
+    "outcomes": ("test_second_times", "test_outcomes", "test_locks", "test_transitions"),
     "settle": ("test_outcomes", "test_locks", "test_interleavings"),
-    "sending": ("test_commands", "test_locks"),
-    "commands": ("test_commands", "test_transitions", "test_locks"),
-    "dispatch": ("test_coordination", "test_held_cancel", "test_recovery"),
-    "recovery": ("test_recovery", "test_recovery_dispatch"),
-    "loading": ("test_loading",),
-    "operator": ("test_transitions", "test_outcomes", "test_held_cancel", "test_locks"),
-    "bulk": ("test_bulk",),
-    "bulk_run": ("test_bulk",),
-    "reads": ("test_reads",),
-    "search": ("test_search",),
-    "doctor": ("test_doctor",),
-    "doctor_server": ("test_doctor",),
-    "repair": ("test_repair",),
-    "retention": ("test_retention", "test_retention_rules"),
-    "retention_batches": ("test_retention",),
-    "limits": ("test_governance", "test_governance_limits"),
-    "governance": ("test_governance", "test_governance_approvals"),
+    "sending": ("test_sending", "test_commands", "test_locks"),
+    "commands": ("test_second_times", "test_commands", "test_locks", "test_transitions"),
+    "dispatch": ("test_held", "test_recovery_rules", "test_held_cancel", "test_coordination"),
+    "recovery": ("test_recovery_rules", "test_held", "test_recovery_dispatch"),
+    "loading": ("test_loads", "test_loading"),
+    "operator": (
+        "test_operator_rules",
+        "test_transitions",
+        "test_outcomes",
+        "test_held_cancel",
+        "test_locks",
+    ),
+    "bulk": ("test_bulk_twins", "test_bulk"),
+    "bulk_run": ("test_bulk_twins", "test_bulk"),
+    "reads": ("test_reads", "test_read_twins"),
+    "search": ("test_read_twins", "test_search"),
+    "doctor": ("test_doctor_twins", "test_doctor_rules", "test_doctor", "test_repair"),
+    "doctor_server": ("test_doctor_rules", "test_doctor_twins", "test_doctor"),
+    "repair": ("test_doctor_twins", "test_repair"),
+    "retention": ("test_retention_twins", "test_retention", "test_retention_rules"),
+    "retention_batches": ("test_retention_twins", "test_retention"),
+    "limits": ("test_governance", "test_governance_rules", "test_governance_limits"),
+    "governance": ("test_governance_rules", "test_governance", "test_governance_approvals"),
     "tokens": ("test_tokens",),
     "service": ("test_service",),
     "settings": ("test_support",),
 }
+
+
+#: Tests that have every fault of the doctor in turn: they tell of most of its mutants.
+OF_ALL_FAULTS = (
+    "tests/sql/test_doctor.py::test_each_of_the_injected_faults_is_named_and_no_other",
+    "tests/sql/test_doctor_twins.py::test_each_fault_is_found_in_its_own_domain_and_in_no_other",
+)
 
 
 class CallMap:
@@ -70,24 +87,78 @@ class CallMap:
     def tests_for(self, mutant: Mutant) -> list[str]:
         """The tests of a mutant, in the order to run them."""
         subjects = SUBJECTS.get(mutant.file, ())
-        callers = [test for test, names in self.calls.items() if mutant.function in names]
-        if not callers:
-            callers = [test for test in self.calls if _file_of(test) in subjects]
+        # The server counts no call that ends with an error: what can refuse is tried by all tests
+        # of its subject too.
+        can_refuse = "raise exception" in mutant.statement
+        is_counted = any(mutant.function in names for names in self.calls.values())
+        callers = [
+            test
+            for test, names in self.calls.items()
+            if mutant.function in names
+            or mutant.function in _text_of(test)
+            or ((can_refuse or not is_counted) and _file_of(test) in subjects)
+            or (not is_counted and _is_named_in(test.partition("::")[0], mutant.function))
+        ]
+        first = _likely(mutant)
 
-        def rank(test: str) -> tuple[bool, int, int]:
-            file = _file_of(test)
+        def rank(test: str) -> tuple[bool, bool, bool, bool, int, int]:
+            file, text = _file_of(test), _text_of(test)
             place = subjects.index(file) if file in subjects else len(subjects)
-            is_lock = mutant.kind in {"for update", "skip locked", "lock order"}
-            is_first = is_lock and file in {"test_locks", "test_interleavings"}
-            return not is_first, place, len(self.calls[test])
+            is_named = f"commandbus.{mutant.function}(" in text or test in OF_ALL_FAULTS
+            is_refusal = mutant.kind == "if" and can_refuse and "raises" in text
+            calls = len(self.calls[test])
+            is_slow = not test.startswith("tests/sql/")
+            return not is_named, file not in first, is_slow, not is_refusal, place, calls
 
         killers = [test for test in self._killers.get(mutant.function, []) if test in callers]
         others = sorted((test for test in callers if test not in killers), key=rank)
-        return (killers[-6:] + others)[:MOST_TESTS]
+        # Those of the likely files are many: they must not leave the subject's own out.
+        likely = [test for test in others if _file_of(test) in first]
+        later = likely[MOST_LIKELY:]
+        return (killers[-4:] + [test for test in others if test not in later] + later)[:MOST_TESTS]
+
+
+def _likely(mutant: Mutant) -> tuple[str, ...]:
+    """The files that were written for this kind of guard."""
+    if mutant.kind in {"lock order", "for update", "skip locked"}:
+        return ("test_lock_order",)
+    if "pruning_since" in mutant.was:
+        return ("test_retention",)
+    if "domain" in mutant.was and mutant.kind in {"where", "if"}:
+        return (
+            "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
+            "test_doctor_twins", "test_read_twins",
+        )  # fmt: skip
+    return ()
 
 
 def _file_of(test: str) -> str:
     return Path(test.partition("::")[0]).stem
+
+
+def _text_of(test: str) -> str:
+    """What stands in a test."""
+    file, _, name = test.partition("::")
+    return _texts(file).get(name.partition("[")[0], "")
+
+
+@cache
+def _is_named_in(file: str, function: str) -> bool:
+    path = ROOT / file
+    return path.exists() and f"{function}(" in path.read_text(encoding="utf-8")
+
+
+@cache
+def _texts(file: str) -> Mapping[str, str]:
+    path = ROOT / file
+    if not path.exists():
+        return {}
+    source = path.read_text(encoding="utf-8")
+    return {
+        node.name: ast.get_source_segment(source, node) or ""
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def load_calls(lab: Lab, path: Path) -> CallMap:
@@ -98,8 +169,9 @@ def load_calls(lab: Lab, path: Path) -> CallMap:
         if kept["digest"] == digest:
             return CallMap(kept["calls"])
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"files": {}}
-    calls = _record(lab, known)
+    # Before: a file that is written meanwhile is new the next time.
     files = {name: _hash(name) for name in _test_files()}
+    calls = _record(lab, known)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"digest": digest, "files": files, "calls": calls}, indent=1))
     return CallMap(calls)

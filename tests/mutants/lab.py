@@ -36,6 +36,10 @@ SERVER_SETTINGS = {
 }  # fmt: skip
 
 
+#: A run that took so long may have met a time-out, in seconds.
+LATE = 12.0
+
+
 class Lab:
     """A server with a template database in which functions can be exchanged."""
 
@@ -44,6 +48,7 @@ class Lab:
         self._folder = data_folder(self.run_id)
         self._server = EmbeddedPostgres(self._folder, settings=SERVER_SETTINGS)
         self._trusted: dict[str, bool] = {}
+        self._killers: set[str] = set()
         self._originals = {
             name: text
             for file in FUNCTION_FILES
@@ -88,18 +93,26 @@ class Lab:
             try:
                 with self.mutated(mutant):
                     verdict = self.run(left, seconds)
-                    # A busy machine fails once.
-                    is_sure = verdict.by not in left or self.run([verdict.by], seconds).is_killed
+                    # A busy machine fails once, by being late.
+                    is_sure = (
+                        verdict.by not in left
+                        or (verdict.by in self._killers and verdict.seconds < LATE)
+                        or self.run([verdict.by], seconds).is_killed
+                    )
             except psycopg.Error as error:
                 return Verdict("invalid", 0, 0, " ".join(str(error).split())[:200])
-            if not verdict.is_killed or (is_sure and self._is_trusted(verdict.by)):
+            if not verdict.is_killed:
+                return verdict
+            if is_sure and self._is_trusted(verdict.by):
+                self._killers.add(verdict.by)
                 return verdict
             left.remove(verdict.by)
 
     def _is_trusted(self, test: str) -> bool:
         """Whether the test passes without a mutant, in the conditions of the laboratory."""
         if test not in self._trusted:
-            self._trusted[test] = self.run([test], 60).outcome == "survived"
+            runs = (self.run([test], 60).outcome for _ in range(2))  # once more if it fails
+            self._trusted[test] = any(outcome == "survived" for outcome in runs)
         return self._trusted[test]
 
     def run(self, tests: Sequence[str], seconds: float) -> Verdict:

@@ -40,7 +40,9 @@ async def healthy(db: Session) -> dict[str, Any]:
 def command(setting: str) -> Callable[[Session, UUID], Awaitable[Any]]:
     async def change(db: Session, command_id: UUID) -> None:
         await db.rows(
-            f"update commandbus.command_bus_command set {setting} where command_id = %s", command_id
+            f"update commandbus.command_bus_command set {setting}"
+            " where domain = 'payments' and command_id = %s",
+            command_id,
         )
 
     return change
@@ -104,11 +106,13 @@ async def unlisted(db: Session, made: dict[str, Any]) -> None:
 
 
 async def uncounted(db: Session, made: dict[str, Any]) -> None:
-    await db.rows("update commandbus.command_bus_failure_group set parked_count = 7")
+    await db.rows(
+        "update commandbus.command_bus_failure_group set parked_count = 7 where domain = 'payments'"
+    )
 
 
 async def group_removed(db: Session, made: dict[str, Any]) -> None:
-    await db.rows("delete from commandbus.command_bus_failure_group")
+    await db.rows("delete from commandbus.command_bus_failure_group where domain = 'payments'")
 
 
 async def listed_though_ended(db: Session, made: dict[str, Any]) -> None:
@@ -249,7 +253,7 @@ async def stuck_dispatch(db: Session, made: dict[str, Any]) -> None:
 async def held_without_payload(db: Session, made: dict[str, Any]) -> None:
     await stuck_dispatch(db, made)
     await db.rows("update commandbus.command_bus_command set created_at = now()")
-    await db.rows("delete from commandbus.command_bus_payload_archive")
+    await db.rows("delete from commandbus.command_bus_payload_archive where domain = 'payments'")
 
 
 async def interrupted_load(db: Session, made: dict[str, Any]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.sql.helpers import DOMAIN, FAILURE, Session
 
@@ -142,3 +143,65 @@ async def test_a_batch_completed_is_audited_with_its_counts(db: Session) -> None
     assert await db.details(batch, "BATCH_COMPLETED") == {
         "status": "COMPLETED", "total": 1, "completed": 1, "failed": 0, "canceled": 0,
     }  # fmt: skip
+
+
+async def numbered(db: Session, number: int) -> UUID:
+    """A batch that knows the order of its commands."""
+    batch_id = uuid4()
+    commands = [{"command_id": str(uuid4()), "type": "Debit"} for _ in range(number)]
+    await db.value("select commandbus.create_batch(%s, %s, %s)", DOMAIN, batch_id, Jsonb(commands))
+    return batch_id
+
+
+async def test_a_cancel_looks_for_its_number_among_what_can_be_canceled(db: Session) -> None:
+    batch_id = await numbered(db, 3)
+    _, second = await db.receive(2, mark=False)  # both are PENDING still, and leased
+    await db.settle("complete", second.item(data=None))
+    cancel = "select commandbus.cancel_batch(%s, %s, 'why', null, 1)"
+    assert [await db.value(cancel, DOMAIN, batch_id) for _ in range(2)] == [1, 0]
+
+
+async def test_a_retry_looks_for_its_number_among_what_failed(db: Session) -> None:
+    batch_id = await numbered(db, 2)
+    first, second = await db.receive()
+    await db.settle("complete", first.item(data=None))
+    await db.settle("fail", second.item(**FAILURE))
+    retry = "select commandbus.retry_batch(%s, %s, null, 1)"
+    assert [await db.value(retry, DOMAIN, batch_id) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("batch_type", [None, "ORDERS"])
+@pytest.mark.parametrize("is_ended", [False, True])
+async def test_the_batch_of_another_domain_cannot_be_joined(
+    db: Session, batch_type: str | None, is_ended: bool
+) -> None:
+    batch_id = await db.batch()
+    await db.rows(
+        "update commandbus.command_bus_batch set batch_type = %s, created_by = 'ann',"
+        " completed_at = case when %s then now() end",
+        batch_type, is_ended,
+    )  # fmt: skip
+    with pytest.raises(psycopg.Error) as info:
+        await db.value("select commandbus.join_batch('orders', %s, 1)", batch_id)
+    assert info.value.sqlstate == "CB004"
+
+
+@pytest.mark.parametrize("domain", [DOMAIN, "orders"])
+@pytest.mark.parametrize("query", ["cancel_batch(%s, %s, 'why')", "retry_batch(%s, %s)"])
+async def test_a_batch_that_is_not_there_can_neither_be_canceled_nor_retried(
+    db: Session, query: str, domain: str
+) -> None:
+    batch_id = await db.batch() if domain != DOMAIN else uuid4()
+    await db.send()
+    with pytest.raises(psycopg.Error) as info:
+        await db.value(f"select commandbus.{query}", domain, batch_id)
+    assert info.value.sqlstate == "CB004"
+
+
+async def test_a_governed_batch_cannot_be_joined(db: Session) -> None:
+    batch_id = await db.batch()
+    await db.rows("update commandbus.command_bus_batch set batch_type = 'X', created_by = 'ann'")
+    with pytest.raises(psycopg.Error, match="is governed") as info:
+        await db.value("select commandbus.join_batch(%s, %s, 1)", DOMAIN, batch_id)
+    assert info.value.sqlstate == "CB003"
+    assert (await db.batch_row(batch_id))["total_count"] == 0

@@ -28,7 +28,12 @@ GROUPS = ("commandbus.command_bus_failure_group", "fingerprint")
 
 
 async def locks_in_order(
-    db: Session, session: Open, place: tuple[str, str], keys: Sequence[Any], act: Act
+    db: Session,
+    session: Open,
+    place: tuple[str, str],
+    keys: Sequence[Any],
+    act: Act,
+    is_late: bool = False,
 ) -> None:
     table, column = place
     low, middle, high = sorted(keys)
@@ -41,9 +46,13 @@ async def locks_in_order(
         [low, middle, high],
     )
     assert [row["key"] for row in free] == [high]
+    moment = await db.value("select clock_timestamp()")
     await blocker.conn.rollback()
     await task
     await other.conn.commit()
+    if is_late:
+        changed = await db.value(f"select min(updated_at) from {table}")
+        assert changed > moment, "the time is that of the change, not that of the call"
 
 
 def calls(query: str, *params: Any) -> Act:
@@ -61,13 +70,13 @@ async def three(db: Session, status: str) -> list[Held]:
 )
 async def test_an_operator_locks_parked_commands(db: Session, session: Open, query: str) -> None:
     ids = [h.command_id for h in await three(db, PARKED)]
-    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids))
+    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids), is_late=True)
 
 
 async def test_a_cancel_locks_its_commands(db: Session, session: Open) -> None:
     ids = [h.command_id for h in await three(db, "PENDING")]
     act = calls("cancel_commands(%s, %s, 'why')", ids)
-    await locks_in_order(db, session, COMMANDS, ids, act)
+    await locks_in_order(db, session, COMMANDS, ids, act, is_late=True)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +90,7 @@ async def test_a_cancel_locks_its_commands(db: Session, session: Open) -> None:
 )
 async def test_a_dispatch_locks_held_commands(db: Session, session: Open, query: str) -> None:
     _, ids = await hold(db, number=3)
-    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids[::-1]))
+    await locks_in_order(db, session, COMMANDS, ids, calls(query, ids[::-1]), is_late=True)
 
 
 async def test_a_receive_that_parks_locks_its_commands(db: Session, session: Open) -> None:
@@ -96,7 +105,8 @@ async def test_a_decision_locks_the_children_of_its_batch(db: Session, session: 
     ticket_id = await submitted(db, size=3, requires_approval=True)
     rows = await db.rows("select command_id from commandbus.command_bus_command")
     act = calls("decide_ticket(%s, %s, 'approve', 'bob')", ticket_id)
-    await locks_in_order(db, session, COMMANDS, [row["command_id"] for row in rows], act)
+    ids = [row["command_id"] for row in rows]
+    await locks_in_order(db, session, COMMANDS, ids, act, is_late=True)
 
 
 async def test_a_retry_of_a_ticket_locks_what_failed(db: Session, session: Open) -> None:
@@ -104,7 +114,8 @@ async def test_a_retry_of_a_ticket_locks_what_failed(db: Session, session: Open)
     held = await db.receive()
     await db.settle("fail", *(h.item(**FAILURE) for h in held))
     act = calls("retry_ticket(%s, %s, 9, 'ann')", ticket_id)
-    await locks_in_order(db, session, COMMANDS, [h.command_id for h in held], act)
+    ids = [h.command_id for h in held]
+    await locks_in_order(db, session, COMMANDS, ids, act, is_late=True)
 
 
 async def test_a_chunk_of_a_bulk_operation_locks_its_commands(db: Session, session: Open) -> None:
@@ -116,7 +127,7 @@ async def test_a_chunk_of_a_bulk_operation_locks_its_commands(db: Session, sessi
     )  # fmt: skip
     await locks_in_order(
         db, session, COMMANDS, ids,
-        lambda s: s.rows("select * from commandbus.run_bulk_chunk(%s)", operation),
+        lambda s: s.rows("select * from commandbus.run_bulk_chunk(%s)", operation), is_late=True,
     )  # fmt: skip
 
 
@@ -147,6 +158,14 @@ async def test_an_outcome_locks_the_batches_that_it_counts(db: Session, session:
     await locks_in_order(db, session, BATCHES, batches, lambda s: s.settle("complete", *items))
 
 
+async def test_a_mixed_group_locks_its_commands(db: Session, session: Open) -> None:
+    ids = sorted((uuid4() for _ in range(3)), reverse=True)
+    await db.send(*ids, batch_id=await db.batch())
+    items = [h.item(data=None) for h in await db.receive()]
+    act = calls("settle_commands(%s, %s)", Jsonb({"complete": items, "send": []}))
+    await locks_in_order(db, session, COMMANDS, ids, act)
+
+
 async def test_leaving_troubleshooting_locks_the_failure_groups(db: Session, session: Open) -> None:
     held = [await db.put("IN_PROGRESS") for _ in range(3)]
     for n, one in enumerate(held):
@@ -154,6 +173,21 @@ async def test_leaving_troubleshooting_locks_the_failure_groups(db: Session, ses
     rows = await db.rows("select fingerprint from commandbus.command_bus_failure_group")
     act = calls("operator_cancel(%s, %s, 'why')", [h.command_id for h in held])
     await locks_in_order(db, session, GROUPS, [row["fingerprint"] for row in rows], act)
+
+
+async def test_parking_again_locks_the_failure_groups(db: Session, session: Open) -> None:
+    def parked(held: list[Held]) -> list[dict[str, Any]]:
+        codes = sorted(held, key=lambda h: h.command_id, reverse=True)
+        failures = (FAILURE | {"error_code": f"E{n}"} for n in range(3))
+        return [h.item(reason="PERMANENT", **f) for h, f in zip(codes, failures, strict=True)]
+
+    ids = await db.send(*(uuid4() for _ in range(3)))
+    await db.settle("park", *parked(await db.receive()))
+    await db.rows("select commandbus.operator_retry(%s, %s)", DOMAIN, ids)
+    items = parked(await db.receive())
+    rows = await db.rows("select fingerprint from commandbus.command_bus_failure_group")
+    keys = [row["fingerprint"] for row in rows]
+    await locks_in_order(db, session, GROUPS, keys, lambda s: s.settle("park", *items))
 
 
 @pytest.mark.parametrize("scope", ["domain", "global"])

@@ -144,3 +144,22 @@ async def test_what_was_mended_meanwhile_is_left_alone(db: Session) -> None:
     await healthy(db)
     for verb in ("messages", "lost_messages", "troubleshooting", "batches", "workers", "queues"):
         assert await db.rows(f"select * from commandbus.repair_{verb}('payments', 'ada')") == []
+
+
+async def test_an_ended_batch_is_counted_again_and_not_closed_again(db: Session) -> None:
+    made = await healthy(db)
+    await wrong_counter(db, {"BATCH": made["ENDED_BATCH"]})
+    before = await db.batch_row(made["ENDED_BATCH"])
+    rows = await db.rows("select commandbus.repair_batches('payments')")
+    assert len(rows) == 1
+    after = await db.batch_row(made["ENDED_BATCH"])
+    assert after["completed_count"] == 1
+    for column in ("status", "completed_at", "close_count"):
+        assert after[column] == before[column]
+
+
+async def test_a_batch_that_retention_is_removing_is_not_counted_again(db: Session) -> None:
+    made = await healthy(db)
+    await wrong_counter(db, made)
+    await db.rows("update commandbus.command_bus_batch set pruning_since = now()")
+    assert await db.rows("select commandbus.repair_batches('payments')") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from psycopg.types.json import Jsonb
 
 from tests.models.schedules import symptoms
@@ -91,3 +92,22 @@ async def test_a_message_that_names_a_command_awaiting_approval_does_not_start_i
     await db.value("select commandbus.decide_ticket(%s, %s, 'approve', 'bob')", DOMAIN, ticket_id)
     (held,) = await db.receive()
     assert held.row["data"] == '{"n": 0}'
+
+
+@pytest.mark.parametrize(
+    ("verb", "more"),
+    [
+        ("complete", {"data": None}), ("fail", FAILURE), ("park", PARK), ("release", {}),
+        ("retry", {"delay_seconds": 0, **FAILURE}),
+    ],
+)  # fmt: skip
+async def test_an_outcome_counts_once_and_takes_only_its_own_message(
+    db: Session, verb: str, more: dict[str, Any]
+) -> None:
+    await db.send(uuid4(), uuid4())
+    first, second = await db.receive()
+    assert await db.settle(verb, first.item(**more)) == []
+    after = await db.everything()
+    assert second.msg_id in [message["msg_id"] for message in await db.queued()]
+    assert await db.settle(verb, first.item(**more)) == []
+    assert await db.everything() == after

@@ -155,3 +155,9 @@ async def test_a_worker_that_goes_takes_the_long_dead_with_it(db: Session) -> No
     await db.rows("select commandbus.worker_gone('w1')")
     rows = await db.rows("select worker_id from commandbus.command_bus_worker")
     assert [row["worker_id"] for row in rows] == ["w3"]
+
+
+async def test_no_domain_is_no_domain(db: Session) -> None:
+    with pytest.raises(psycopg.Error) as info:
+        await db.value("select commandbus.check_domain(null)")
+    assert info.value.sqlstate == "CB005"

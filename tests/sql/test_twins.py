@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
@@ -108,6 +109,19 @@ async def test_an_operator_acts_in_one_domain(db: Session, query: str, status: s
     assert (await row(db, command_id, DOMAIN))["status"] == status
     assert await row(db, command_id, OTHER) == before
     assert len(await db.rows("select * from commandbus.command_bus_troubleshooting")) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["operator_retry(%s, %s)", "operator_cancel(%s, %s, 'why')", "operator_complete(%s, %s)"],
+)
+async def test_an_id_that_is_only_elsewhere_is_not_found_here(db: Session, query: str) -> None:
+    db.domain = OTHER
+    (command_id,) = await db.send()
+    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+    with pytest.raises(psycopg.Error) as info:
+        await db.rows(f"select commandbus.{query}", DOMAIN, [command_id])
+    assert info.value.sqlstate == "CB002"
 
 
 async def test_a_cancel_cancels_in_one_domain(db: Session) -> None:

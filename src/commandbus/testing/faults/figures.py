@@ -13,6 +13,8 @@ from commandbus.testing.faults.plan import Bars
 
 #: Invariants whose violations have a name in the report.
 LOST, DOUBLE, STALE, MISCOUNTED, ORPHANS = "I1", "I3", "I7", "I8", "I11"
+#: A lease may be committed so long after the death of who asked for it.
+CLOCKS_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,18 @@ def measure(
 def longest_rescue(facts: Facts) -> float | None:
     """From the death of a worker until somebody else leased what it held.
 
-    A rescue across an outage of the database is left out: nobody could have come.
+    A rescue across an outage of the database is left out: nobody could have come. So is a lease
+    that began after the death: its worker was paused and came back, and lost it in another way.
     """
     deaths: defaultdict[int, list[float]] = defaultdict(list)
     for death in sorted(facts.deaths, key=lambda death: death.at):
         deaths[death.pid].append(death.at)
     longest: float | None = None
+    leased_at: dict[str, float] = {}
     for change in facts.changes:
+        began = leased_at.get(change.command_id, 0.0)
+        if change.is_claim:
+            leased_at[change.command_id] = change.at
         if not change.is_takeover or not change.old_holder:
             continue
         times = deaths.get(int(change.old_holder.split(":")[-2]), [])
@@ -101,6 +108,8 @@ def longest_rescue(facts: Facts) -> float | None:
         if place == 0:
             continue
         died = times[place - 1]
+        if died < began - CLOCKS_SECONDS:
+            continue
         if any(outage.began < change.at and outage.ready > died for outage in facts.outages):
             continue
         longest = max(longest or 0.0, change.at - died)

@@ -1,0 +1,191 @@
+"""Retention of one domain, while the same ids are in another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.sql.conftest import Open
+from tests.sql.helpers import DOMAIN, FAILURE, Session
+from tests.sql.test_lock_order import COMMANDS, locks_in_order
+from tests.sql.test_twins_apart import OTHER, hold_all_rows, of_the_other
+
+#: In the order of a run. Everything there is, is older than tomorrow.
+STEPS = ("audit", "archives", "replies", "commands", "batches")
+KINDS = STEPS[:-1]
+PRUNE = "select * from commandbus.prune_{}(%s, now() + interval '1 day', 100, %s)"
+
+
+async def sent(db: Session, ids: Sequence[UUID]) -> None:
+    """One by itself, one that fails, one that answers to the inbox, one of a batch."""
+    alone, failing, asked, counted = ids
+    await db.send(alone, failing)
+    await db.send(asked, reply_to="@inbox")
+    await db.send(counted, batch_id=await db.batch())
+
+
+async def ended(db: Session, ids: Sequence[UUID]) -> None:
+    """The first was parked, so its message is in the archive, and its payload in the table."""
+    await db.value("select commandbus.change_setting('payload_archive', 'on')")
+    await sent(db, ids)
+    held = {h.command_id: h for h in await db.receive()}
+    alone, failing, asked, counted = (held[i] for i in ids)
+    await db.settle("park", alone.item(reason="PERMANENT", **FAILURE))
+    await db.rows("select commandbus.operator_cancel(%s, %s, 'why')", db.domain, [ids[0]])
+    await db.settle("fail", failing.item(**FAILURE))
+    await db.settle("complete", asked.item(data=None), counted.item(data=None))
+
+
+async def run(db: Session) -> dict[str, int]:
+    """One run of retention in ours; how many of what went."""
+    gone: dict[str, int] = {}
+    for step in STEPS:
+        is_done, after = False, None
+        while not is_done:
+            (row,) = await db.rows(PRUNE.format(step), DOMAIN, after)
+            is_done, after = row["o_is_done"], row["o_after"]
+            for what, number in row["o_pruned"].items():
+                gone[what] = gone.get(what, 0) + number
+    return gone
+
+
+async def counted(db: Session) -> dict[str, int]:
+    rows = [
+        row
+        for kind in KINDS
+        for row in await db.rows(
+            "select * from commandbus.count_prunable(%s, %s, now() + interval '1 day')",
+            DOMAIN, kind,
+        )
+    ]  # fmt: skip
+    return {row["what"]: row["prunable"] for row in rows}
+
+
+async def replies_of_the_other(db: Session) -> list[dict[str, Any]]:
+    return await db.rows(
+        "select command_id::text from commandbus.command_bus_reply_inbox where domain = %s"
+        f" union all select message ->> 'command_id' from pgmq.q_{OTHER}__replies order by 1",
+        OTHER,
+    )
+
+
+ALL = {"audit events": 17, "archived messages": 2, "replies": 4, "commands": 4, "batches": 1}
+
+
+@pytest.mark.parametrize("prepare", [sent, ended])
+async def test_retention_of_a_domain_takes_what_is_its_own_and_waits_for_nobody_elsewhere(
+    db: Session, session: Open, prepare: Any
+) -> None:
+    ids = [uuid4() for _ in range(4)]
+    db.domain = OTHER
+    await prepare(db, ids)
+    if prepare is ended:
+        await db.rows("update commandbus.command_bus_batch set pruning_since = now()")
+    db.domain = DOMAIN
+    await ended(db, ids)
+    before = await of_the_other(db), await replies_of_the_other(db)
+    await hold_all_rows(await session())
+    await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
+    assert await counted(db) == ALL
+    assert await run(db) == ALL
+    assert (await of_the_other(db), await replies_of_the_other(db)) == before
+    for table in ("command", "batch", "payload_archive", "reply_inbox"):
+        assert await db.rows(
+            f"select 1 from commandbus.command_bus_{table} where domain = %s", DOMAIN
+        ) == []  # fmt: skip
+    assert await db.rows(f"select 1 from pgmq.a_{DOMAIN}__commands") == []
+
+
+async def test_a_page_of_the_audit_is_not_kept_for_what_another_domain_had_before(
+    db: Session,
+) -> None:
+    ids = [uuid4() for _ in range(4)]
+    db.domain = OTHER
+    await ended(db, ids)
+    last = await db.value("select max(audit_id)::text from commandbus.command_bus_audit")
+    db.domain = DOMAIN
+    await ended(db, ids)
+    (row,) = await db.rows(PRUNE.format("audit"), DOMAIN, last)
+    assert row["o_pruned"] == {"audit events": ALL["audit events"]}
+
+
+async def test_a_domain_is_pruned_again_later(db: Session) -> None:
+    for _ in range(2):
+        await ended(db, [uuid4() for _ in range(4)])
+        gone = await run(db)
+        assert gone["commands"] == 4
+
+
+async def test_queues_of_replies_are_those_of_the_domain_but_for_its_commands(db: Session) -> None:
+    for queue in ("pay.replies", "pay_out.replies", "payxout.replies", "pay_out.more"):
+        await db.value("select commandbus.ensure_queue(%s)", queue)
+    await db.value("select commandbus.ensure_domain('pay_out')")
+    rows = await db.rows("select commandbus.reply_tables('pay_out') as name")
+    assert [row["name"] for row in rows] == [
+        "a_pay_out__more", "a_pay_out__replies", "q_pay_out__more", "q_pay_out__replies",
+    ]  # fmt: skip
+
+
+async def test_retention_waits_for_nobody_who_holds_what_cannot_change_or_can_wait(
+    db: Session, session: Open
+) -> None:
+    await ended(db, [uuid4() for _ in range(4)])
+    blocker = await session()
+    await blocker.rows(
+        "select 1 from commandbus.command_bus_command where status <> 'FAILED' for update"
+    )
+    for table in (
+        "commandbus.command_bus_batch", "commandbus.command_bus_reply_inbox",
+        f"pgmq.q_{DOMAIN}__replies",
+    ):  # fmt: skip
+        await blocker.rows(f"select 1 from {table} for update")
+    await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
+    for step, gone in (("audit", 17), ("archives", 2), ("replies", 0), ("batches", 0)):
+        (row,) = await db.rows(PRUNE.format(step), DOMAIN, None)
+        assert next(iter(row["o_pruned"].values())) == gone, step
+
+
+async def test_the_audit_waits_for_failed_commands_in_the_order_of_their_ids(
+    db: Session, session: Open
+) -> None:
+    ids = [(await db.put("FAILED")).command_id for _ in range(3)]
+    await locks_in_order(
+        db, session, COMMANDS, ids, lambda s: s.rows(PRUNE.format("audit"), DOMAIN, None)
+    )
+
+
+async def test_commands_that_go_are_locked_in_the_order_of_their_ids(
+    db: Session, session: Open
+) -> None:
+    ids = [(await db.put("COMPLETED")).command_id for _ in range(3)]
+    await locks_in_order(
+        db, session, COMMANDS, ids, lambda s: s.rows(PRUNE.format("commands"), DOMAIN, None)
+    )
+
+
+async def test_a_rule_of_one_domain_leaves_the_others_alone(db: Session) -> None:
+    rule = "select commandbus.set_retention(%s, 'audit', %s::interval)"
+    for domain, keep in (
+        (None, "9 days"),
+        (DOMAIN, "1 day"),
+        (DOMAIN, "2 days"),
+        (OTHER, "3 days"),
+    ):
+        await db.value(rule, domain, keep)
+    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+    assert await db.value("select commandbus.clear_retention(%s, 'audit')", OTHER)
+    due = "select now() - before = %s::interval from commandbus.retention_due(%s)"
+    assert await db.value(due, "2 days", DOMAIN)
+    await db.value("select commandbus.clear_retention(%s, 'audit')", DOMAIN)
+    assert await db.value(due, "9 days", DOMAIN)
+    await db.value("select commandbus.clear_retention(null, 'audit')")
+    assert await db.rows("select * from commandbus.retention_due(%s)", DOMAIN) == []
+
+
+async def test_replies_that_somebody_has_leased_are_not_counted(db: Session) -> None:
+    await ended(db, [uuid4() for _ in range(4)])
+    await db.rows("select * from commandbus.lease_replies(%s, 60, 1)", f"{DOMAIN}.replies")
+    assert (await counted(db))["replies"] == ALL["replies"] - 1
