@@ -693,8 +693,10 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
     plpgsql, volatile, body 659b3fc639297acc8a9182578c59a7d7
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
-function commandbus.settle_commands(p_domain text, p_outcomes jsonb) returns SETOF uuid
-    plpgsql, volatile, body cbc80562b64a20eb366ce222b80096df
+function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
+    plpgsql, volatile, body 7b855de2970ffb928e67a2bc0f573e04
+function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
+    plpgsql, volatile, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false) returns uuid
     plpgsql, volatile, body 3a60d83639b4de6d97993accf39736a8
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]

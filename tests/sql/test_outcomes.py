@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, FAILURE, Session
 
 
@@ -284,3 +285,29 @@ async def test_a_command_that_was_given_another_message_takes_that_one_with_it(
     # the worker knows only the message that was lost
     assert await db.settle("complete", held.item(data=None)) == []
     assert await db.queued() == []
+
+
+async def test_a_transaction_that_is_left_open_after_its_outcome_is_ended_by_the_server(
+    db: Session, session: Open
+) -> None:
+    """A paused process would hold the row of the batch, and with it all others of the batch."""
+    batch = await db.batch()
+    own, other = await db.put("IN_PROGRESS", batch), await db.put("IN_PROGRESS", batch)
+    paused = await session()
+    document = Jsonb({"complete": [own.item(data=1)]})
+    await paused.rows("select commandbus.settle_own(%s, %s)", DOMAIN, document)
+    assert await db.settle("complete", other.item(data=2)) == []  # waits, and not for long
+    assert await db.status(own.command_id) == "IN_PROGRESS"
+    assert counters(await db.batch_row(batch)) == {"completed": 1}
+    with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+        await paused.rows("commit")
+
+
+async def test_the_limit_of_an_open_transaction_ends_with_it(db: Session) -> None:
+    held = await db.put("IN_PROGRESS")
+    shown = "select current_setting('idle_in_transaction_session_timeout')"
+    async with db.conn.transaction():
+        document = Jsonb({"complete": [held.item(data=1)]})
+        await db.rows("select commandbus.settle_own(%s, %s)", DOMAIN, document)
+        assert await db.value(shown) == "2s"
+    assert await db.value(shown) == "0"

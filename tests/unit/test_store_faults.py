@@ -134,6 +134,7 @@ def test_a_missing_object_says_to_migrate(error: Exception) -> None:
         pg.TooManyConnections("x"),
         psycopg.OperationalError("connection refused"),
         AsyncpgError("57P01", "x"),
+        AsyncpgError("25P03", "x"),
     ],
 )
 def test_a_database_that_is_not_there_is_unavailable(error: Exception) -> None:

@@ -31,7 +31,8 @@ _NOT_INSTALLED = {"42883", "42P01", "3F000"}  # no such function, table, schema
 _WRONG_LOGIN = {"28P01", "28000"}
 # Deadlock, serialization, lock and statement timeouts: nothing was written, and a repeat may work.
 _AGAIN = {"40001", "40P01", "55P03", "57014"}
-_GONE = ("08", "57P", "53")  # connection, shutdown, resources
+# Connection, shutdown, resources; and a transaction that its process left open for too long.
+_GONE = ("08", "57P", "53", "25P03")
 # Complaints about the address itself. They quote the part that was not understood, which may well
 # be a part of the password, so they are never repeated: not as text, and not as the cause.
 _ADDRESS = re.compile(

@@ -327,7 +327,9 @@ class PostgresTransaction:
         self.conn = conn
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
-        return await self._store._settle_on(self.conn, domain, outcomes)
+        params = (domain, documents.outcomes(outcomes))
+        rows = await run(self.conn, self._store._sql["settle_own"], params)
+        return {row[0] for row in rows}
 
 
 class PostgresExtender:

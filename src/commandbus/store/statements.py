@@ -56,6 +56,7 @@ STATEMENTS: dict[str, LiteralString] = {
     ),
     "complete": "select * from {schema}.complete_commands(%s, cast(%s as jsonb))",
     "settle": "select * from {schema}.settle_commands(%s, cast(%s as jsonb))",
+    "settle_own": "select * from {schema}.settle_own(%s, cast(%s as jsonb))",
     "confirm_start": "select {schema}.confirm_start(%s, %s, %s)",
     "extend": "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)",
     "operator_retry": "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb))",

@@ -32,15 +32,18 @@ end $$;
 -- What a handler sends goes out only if its own outcome counts: `by` must hold its lease.
 -- A duplicate among the commands to send is an error that undoes the group; the worker then
 -- settles one by one and finds the one to blame.
-create or replace function commandbus.settle_commands(p_domain text, p_outcomes jsonb)
-returns setof uuid
+--   p_is_own: the transaction has other work in it, and no part of it should be a transaction in it.
+create or replace function commandbus.settle_commands(
+    p_domain text, p_outcomes jsonb, p_is_own boolean default false
+) returns setof uuid
 language plpgsql as $$
 declare
     v_sends jsonb;
     v_send  jsonb;
-    v_kinds int := (select count(*) from jsonb_object_keys(p_outcomes));
+    -- Locked first, all of it; one kind alone does that by itself.
+    v_locks boolean := p_is_own or (select count(*) > 1 from jsonb_object_keys(p_outcomes));
 begin
-    if v_kinds > 1 then
+    if v_locks then
         perform commandbus.lock_messages(p_domain || '.commands', array(
             select (i ->> 'msg_id')::bigint
               from jsonb_each(p_outcomes - 'send') o
@@ -53,7 +56,7 @@ begin
             on c.domain = p_domain and c.command_id = (s.value ->> 'by')::uuid
            and c.lease_epoch = (s.value ->> 'lease_epoch')::bigint and c.leased_by is not null;
     end if;
-    if v_kinds > 1 then
+    if v_locks then
         perform commandbus.lock_batches(
             p_domain,
             array(select (i ->> 'command_id')::uuid
@@ -62,7 +65,7 @@ begin
             array(select (s ->> 'batch_id')::uuid from jsonb_array_elements(v_sends) s
                    where s ->> 'batch_id' is not null));
     end if;
-    if v_kinds > 1 and p_outcomes ? 'complete' then
+    if v_locks and p_outcomes ? 'complete' then
         -- Not complete_commands: its block would update, as a transaction of its own, what is locked
         -- out here, and the server would keep a list of both for each row.
         return query select commandbus.reject_stale(
@@ -89,4 +92,14 @@ begin
     if p_outcomes ? 'park' then
         return query select commandbus.park_commands(p_domain, p_outcomes -> 'park');
     end if;
+end $$;
+
+-- settle_commands for a handler whose own rows are in the transaction, and whose commit follows. From
+-- here on it holds the row of a batch, for which all other workers of the batch wait: a process that
+-- is paused or cut off between the two must not keep them waiting for as long as it is away.
+create or replace function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns setof uuid
+language plpgsql as $$
+begin
+    perform set_config('idle_in_transaction_session_timeout', '2s', true);
+    return query select commandbus.settle_commands(p_domain, p_outcomes, true);
 end $$;
