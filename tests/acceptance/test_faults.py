@@ -64,9 +64,9 @@ async def test_a_command_that_kills_its_worker_is_parked_and_its_neighbours_are_
         done = await bus.get_command("shop", command_id)
         assert done is not None
         assert done.status is CommandStatus.COMPLETED
-        # The first lapse is nobody's fault, and after it the suspects run one by one.
+        # Two lapses are nobody's fault, and after them the suspects run one by one.
         assert done.attempts == 1
-        assert 1 <= len(await effects(command_id)) <= 2
+        assert 1 <= len(await effects(command_id)) <= 3
     assert len(await bus.list_troubleshooting("shop")) == 1
 
 

@@ -382,6 +382,8 @@ async def test_a_suspect_that_is_given_back_is_still_one(world: World) -> None:
     await world.send(new())
     await world.receive()
     await world.lapse()
+    await world.receive()
+    await world.lapse()
     [suspect] = await world.receive()
     await world.settle(Outcome(suspect, OutcomeKind.RELEASE))
 
@@ -389,4 +391,4 @@ async def test_a_suspect_that_is_given_back_is_still_one(world: World) -> None:
 
     assert (again.is_suspect, again.attempt) == (True, 1)
     trail = await world.store.get_audit_trail(again.command_id, domain=None, limit=100)
-    assert [event.event_type for event in trail].count("LEASE_EXPIRED") == 1
+    assert [event.event_type for event in trail].count("LEASE_EXPIRED") == 2

@@ -1,4 +1,4 @@
-"""Suspects: a command whose lease ended without a word runs alone, so that blame is just."""
+"""Suspects: a command whose leases ended without a word twice runs alone, so that blame is just."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from tests.waiting import until, until_status, working
 
 
 async def make_suspects(bus: CommandBus, conn: Conn, number: int = 1) -> list[UUID]:
-    """Commands that a worker received and then was heard of no more."""
+    """Commands that two workers received, one after the other, and were heard of no more."""
     ids = await send_some(bus, number, "Suspect")
-    assert len(await take_over(conn, "ghost")) == number
-    await lapse(conn)
+    for ghost in ("ghost", "another"):
+        assert len(await take_over(conn, ghost)) == number
+        await lapse(conn)
     return ids
 
 
@@ -80,10 +81,22 @@ async def test_a_suspect_runs_alone_and_the_others_wait(bus: CommandBus, conn: C
 
     assert floor.beside[suspect] == set()
     row = await look(bus, suspect)
-    assert (row.attempts, row.lease_epoch) == (1, 2)
+    assert (row.attempts, row.lease_epoch) == (1, 3)
     assert await events(bus, suspect) == [
-        "SENT", "RECEIVED", "LEASE_EXPIRED", "RECEIVED", "COMPLETED",
+        "SENT", *["RECEIVED", "LEASE_EXPIRED"] * 2, "RECEIVED", "COMPLETED",
     ]  # fmt: skip
+
+
+async def test_what_lapsed_once_runs_beside_the_others(bus: CommandBus, conn: Conn) -> None:
+    floor = Floor()
+    bus.register_handler("shop", "Work", floor.handle)
+    await send_some(bus, 3)
+    assert len(await take_over(conn, "ghost")) == 3
+    await lapse(conn)
+    async with working(bus, "shop", concurrency=4):
+        await floor.until_started(3)
+        floor.gate.set()
+        await until_count(conn, "COMPLETED", 3)
 
 
 async def test_suspects_run_one_by_one(bus: CommandBus, conn: Conn) -> None:
@@ -150,12 +163,13 @@ async def send_suspect_to_busy_worker(bus: CommandBus, conn: Conn) -> list[UUID]
     async with conn.transaction():
         # Unseen by the worker until it is a suspect.
         sent = await bus.send("shop", "Suspect", _fixed(), {}, conn=conn)
-        taken = await take_over(conn, "ghost")
-        assert [command_id for command_id, _, _ in taken] == [sent]
-        await conn.execute(
-            "update pgmq.q_shop__commands set vt = clock_timestamp() where msg_id = %s",
-            (taken[0][1],),
-        )
+        for ghost in ("ghost", "another"):
+            taken = await take_over(conn, ghost)
+            assert [command_id for command_id, _, _ in taken] == [sent]
+            await conn.execute(
+                "update pgmq.q_shop__commands set vt = clock_timestamp() where msg_id = %s",
+                (taken[0][1],),
+            )
     return [sent]
 
 

@@ -223,7 +223,7 @@ class Expected:
             self._tell(c.name, *(["LEASE_EXPIRED"] if c.lapses > 0 else []), "RECEIVED")
             if c.batch is not None and self.batches[c.batch].status == "PENDING":
                 begun.add(c.batch)
-            leases.append((c.name, c.epoch, c.attempts, c.lapses != 0))
+            leases.append((c.name, c.epoch, c.attempts, abs(c.lapses) > 1))
         for number in begun:
             self.batches[number].status = "IN_PROGRESS"
             self._tell(f"batch {number}", "BATCH_STARTED")

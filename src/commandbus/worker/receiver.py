@@ -19,6 +19,8 @@ FIRST_POLL_SECONDS = 0.002
 #: So often the head of the queue is looked at first: there is what a dead worker has left, and in
 #: the order of what is due it would wait for everything that came while it was leased.
 HEAD_SECONDS = 1.0
+#: And so soon again, when something was there that had been leased before.
+HEAD_AGAIN_SECONDS = 0.05
 #: Found empty for so long, the worker says that it is idle, and senders begin to send hints.
 IDLE_AFTER_SECONDS = 0.05
 #: No look was in vain for so long: it says that it is busy, and senders stop.
@@ -101,8 +103,10 @@ class Receiver(Loop):
             mark_in_progress=self._mark_in_progress,
             from_head=from_head,
         )
-        if from_head and not any(lease.is_suspect for lease in leases):
-            self._head_at = asked_at  # else there may be more: room is often for one or two
+        if from_head:
+            # There may be more than there was room for.
+            is_again = any(lease.lease_epoch > 1 for lease in leases)
+            self._head_at = asked_at - (HEAD_SECONDS - HEAD_AGAIN_SECONDS if is_again else 0.0)
         if not leases:
             return await self._found_nothing()
         # An answer that was read late (the process was paused, or the event loop blocked) brings

@@ -28,8 +28,9 @@ end $$;
 --   what was stored at send.
 --   p_from_head: what is due at the head of the queue goes before what has been due for longest.
 -- A lease that ended without a word (crash, pause, cut) is not held against the command unless it
--- is known to have run alone: `is_suspect` asks the worker to run it by itself, and confirm_start
--- makes that known. So a command that kills its worker is found, and its neighbours go free.
+-- is known to have run alone. After the second one in a row `is_suspect` asks the worker to run it by
+-- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
+-- neighbours go free; and after a crash that nobody is to blame for, nothing runs alone.
 create or replace function commandbus.receive_commands(
     p_domain text, p_vt int, p_quantity int, p_worker text,
     p_limits jsonb default '{}', p_mark_in_progress boolean default true,
@@ -85,7 +86,7 @@ begin
                <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
            and abs(c.lapses) < 10
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
-                  c.max_attempts, c.lapses <> 0 as is_suspect, c.correlation_id, c.reply_queue,
+                  c.max_attempts, abs(c.lapses) > 1 as is_suspect, c.correlation_id, c.reply_queue,
                   c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed
     ), waiting as (
         select b.batch_id from commandbus.command_bus_batch b

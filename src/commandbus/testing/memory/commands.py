@@ -126,7 +126,7 @@ def _lease(row: CommandRow, delivery: _Delivery) -> Lease:
         lease_epoch=row.lease_epoch,
         attempt=row.attempts,
         max_attempts=row.max_attempts,
-        is_suspect=row.lapses != 0,
+        is_suspect=abs(row.lapses) > 1,
         correlation_id=row.correlation_id,
         reply_queue=row.reply_queue,
         batch_id=row.batch_id,
