@@ -221,15 +221,19 @@ async def test_a_command_whose_attempts_are_used_up_is_parked_without_running(db
     )
 
 
-async def test_a_lapsed_lease_is_a_suspect_and_is_not_held_against_the_command(db: Session) -> None:
+async def test_two_lapses_make_a_suspect_and_are_not_held_against_the_command(db: Session) -> None:
     (command_id,) = await db.send()
     (first,) = await db.receive()
     assert not first.row["is_suspect"]
     await db.lapse(first)
     (second,) = await db.receive(worker="w2")
-    assert second.row["is_suspect"]
+    assert not second.row["is_suspect"]
     assert (second.row["attempt"], second.lease_epoch) == (1, 2)
-    assert "LEASE_EXPIRED" in await db.events(command_id)
+    await db.lapse(second)
+    (third,) = await db.receive(worker="w3")
+    assert third.row["is_suspect"]
+    assert (third.row["attempt"], third.lease_epoch) == (1, 3)
+    assert (await db.events(command_id)).count("LEASE_EXPIRED") == 2
 
 
 async def test_a_suspect_that_ran_alone_and_lapses_again_has_used_an_attempt(db: Session) -> None:

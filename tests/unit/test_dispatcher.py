@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -313,6 +314,24 @@ async def test_a_suspect_that_waited_too_long_for_a_commit_runs_beside_the_other
     bench.settled.set()
     await soon(lambda: suspect in bench.started)
     assert bench.store.confirmed == []
+
+
+async def test_a_second_lease_of_what_still_runs_waits_for_the_first_run(bench: Bench) -> None:
+    first = a_lease()
+    bench.submit(first)
+    await soon(lambda: bench.started == [first])
+    again = replace(first, lease_epoch=2)
+    bench.submit(again)
+    await turns()
+    assert bench.started == [first]
+    bench.dispatcher.lose(first, "leased again")
+    await soon(lambda: bench.started == [first, again])
+
+
+async def test_a_second_lease_of_what_ran_elsewhere_starts_beside_the_others(bench: Bench) -> None:
+    beside, again = a_lease(), a_lease(lease_epoch=2)
+    bench.submit(beside, again)
+    await soon(lambda: bench.started == [beside, again])
 
 
 async def test_nothing_starts_beside_a_suspect_and_nothing_is_leased(bench: Bench) -> None:

@@ -136,13 +136,17 @@ class Dispatcher:
         if not self._buffer:
             self._buffered_since = time.monotonic()
         for lease in leases:
-            if lease.is_suspect:
+            # Our own run of a lease that was lost must end before the next one of it begins.
+            if lease.is_suspect or (lease.lease_epoch > 1 and self._runs(lease.command_id)):
                 if not self._suspects:
                     self._suspects_since = time.monotonic()
                 self._suspects.append(lease)
             else:
                 self._buffer.append(lease)
         self._pump()
+
+    def _runs(self, command_id: UUID) -> bool:
+        return any(running == command_id for running, _ in self._running)
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back, as if they had never been taken."""
