@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, Session
 
 
@@ -80,3 +82,20 @@ async def test_the_payload_of_a_queued_command_goes_to_the_archive_as_ever(db: S
     await cancel(db, *ids)
     assert len(await db.archived()) == 2
     assert (await db.command(ids[0]))["dispatch_status"] == "queued"
+
+
+async def test_what_is_canceled_while_a_receive_turns_it_away_is_not_leased(
+    db: Session, session: Open
+) -> None:
+    (command_id,) = await db.send()
+    # Without a number the cancel holds no message, and the receive comes as far as the command.
+    await db.rows("update commandbus.command_bus_command set msg_id = null, attempts = 3")
+    operator, receiver = await session(), await session()
+    await operator.rows("select commandbus.cancel_commands(%s, %s, 'why')", DOMAIN, [command_id])
+    receive = asyncio.create_task(receiver.receive(limits={"Debit": 3}))
+    await db.until_blocked(receiver)
+    await operator.conn.commit()
+    assert await receive == []
+    await receiver.conn.commit()
+    row = await db.command(command_id)
+    assert (row["status"], row["leased_by"], row["lease_epoch"]) == ("CANCELED", None, 0)

@@ -160,3 +160,18 @@ async def test_the_place_of_what_is_found_is_when_it_was_parked_if_that_is_asked
     assert row["place"] == listed
     (row,) = await db.rows(FEW, DOMAIN, None, None, parked)
     assert row["place"] == row["created_at"]
+
+
+async def test_a_walk_through_what_is_parked_counts_the_rows_of_its_own_domain(
+    db: Session,
+) -> None:
+    await both(db)
+    await db.rows(
+        "update commandbus.command_bus_troubleshooting set parked_at = now() + interval '1 day'"
+        " where domain = %s",
+        OTHER,
+    )
+    search = f"search_commands(%s, null, 'IN_TROUBLESHOOTING_QUEUE', {NOTHING}, null, null, 9, 1)"
+    rows = await db.rows(f"select (command).domain from commandbus.{search}", DOMAIN)
+    # One row is one step of the walk, and here also its end: the last row only says so.
+    assert [row["domain"] for row in rows] == [DOMAIN, None]

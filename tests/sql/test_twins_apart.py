@@ -197,3 +197,22 @@ async def test_the_batch_of_another_domain_is_not_dispatched(db: Session) -> Non
         "select commandbus.dispatch_commands(%s, %s, array['pending_queue'], 10)", DOMAIN, batch
     )
     assert (number, await db.queued()) == (0, [])
+
+
+async def test_a_cancel_waits_for_no_message_that_has_the_number_of_the_twin(
+    db: Session, session: Open
+) -> None:
+    command_id, _ = await in_both(db, sent)
+    await db.send()
+    (_, next_to_it) = await db.queued()
+    await db.rows(
+        "update commandbus.command_bus_command set msg_id = %s where domain = %s",
+        next_to_it["msg_id"], OTHER,
+    )  # fmt: skip
+    await (await session()).rows(
+        f"select 1 from pgmq.q_{DOMAIN}__commands where msg_id = %s for update",
+        next_to_it["msg_id"],
+    )
+    await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
+    await db.rows("select commandbus.cancel_commands(%s, %s, 'why')", DOMAIN, [command_id])
+    assert await db.status(command_id) == "CANCELED"
