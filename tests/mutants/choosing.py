@@ -188,7 +188,7 @@ def _record(lab: Lab, known: Mapping[str, Mapping[str, object]]) -> dict[str, li
     fresh = [name for name in _test_files() if name not in same]
     for name in fresh:
         print(f"  recording {name}", flush=True)
-        part = ROOT / ".mutants" / "part.json"
+        part = ROOT / ".mutants" / "sql-part.json"
         recorder = _Writer(part)
         run_tests([name], 900, environment={"PYTEST_XDIST_TESTRUNUID": lab.run_id},
                   plugins=[recorder], stops_at_failure=False)  # fmt: skip

@@ -133,7 +133,7 @@ def _touched(tests: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _record(name: str) -> dict[str, Any]:
-    part = ROOT / ".mutants" / "part.json"
+    part = ROOT / ".mutants" / "python-part.json"
     part.parent.mkdir(exist_ok=True)
     part.unlink(missing_ok=True)
     run_tests(
