@@ -102,3 +102,10 @@ async def test_limits_count_what_the_user_has_pending(db: Session) -> None:
     await submitted(db, "ada", size=3)
     states = await db.rows("select * from commandbus.limit_states('bob', %s)", Jsonb(DEFAULTS))
     assert {s["current_value"] for s in states if s["scope"] == "user"} == {0}
+
+
+async def test_a_second_exemption_of_a_user_takes_the_place_of_the_first(db: Session) -> None:
+    for actor, reason in (("root", "migration week"), ("eve", "one week more")):
+        await db.rows("select commandbus.set_exemption('ada', %s, %s)", actor, reason)
+    (row,) = await db.rows("select * from commandbus.rate_limit_exemption")
+    assert (row["user_id"], row["exempted_by"], row["reason"]) == ("ada", "eve", "one week more")

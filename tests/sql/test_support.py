@@ -47,6 +47,15 @@ async def test_a_domain_gets_its_two_queues_once(db: Session) -> None:
     assert not await db.value("select commandbus.queue_exists('orders.commands')")
 
 
+async def test_a_domain_that_has_its_queues_waits_for_nobody_who_uses_them(
+    db: Session, session: Open
+) -> None:
+    await db.send()
+    await (await session()).receive()  # in a transaction that goes on
+    await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
+    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+
+
 async def test_a_new_queue_is_vacuumed_eagerly(db: Session) -> None:
     await db.value("select commandbus.ensure_domain('payments')")
     options = await db.value(
