@@ -30,7 +30,7 @@ MOST_LIKELY = 20
 #: The files that have a function file's own subject come first. For functions that the server does
 #: not count, because they are inlined, there are only these, and the files that name them.
 SUBJECTS: Mapping[str, tuple[str, ...]] = {
-    "support": ("test_support", "test_locks", "test_commands"),
+    "support": ("test_support", "test_queue_head", "test_locks", "test_commands"),
     "batches": ("test_batches", "test_repair", "test_locks", "test_interleavings"),
     "groups": ("test_groups",),
     "outcomes": ("test_second_times", "test_outcomes", "test_locks", "test_transitions"),
