@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from tests.sql.conftest import Open
@@ -185,7 +187,87 @@ async def test_a_rule_of_one_domain_leaves_the_others_alone(db: Session) -> None
     assert await db.rows("select * from commandbus.retention_due(%s)", DOMAIN) == []
 
 
+async def test_a_page_of_the_archive_ends_between_two_messages_of_the_same_instant(
+    db: Session,
+) -> None:
+    msg_ids = [(await db.put("IN_TROUBLESHOOTING_QUEUE")).msg_id for _ in range(2)]
+    await db.rows(f"update pgmq.a_{DOMAIN}__commands set archived_at = now()")
+    prune = "select * from commandbus.prune_archives(%s, now() + interval '1 day', 1, %s)"
+    after: Any = None
+    for msg_id in msg_ids:  # what is parked stays, and is passed by
+        (row,) = await db.rows(prune, DOMAIN, after)
+        after = row["o_after"]
+        assert after.endswith(f"/{msg_id}")
+    (row,) = await db.rows(prune, DOMAIN, after)
+    assert row["o_is_done"]
+
+
+async def test_a_rule_for_what_is_no_domain_is_refused(db: Session) -> None:
+    with pytest.raises(psycopg.Error) as info:
+        await db.value("select commandbus.set_retention('No', 'audit', interval '1 day')")
+    assert info.value.sqlstate == "CB005"
+
+
+async def test_what_is_no_reply_is_not_counted_among_the_replies(db: Session) -> None:
+    await ended(db, [uuid4() for _ in range(4)])
+    await db.rows(f"select pgmq.send('{DOMAIN}__replies', '{{\"foreign\": true}}'::jsonb)")
+    assert (await counted(db))["replies"] == ALL["replies"]
+
+
+async def test_what_is_open_or_parked_is_not_counted(db: Session) -> None:
+    for status in ("IN_PROGRESS", "IN_TROUBLESHOOTING_QUEUE", "COMPLETED", "PENDING"):
+        await db.put(status)
+    assert (await counted(db))["commands"] == 1
+
+
 async def test_replies_that_somebody_has_leased_are_not_counted(db: Session) -> None:
     await ended(db, [uuid4() for _ in range(4)])
     await db.rows("select * from commandbus.lease_replies(%s, 60, 1)", f"{DOMAIN}.replies")
     assert (await counted(db))["replies"] == ALL["replies"] - 1
+
+
+async def test_a_batch_of_another_domain_that_has_ended_is_not_marked(db: Session) -> None:
+    for domain in (OTHER, DOMAIN):
+        db.domain = domain
+        await ended(db, [uuid4() for _ in range(4)])
+    before = await of_the_other(db)
+    assert (await run(db))["batches"] == 1
+    assert await of_the_other(db) == before
+
+
+async def test_a_batch_that_goes_in_parts_is_marked_once(db: Session) -> None:
+    batch = await db.batch()
+    await db.send(uuid4(), uuid4(), batch_id=batch)
+    await db.settle("complete", *(h.item(data=None) for h in await db.receive()))
+    prune = "select commandbus.prune_batches(%s, now() + interval '1 day', 1)"
+    await db.rows(prune, DOMAIN)
+    since = (await db.batch_row(batch))["pruning_since"]
+    assert since is not None
+    await db.rows(prune, DOMAIN)
+    assert len(await db.rows("select 1 from commandbus.command_bus_command")) == 1
+    assert (await db.batch_row(batch))["pruning_since"] == since
+
+
+async def test_commands_of_a_batch_that_goes_are_locked_before_their_payloads(
+    db: Session, session: Open
+) -> None:
+    # As whoever retries them does: in the other order the two would wait for each other.
+    held = await db.put("IN_TROUBLESHOOTING_QUEUE", await db.batch())
+    await db.rows(
+        "insert into commandbus.command_bus_payload_archive (domain, command_id, payload_json)"
+        " values (%s, %s, '{}')",
+        DOMAIN, held.command_id,
+    )  # fmt: skip
+    await db.rows("select commandbus.operator_cancel(%s, %s, 'why')", DOMAIN, [held.command_id])
+    await db.rows(PRUNE.format("batches"), DOMAIN, None)  # marks it
+    blocker, pruner = await session(), await session()
+    await blocker.rows("select 1 from commandbus.command_bus_command for update")
+    task = asyncio.create_task(pruner.rows(PRUNE.format("batches"), DOMAIN, None))
+    await db.until_blocked(pruner)
+    free = await db.rows(
+        "select command_id from commandbus.command_bus_payload_archive for update skip locked"
+    )
+    assert [row["command_id"] for row in free] == [held.command_id]
+    await blocker.conn.rollback()
+    (row,) = await task
+    assert row["o_pruned"] == {"commands": 1, "batches": 1}
