@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID, uuid4
 
 import psycopg
@@ -64,6 +65,22 @@ async def test_a_retry_does_not_wait_for_children_that_did_not_fail(
     await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
     (row,) = await db.rows(RETRY, DOMAIN, ticket_id, 9)
     assert row == {"retried": [2], "exhausted": None}
+
+
+async def test_a_retry_waits_for_who_resolves_a_child_and_looks_at_it_then(
+    db: Session, session: Open
+) -> None:
+    ticket_id = await submitted(db)
+    (held,) = await db.receive()
+    await db.settle("park", held.item(reason="PERMANENT", **FAILURE))
+    operator, retrier = await session(), await session()
+    await operator.rows(
+        "select commandbus.operator_cancel(%s, %s, 'why')", DOMAIN, [held.command_id]
+    )
+    retry = asyncio.create_task(retrier.rows(RETRY, DOMAIN, ticket_id, 1))
+    await db.until_blocked(retrier)
+    await operator.conn.commit()
+    assert await retry == [{"retried": None, "exhausted": None}]
 
 
 async def test_a_retry_names_the_children_of_its_own_domain(db: Session) -> None:

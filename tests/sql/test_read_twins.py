@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -53,15 +54,35 @@ async def test_what_is_parked_is_listed_once_and_with_its_own_payload(
 async def test_a_payload_is_read_in_its_own_domain(db: Session) -> None:
     made = await both(db)
     payload = "select commandbus.command_payload(%s, %s)"
-    for where in (f"q_{DOMAIN}", f"a_{DOMAIN}"):
-        parked = made["PARKED"].command_id
-        assert await db.value(payload, DOMAIN, parked) != '"other"'
+    parked = made["PARKED"].command_id
+    for where in (f"q_{DOMAIN}", f"a_{DOMAIN}", None):
+        assert await db.value(payload, DOMAIN, parked) == '{"n": 0}'
         assert await db.value(payload, OTHER, parked) == '"other"'
-        await db.rows(f"delete from pgmq.{where}__commands")  # then the payload table is asked
+        if where:  # in the end the payload table is asked
+            await db.rows(f"delete from pgmq.{where}__commands")
     await db.rows(
         "update commandbus.command_bus_command set msg_id = null where domain = %s", OTHER
     )
     assert await db.value(payload, DOMAIN, made["PENDING"].command_id) is None
+
+
+async def test_a_payload_is_found_by_the_number_that_its_message_has_in_its_domain(
+    db: Session,
+) -> None:
+    command_id, second = uuid4(), uuid4()
+    for domain, ids in ((DOMAIN, (command_id, second)), (OTHER, (second, command_id))):
+        db.domain = domain
+        for known in ids:
+            await db.send(known, data={"id": str(known)})
+    for domain in (DOMAIN, OTHER):
+        payload = await db.value("select commandbus.command_payload(%s, %s)", domain, command_id)
+        assert payload == f'{{"id": "{command_id}"}}', domain
+
+
+async def test_a_command_whose_queue_was_dropped_has_no_payload(db: Session) -> None:
+    (command_id,) = await db.send()
+    await db.rows(f"select pgmq.drop_queue('{DOMAIN}__commands')")
+    assert await db.value("select commandbus.command_payload(%s, %s)", DOMAIN, command_id) is None
 
 
 async def test_a_reply_is_taken_from_the_inbox_of_its_domain(db: Session) -> None:
