@@ -196,3 +196,41 @@ async def test_a_walk_through_what_is_parked_counts_the_rows_of_its_own_domain(
     rows = await db.rows(f"select (command).domain from commandbus.{search}", DOMAIN)
     # One row is one step of the walk, and here also its end: the last row only says so.
     assert [row["domain"] for row in rows] == [DOMAIN, None]
+
+
+async def three_parked(db: Session) -> list[Any]:
+    """Two that were parked in the same instant, and one before them; as a search has them."""
+    ids = sorted([(await db.put("IN_TROUBLESHOOTING_QUEUE")).command_id for _ in range(3)])
+    for command_id, minutes in zip(ids, (1, 1, 2), strict=True):
+        await db.rows(
+            "update commandbus.command_bus_troubleshooting"
+            " set parked_at = date_trunc('day', now()) - %s * interval '1 minute'"
+            " where command_id = %s",
+            minutes, command_id,
+        )  # fmt: skip
+    return ids
+
+
+WALK = (
+    "select place, (command).command_id from commandbus.search_commands("
+    f"%s, null, 'IN_TROUBLESHOOTING_QUEUE', {NOTHING}, %s::timestamptz, %s::uuid, %s, %s)"
+)
+
+
+async def test_a_bounded_walk_through_what_is_parked_goes_on_where_it_ended(db: Session) -> None:
+    ids = await three_parked(db)
+    first = await db.rows(WALK, DOMAIN, None, None, 9, 1)
+    assert [row["command_id"] for row in first] == [*ids[:2], None]
+    second = await db.rows(WALK, DOMAIN, first[-1]["place"], None, 9, 1)
+    assert [row["command_id"] for row in second] == [ids[2], None]
+    assert await db.rows(WALK, DOMAIN, second[-1]["place"], None, 9, 1) == []
+
+
+async def test_a_search_goes_on_among_what_was_parked_in_the_same_instant(db: Session) -> None:
+    ids = await three_parked(db)
+    place, last = None, None
+    for command_id in ids:
+        (row,) = await db.rows(WALK, DOMAIN, place, last, 1, 100)
+        assert row["command_id"] == command_id
+        place, last = row["place"], row["command_id"]
+    assert await db.rows(WALK, DOMAIN, place, last, 1, 100) == []

@@ -82,3 +82,19 @@ async def test_an_acknowledgement_locks_its_replies_in_order(db: Session, sessio
     await locks_in_order(
         db, session, place, numbers, lambda s: s.rows(ACKNOWLEDGE, REPLIES, numbers, [1, 1, 1])
     )
+
+
+async def test_the_oldest_that_waits_is_one_that_could_be_received(db: Session) -> None:
+    for _ in range(2):
+        await db.send()
+    leased, ready = [row["msg_id"] for row in await db.queued()]
+    for msg_id, age in ((leased, 1000), (ready, 100)):
+        await db.rows(
+            f"update pgmq.q_{DOMAIN}__commands set enqueued_at = now() - %s * interval '1 second'"
+            " where msg_id = %s",
+            age, msg_id,
+        )  # fmt: skip
+    await db.receive(1)
+    (row,) = await db.rows("select * from commandbus.domain_figures()")
+    assert (row["ready"], row["delayed"]) == (1, 1)
+    assert 100 <= row["oldest_seconds"] < 1000
