@@ -84,6 +84,15 @@ async def test_the_payload_of_a_queued_command_goes_to_the_archive_as_ever(db: S
     assert (await db.command(ids[0]))["dispatch_status"] == "queued"
 
 
+async def test_a_payload_that_was_kept_of_a_queued_command_stays(db: Session) -> None:
+    _, ids = await hold(db, number=1)
+    await db.value("select commandbus.change_setting('payload_archive', 'on')")
+    await db.value("select commandbus.queue_held(%s, %s, array['pending_queue'])", DOMAIN, ids)
+    await db.value("select commandbus.change_setting('payload_archive', 'off')")
+    await cancel(db, *ids)
+    assert await payloads(db) == set(ids)
+
+
 async def test_what_is_canceled_while_a_receive_turns_it_away_is_not_leased(
     db: Session, session: Open
 ) -> None:

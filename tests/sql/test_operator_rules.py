@@ -41,3 +41,10 @@ async def test_a_domain_without_a_queue_has_nothing_to_retry_or_cancel(db: Sessi
     assert await db.rows(RETRY, "nowhere", [uuid4()], Jsonb({})) == []
     cancel = "select commandbus.cancel_commands('nowhere', %s, 'why', 'ann', false)"
     assert await db.rows(cancel, [uuid4()]) == []
+
+
+async def test_keys_that_are_declared_again_are_known_once(db: Session) -> None:
+    for keys in (["pin"], ["pin", "iban"]):
+        await db.rows("select commandbus.declare_secrets(%s, %s)", DOMAIN, Jsonb({"Debit": keys}))
+    rows = await db.rows("select key from commandbus.command_bus_secret_key order by key")
+    assert [row["key"] for row in rows] == ["iban", "pin"]
