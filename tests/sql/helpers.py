@@ -106,7 +106,7 @@ class Session:
         )
 
     async def batch(self, **columns: Any) -> UUID:
-        batch_id = uuid4()
+        batch_id: UUID = columns.get("batch_id") or uuid4()
         await self.rows(
             "insert into commandbus.command_bus_batch (batch_id, domain, total_sealed)"
             " values (%s, %s, %s)",
