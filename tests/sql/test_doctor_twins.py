@@ -75,3 +75,17 @@ async def test_of_two_domains_with_the_same_fault_one_is_mended(
     assert len(await db.rows(f"select commandbus.{FAULTS[code].repair}(%s)", DOMAIN)) == 1
     assert await found(db, None) == [(code, OTHER, 1)]
     assert await of_the_other(db) == before
+
+
+async def test_the_payload_of_the_twin_is_not_that_of_a_command_that_has_lost_its_own(
+    db: Session,
+) -> None:
+    (command_id,) = await db.send()
+    await clone(db, OTHER)
+    await db.rows(
+        "insert into commandbus.command_bus_payload_archive (domain, command_id, payload_json)"
+        " values (%s, %s, '{}')",
+        OTHER, command_id,
+    )  # fmt: skip
+    await db.rows(f"delete from pgmq.q_{DOMAIN}__commands")
+    assert await found(db, None) == [("PAYLOAD_LOST", DOMAIN, 1)]
