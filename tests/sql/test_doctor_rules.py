@@ -109,6 +109,22 @@ async def test_a_batch_that_is_being_removed_just_now_is_no_fault(db: Session) -
     assert await found(db) == []
 
 
+async def test_a_batch_that_is_half_removed_is_not_counted(db: Session) -> None:
+    await db.send(uuid4(), uuid4(), batch_id=await db.batch())
+    await db.settle("complete", *(h.item(data=None) for h in await db.receive()))
+    for _ in range(2):  # marks it, and removes the first
+        await db.rows(f"select commandbus.prune_batches('{DOMAIN}', now() + interval '1 day', 1)")
+    assert len(await db.rows("select 1 from commandbus.command_bus_command")) == 1
+    assert await found(db, "check_batches()") == []
+
+
+async def test_what_is_parked_may_have_its_payload_in_the_table_alone(db: Session) -> None:
+    await db.value("select commandbus.change_setting('payload_archive', 'on')")
+    await db.put("IN_TROUBLESHOOTING_QUEUE")
+    await db.rows(f"delete from pgmq.a_{DOMAIN}__commands")
+    assert await found(db) == []
+
+
 @pytest.mark.parametrize(
     ("chore", "expected"),
     [("recover dispatch of payments", []), ("recover dispatch of orders", ["CHORE_LATE"])],

@@ -77,15 +77,22 @@ async def test_of_two_domains_with_the_same_fault_one_is_mended(
     assert await of_the_other(db) == before
 
 
+@pytest.mark.parametrize(
+    ("status", "table", "code"),
+    [
+        ("PENDING", "q", "PAYLOAD_LOST"),
+        ("IN_TROUBLESHOOTING_QUEUE", "a", "PARKED_WITHOUT_PAYLOAD"),
+    ],
+)
 async def test_the_payload_of_the_twin_is_not_that_of_a_command_that_has_lost_its_own(
-    db: Session,
+    db: Session, status: str, table: str, code: str
 ) -> None:
-    (command_id,) = await db.send()
+    command_id = (await db.put(status)).command_id
     await clone(db, OTHER)
     await db.rows(
         "insert into commandbus.command_bus_payload_archive (domain, command_id, payload_json)"
         " values (%s, %s, '{}')",
         OTHER, command_id,
     )  # fmt: skip
-    await db.rows(f"delete from pgmq.q_{DOMAIN}__commands")
-    assert await found(db, None) == [("PAYLOAD_LOST", DOMAIN, 1)]
+    await db.rows(f"delete from pgmq.{table}_{DOMAIN}__commands")
+    assert await found(db, None) == [(code, DOMAIN, 1)]
