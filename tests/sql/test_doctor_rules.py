@@ -118,6 +118,15 @@ async def test_a_batch_that_is_half_removed_is_not_counted(db: Session) -> None:
     assert await found(db, "check_batches()") == []
 
 
+async def test_an_ended_command_whose_trail_was_removed_is_no_fault(db: Session) -> None:
+    held = await db.put("COMPLETED")
+    await db.rows(f"select commandbus.prune_audit('{DOMAIN}', now() + interval '1 day', 100)")
+    assert await db.events(held.command_id) == []
+    assert await found(db, "check_audit()") == []
+    await db.rows("update commandbus.command_bus_command set updated_at = now() + interval '2 day'")
+    assert await found(db, "check_audit()") == ["AUDIT_MISMATCH"], "retention did not take this one"
+
+
 async def test_what_is_parked_may_have_its_payload_in_the_table_alone(db: Session) -> None:
     await db.value("select commandbus.change_setting('payload_archive', 'on')")
     await db.put("IN_TROUBLESHOOTING_QUEUE")
