@@ -96,3 +96,30 @@ async def test_the_payload_of_the_twin_is_not_that_of_a_command_that_has_lost_it
     )  # fmt: skip
     await db.rows(f"delete from pgmq.{table}_{DOMAIN}__commands")
     assert await found(db, None) == [(code, DOMAIN, 1)]
+
+
+async def test_a_reply_that_is_missed_is_a_fault_of_the_domain_of_its_command(db: Session) -> None:
+    await db.put("COMPLETED")
+    await db.rows(f"update pgmq.q_{DOMAIN}__replies set enqueued_at = now() - interval '1 hour'")
+    db.domain = OTHER
+    (command_id,) = await db.send(reply_to=f"{DOMAIN}.replies")
+    (held,) = await db.receive()
+    await db.settle("complete", held.item(data=None))
+    await db.rows(
+        f"delete from pgmq.q_{DOMAIN}__replies where message ->> 'command_id' = %s", str(command_id)
+    )
+    assert await found(db, None) == [("REPLY_MISSING", OTHER, 1)]
+    assert await found(db, DOMAIN) == []
+
+
+async def test_the_reply_of_a_twin_in_the_same_queue_is_not_the_one_that_is_missed(
+    db: Session,
+) -> None:
+    command_id = (await db.put("COMPLETED")).command_id
+    await db.rows(f"delete from pgmq.q_{DOMAIN}__replies")
+    db.domain = OTHER
+    await db.send(command_id, reply_to=f"{DOMAIN}.replies")
+    (held,) = await db.receive()
+    await db.settle("complete", held.item(data=None))
+    await db.rows(f"update pgmq.q_{DOMAIN}__replies set enqueued_at = now() - interval '1 hour'")
+    assert await found(db, None) == [("REPLY_MISSING", DOMAIN, 1)]

@@ -131,12 +131,17 @@ async def test_a_chunk_of_a_bulk_operation_locks_its_commands(db: Session, sessi
     )  # fmt: skip
 
 
-async def test_an_outcome_locks_its_messages(db: Session, session: Open) -> None:
+@pytest.mark.parametrize(
+    ("verb", "more"), [("complete", {"data": None}), ("fail", FAILURE)], ids=["complete", "fail"]
+)
+async def test_an_outcome_locks_its_messages(
+    db: Session, session: Open, verb: str, more: dict[str, Any]
+) -> None:
     await db.send(*(uuid4() for _ in range(3)))
     held = await db.receive()
-    items = [h.item(data=None) for h in reversed(held)]
+    items = [h.item(**more) for h in reversed(held)]
     await locks_in_order(
-        db, session, MESSAGES, [h.msg_id for h in held], lambda s: s.settle("complete", *items)
+        db, session, MESSAGES, [h.msg_id for h in held], lambda s: s.settle(verb, *items)
     )
 
 
