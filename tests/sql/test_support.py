@@ -53,7 +53,8 @@ async def test_a_domain_that_has_its_queues_waits_for_nobody_who_uses_them(
     await db.send()
     await (await session()).receive()  # in a transaction that goes on
     await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
-    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+    for queue in ("commands", "replies"):
+        await db.value("select commandbus.ensure_queue(%s)", f"{DOMAIN}.{queue}")
 
 
 async def test_a_new_queue_is_vacuumed_eagerly(db: Session) -> None:
