@@ -555,6 +555,8 @@ function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns
     plpgsql, volatile, body f38e4f4f9f14036660f89538b114a347
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
+function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
+    sql, stable, body 1767088c8b63b4c36acf772c07bc9277
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
@@ -568,15 +570,13 @@ function commandbus.normalise_message(p_message text) returns text
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
     plpgsql, volatile, body 940b45bcb12c8b098ea059e44aa5eb1b
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
-    plpgsql, volatile, body e070274ac1f2d6ed8c977916f2aef09c
+    plpgsql, volatile, body 3065c434ddcf7128b5568a8b7eb7feff
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body f9d91441d0607fc548b0d30b2db4b627
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
-function commandbus.packed_message(p_domain text, p_now timestamp with time zone, p_line text) returns jsonb
-    sql, stable, body b4fe73bd99725a6b578292d67be3cddb
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2260278067c0de7f85876aabf12d7394
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -686,7 +686,7 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
-    plpgsql, volatile, body 5c9d5dd4e345cf18a512d0524ae2600a
+    plpgsql, volatile, body 93f3fa113c9a0152b30e92eb951adb77
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void

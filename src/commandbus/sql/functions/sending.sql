@@ -22,10 +22,10 @@ language sql stable as $$
             offset 0) i
 $$;
 
--- The message of a command that a sender has packed: it knows neither the time here nor repeats the domain.
-create or replace function commandbus.packed_message(p_domain text, p_now timestamptz, p_line text) returns jsonb
+-- How messages begin that a sender has packed: it does not know the time here, nor repeat the domain.
+create or replace function commandbus.message_head(p_domain text, p_now timestamptz) returns text
 language sql stable as $$
-    select ('{"domain":"' || p_domain || '","created_at":"' || commandbus.iso8601(p_now) || '",' || p_line)::jsonb
+    select '{"domain":"' || p_domain || '","created_at":"' || commandbus.iso8601(p_now) || '",'
 $$;
 
 -- Sends commands and returns the ids that were there before; if there are any, nothing of the
@@ -127,7 +127,7 @@ declare
 begin
     if commandbus.setting('command_id_scope') = 'global' then
         return commandbus.offer_commands(
-            p_domain, jsonb_build_array(commandbus.packed_message(p_domain, v_now, p_message)
+            p_domain, jsonb_build_array(('{' || p_message)::jsonb
                 || jsonb_build_object('reply_to', p_reply_to, 'max_attempts', p_max_attempts)),
             p_batch_id);
     end if;
@@ -141,7 +141,7 @@ begin
         perform commandbus.ensure_replies(p_domain, array[p_reply_to]);
     end if;
     v_msg_id := (commandbus.put_messages(
-        v_queue, array[commandbus.packed_message(p_domain, v_now, p_message)]))[1];
+        v_queue, array[(commandbus.message_head(p_domain, v_now) || p_message)::jsonb]))[1];
     insert into commandbus.command_bus_command (
         domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
         created_at, updated_at, reply_queue, correlation_id, batch_id, queued_at)
@@ -177,6 +177,7 @@ declare
     v_queue   text := p_domain || '.commands';
     v_ids     uuid[] := string_to_array(p_ids, ',')::uuid[];
     v_replies text[] := string_to_array(p_replies, ',');
+    v_head    text := commandbus.message_head(p_domain, v_now);
     v_msg_ids bigint[];
 begin
     if commandbus.setting('command_id_scope') = 'global' then
@@ -193,8 +194,7 @@ begin
     end if;
     perform commandbus.ensure_replies(p_domain, v_replies);
     v_msg_ids := commandbus.put_messages(v_queue, array(
-        select commandbus.packed_message(p_domain, v_now, line)
-          from string_to_table(p_messages, E'\n') line));
+        select (v_head || line)::jsonb from string_to_table(p_messages, E'\n') line));
     -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
     insert into commandbus.command_bus_command (
         domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
