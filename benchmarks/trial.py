@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.entrants import Entrant
-from benchmarks.link import AdapterError, Board, Link, address
+from benchmarks.link import AdapterError, Board, Link, address, machine_seconds
 from benchmarks.server import Reading, Server
 
 #: Between two looks at the tally, or at the system's own table.
@@ -36,6 +36,8 @@ class Drained:
     cost: dict[str, float]
     #: Of the largest worker process, at the end.
     resident_bytes: int
+    #: Cores that were busy with anything: at as many as there are, more processes gain nothing.
+    machine_cores: float
 
 
 class Trial:
@@ -137,12 +139,13 @@ class Trial:
         deadline = time.monotonic() + timeout
         before = self.server.read(self.conninfo)
         python = sum(link.cpu_seconds() for link in workers)
-        began = time.monotonic()
+        began, machine = time.monotonic(), machine_seconds()
         for link in workers:
             link.post("start_worker")
         for link in workers:
             link.answer()
         ended = self._wait(count, remaining, deadline)
+        machine_cores = (machine_seconds() - machine) / (ended - began)
         python = sum(link.cpu_seconds() for link in workers) - python
         after_cpu, after_wal = self.server.cpu_seconds(), self.server.wal_bytes()
         resident = max(link.resident_bytes() for link in workers)
@@ -153,7 +156,7 @@ class Trial:
         after = replace(self.server.read(self.conninfo), cpu_seconds=after_cpu, wal_bytes=after_wal)
         first = self._board.first_start
         cost = costs(before, after, python, count)
-        return Drained(ended - first, first - began, cost, resident)
+        return Drained(ended - first, first - began, cost, resident, machine_cores)
 
     def _wait(self, count: int, remaining: int, deadline: float) -> float:
         """Until so many handlers have started, then until their ends are recorded."""

@@ -113,6 +113,7 @@ def drain(lab: Lab, case: Case) -> dict[str, Any]:
             "count": count,
             # Share of the machine that the server took: at 1.0 of each core it is at its limit.
             "postgres_cores": done.cost["postgres_us"] * count / 1e6 / done.seconds,
+            "machine_cores": done.machine_cores,
             **done.cost,
         }
 

@@ -132,16 +132,23 @@ class Settings:
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
         """Read COMMANDBUS_<FIELD> for every field; arguments win over the environment."""
-        environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for spec in fields(cls):
-            name = f"COMMANDBUS_{spec.name.upper()}"
-            if name in environ:
-                values[spec.name] = _parse(name, environ[name], spec.default)
-        return replace(cls(**values), **overrides)
+        return replace(cls(**read_environment(cls, "COMMANDBUS_", environ)), **overrides)
 
 
 _WHOLE_NUMBERS = {spec.name for spec in fields(Settings) if type(spec.default) is int}
+
+
+def read_environment(
+    settings: type[Any], prefix: str, environ: Mapping[str, str] | None
+) -> dict[str, Any]:
+    """The fields of a settings class that the environment names, each as its default is typed."""
+    environ = os.environ if environ is None else environ
+    named = {f"{prefix}{spec.name.upper()}": spec for spec in fields(settings)}
+    return {
+        spec.name: _parse(name, environ[name], spec.default)
+        for name, spec in named.items()
+        if name in environ
+    }
 
 
 def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:

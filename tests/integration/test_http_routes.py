@@ -18,7 +18,7 @@ from commandbus.ops.cursors import cursor_of
 from commandbus.store.serving import TroubleshootingSearch
 from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_shop import Shop, fill, register
-from tests.waiting import until_status, working
+from tests.waiting import until, until_status, working
 
 
 @pytest.fixture
@@ -437,8 +437,11 @@ async def test_replies_are_leased_acknowledged_and_never_lost(
     assert not {item["msg_id"] for item in first} & taken
     assert {item["outcome"] for item in first + others} == {"SUCCESS"}
 
-    await asyncio.sleep(1.1)
-    again = (await client.post(lease, json={"vt_seconds": 600})).json()["items"]
+    async def lapsed() -> list[dict[str, Any]]:
+        answer = await client.post(lease, json={"vt_seconds": 600})
+        return list(answer.json()["items"])
+
+    again = await until(lapsed, "the lapse of the first lease")
     assert [item["msg_id"] for item in again] == [item["msg_id"] for item in first]
 
     def receipts(items: list[dict[str, Any]]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from commandbus import (
     HandlerContext,
     InvalidInputError,
     InvalidPayloadError,
+    InvalidSettingError,
     Settings,
 )
 from commandbus.store import postgres_sending
@@ -466,6 +467,22 @@ async def test_an_id_is_unique_over_all_domains_also_against_earlier_rows(
         )
         assert results.count(late) == 1
         assert sum(isinstance(result, DuplicateCommandError) for result in results) == 14
+
+
+async def test_ids_made_global_are_not_sent_unseen_by_a_process_that_runs_on(
+    bus: CommandBus, conn: AsyncConnection
+) -> None:
+    known = uuid4()
+    await bus.send("orders", "Ship", known, {})
+    await conn.execute("select commandbus.change_setting('command_id_scope', 'global')")
+    with pytest.raises(DuplicateCommandError):
+        await bus.send(DOMAIN, "Debit", known, {})
+    many = [*commands(postgres_sending.PACKED_FROM), BatchCommand("Debit", known, {})]
+    with pytest.raises(InvalidSettingError, match="start this process again"):
+        await bus.send_many(DOMAIN, many)
+    assert (await row_count(conn), await message_count(conn)) == (1, 0)
+    await bus.send(DOMAIN, "Debit", uuid4(), {}, reply_to="", max_attempts=7)
+    assert (await row_count(conn), await message_count(conn)) == (2, 1)
 
 
 # -- replies

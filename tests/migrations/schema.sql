@@ -555,6 +555,8 @@ function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns
     plpgsql, volatile, body f38e4f4f9f14036660f89538b114a347
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
+function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
+    sql, stable, body 1767088c8b63b4c36acf772c07bc9277
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
@@ -566,9 +568,9 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body 090a3d63ef94c1a76b5b9c82f9891c41
-function commandbus.offer_one(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text, p_sequence_start integer, p_global boolean) returns uuid[]
-    plpgsql, volatile, body 14ce208bc42601bd8e64c86a375d8ebd
+    plpgsql, volatile, body 940b45bcb12c8b098ea059e44aa5eb1b
+function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
+    plpgsql, volatile, body 3065c434ddcf7128b5568a8b7eb7feff
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -684,7 +686,7 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
-    plpgsql, volatile, body 4427db0e3bd1035dfe5ce1c5100f2db5
+    plpgsql, volatile, body 93f3fa113c9a0152b30e92eb951adb77
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from commandbus.errors import InvalidSettingError
-from commandbus.settings import check_number
+from commandbus.settings import check_number, read_environment
 
 #: How a caller proves who it is.
 AUTH_KINDS = ("token", "jwt", "none")
@@ -88,13 +87,7 @@ class HttpSettings:
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> HttpSettings:
         """Read COMMANDBUS_HTTP_<FIELD> for every field; arguments win over the environment."""
-        environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for spec in fields(cls):
-            name = f"COMMANDBUS_HTTP_{spec.name.upper()}"
-            if name in environ:
-                values[spec.name] = _parse(name, environ[name], spec.default)
-        return replace(cls(**values), **overrides)
+        return replace(cls(**read_environment(cls, "COMMANDBUS_HTTP_", environ)), **overrides)
 
 
 def is_loopback(host: str) -> bool:
@@ -125,16 +118,3 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("token_cache_seconds", 0, 5),
     ("metrics_cache_seconds", 0, 600),
 )
-
-
-def _parse(name: str, text: str, default: Any) -> Any:
-    if isinstance(default, bool):
-        if text.lower() not in {"true", "false", "1", "0", "yes", "no", "on", "off"}:
-            raise InvalidSettingError(f"{name} is {text!r}; use true or false")
-        return text.lower() in {"true", "1", "yes", "on"}
-    if isinstance(default, int | float):
-        try:
-            return type(default)(text)
-        except ValueError:
-            raise InvalidSettingError(f"{name} is {text!r}; use a number") from None
-    return text

@@ -39,6 +39,18 @@ def packed(commands: Sequence[NewCommand]) -> tuple[str, str, str, str, str, str
     )
 
 
+def alone(command: NewCommand) -> tuple[UUID, str, str, UUID, int, str]:
+    """What offer_one takes."""
+    return (
+        command.command_id,
+        command.command_type,
+        command.reply_to,
+        command.correlation_id,
+        command.max_attempts,
+        _message(command).decode(),
+    )
+
+
 def _message(command: NewCommand) -> bytes:
     # Without the opening brace: the server puts domain and time before it.
     return orjson.dumps(

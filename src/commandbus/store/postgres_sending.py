@@ -34,8 +34,8 @@ class _Chunk:
     """Commands that are ready to go."""
 
     ids: list[UUID]
+    statement: str
     params: Row
-    is_packed: bool
 
 
 class BulkSender:
@@ -92,10 +92,9 @@ class BulkSender:
             raise await self._duplicates(conn, chunk, error) from error
 
     async def _call(self, conn: Connection, chunk: _Chunk) -> None:
-        if chunk.is_packed:
-            await run(conn, self._sql["send_packed"], chunk.params)
-        else:
-            raise_if_known(self._domain, await run(conn, self._sql["offer"], chunk.params))
+        rows = await run(conn, self._sql[chunk.statement], chunk.params)
+        if chunk.statement != "send_packed":  # there a known id is an error of the server
+            raise_if_known(self._domain, rows)
 
     async def _next_chunk(self, commands: Iterator[NewCommand]) -> _Chunk | None:
         chunk: list[NewCommand] = []
@@ -109,9 +108,14 @@ class BulkSender:
 
     def _ready(self, chunk: list[NewCommand]) -> _Chunk:
         ids = [command.command_id for command in chunk]
-        is_packed = self._packs and len(chunk) >= PACKED_FROM
-        document = documents.packed(chunk) if is_packed else (documents.sends(chunk),)
-        return _Chunk(ids, (self._domain, *document, self._batch_id), is_packed=is_packed)
+        document: Row
+        if self._packs and len(chunk) == 1:
+            statement, document = "offer_one", documents.alone(chunk[0])
+        elif self._packs and len(chunk) >= PACKED_FROM:
+            statement, document = "send_packed", documents.packed(chunk)
+        else:
+            statement, document = "offer", (documents.sends(chunk),)
+        return _Chunk(ids, statement, (self._domain, *document, self._batch_id))
 
     async def _duplicates(
         self, conn: Connection, chunk: _Chunk, error: psycopg.Error

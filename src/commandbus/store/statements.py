@@ -44,6 +44,9 @@ _TICKET_FILTER: LiteralString = (
 STATEMENTS: dict[str, LiteralString] = {
     "ensure_domain": "select {schema}.ensure_domain(%s)",
     "offer": "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid))",
+    "offer_one": (
+        "select {schema}.offer_one(%s, %s, %s, %s, %s, cast(%s as int), %s, cast(%s as uuid))"
+    ),
     "send_packed": "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid))",
     "sent_ids": (
         "select c.command_id from {schema}.command_bus_command c"

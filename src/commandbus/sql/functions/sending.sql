@@ -22,6 +22,12 @@ language sql stable as $$
             offset 0) i
 $$;
 
+-- How messages begin that a sender has packed: it does not know the time here, nor repeat the domain.
+create or replace function commandbus.message_head(p_domain text, p_now timestamptz) returns text
+language sql stable as $$
+    select '{"domain":"' || p_domain || '","created_at":"' || commandbus.iso8601(p_now) || '",'
+$$;
+
 -- Sends commands and returns the ids that were there before; if there are any, nothing of the
 -- call is created, and the caller's transaction is still good to go on. Callers who would rather
 -- have an error use send_commands.
@@ -53,9 +59,6 @@ begin
     end if;
     if p_batch_id is not null then
         perform commandbus.find_batch(p_domain, p_batch_id);
-    end if;
-    if jsonb_array_length(p_commands) = 1 then
-        return commandbus.offer_one(p_domain, p_commands, p_batch_id, p_actor, p_sequence_start, v_global);
     end if;
 
     select array_agg(i.command_id order by i.n), array_agg(i.type order by i.n),
@@ -110,42 +113,50 @@ begin
     return '{}';
 end $$;
 
--- offer_commands for a group of one, which is what single senders send: no arrays, nothing to sort, a
--- third less time. offer_commands has looked at the domain and the batch.
+-- offer_commands for the one command of a single sender: nothing to unpack, no arrays, nothing to sort.
+--   p_message: the message from the command's id on, without the opening brace.
 create or replace function commandbus.offer_one(
-    p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text, p_sequence_start int, p_global boolean
+    p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid,
+    p_max_attempts int, p_message text, p_batch_id uuid default null
 ) returns uuid[]
 language plpgsql as $$
 declare
     v_now    timestamptz := clock_timestamp();
     v_queue  text := p_domain || '.commands';
-    v        record;
     v_msg_id bigint;
-    v_is_new boolean := false;
 begin
-    select * into v from commandbus.unpack_commands(p_domain, p_commands, commandbus.iso8601(v_now));
-    perform commandbus.ensure_replies(p_domain, array[v.reply_to]);
-    v_msg_id := (commandbus.put_messages(v_queue, array[v.message]))[1];
-    if not (p_global and commandbus.is_sent_anywhere(v.command_id)) then
-        insert into commandbus.command_bus_command (
-            domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
-            created_at, updated_at, reply_queue, correlation_id, batch_id, is_globally_unique,
-            sequence_no, queued_at)
-        values (p_domain, v_queue, v_msg_id, v.command_id, v.type, 'PENDING', v.max_attempts,
-                v_now, v_now, v.reply_to, v.correlation_id, p_batch_id, p_global,
-                p_sequence_start + 1, v_now)
-        on conflict do nothing;
-        v_is_new := found;
+    if commandbus.setting('command_id_scope') = 'global' then
+        return commandbus.offer_commands(
+            p_domain, jsonb_build_array(('{' || p_message)::jsonb
+                || jsonb_build_object('reply_to', p_reply_to, 'max_attempts', p_max_attempts)),
+            p_batch_id);
     end if;
-    if not v_is_new then
+    if not commandbus.queue_exists(v_queue) then
+        perform commandbus.ensure_domain(p_domain);
+    end if;
+    if p_batch_id is not null then
+        perform commandbus.find_batch(p_domain, p_batch_id);
+    end if;
+    if p_reply_to <> p_domain || '.replies' then
+        perform commandbus.ensure_replies(p_domain, array[p_reply_to]);
+    end if;
+    v_msg_id := (commandbus.put_messages(
+        v_queue, array[(commandbus.message_head(p_domain, v_now) || p_message)::jsonb]))[1];
+    insert into commandbus.command_bus_command (
+        domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
+        created_at, updated_at, reply_queue, correlation_id, batch_id, queued_at)
+    values (p_domain, v_queue, v_msg_id, p_command_id, p_type, 'PENDING', p_max_attempts,
+            v_now, v_now, p_reply_to, p_correlation_id, p_batch_id, v_now)
+    on conflict do nothing;
+    if not found then
         perform commandbus.take_back(p_domain, array[v_msg_id], '{}');
-        return array[v.command_id];
+        return array[p_command_id];
     end if;
-    if p_batch_id is not null and p_sequence_start is null then
+    if p_batch_id is not null then
         perform commandbus.join_batch(p_domain, p_batch_id, 1);
     end if;
-    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
-    values (p_domain, v.command_id, 'SENT', v_now, p_batch_id, p_actor);
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
+    values (p_domain, p_command_id, 'SENT', v_now, p_batch_id);
     perform commandbus.wake_workers(p_domain);
     return '{}';
 end $$;
@@ -166,8 +177,15 @@ declare
     v_queue   text := p_domain || '.commands';
     v_ids     uuid[] := string_to_array(p_ids, ',')::uuid[];
     v_replies text[] := string_to_array(p_replies, ',');
+    v_head    text := commandbus.message_head(p_domain, v_now);
     v_msg_ids bigint[];
 begin
+    if commandbus.setting('command_id_scope') = 'global' then
+        -- The sender did not know: ids of other domains are not looked for here.
+        raise exception 'command_id_scope is ''domain'' here but ''global'' in the database by now;'
+                        ' start this process again with the same'
+            using errcode = 'CB007';
+    end if;
     if not commandbus.queue_exists(v_queue) then
         perform commandbus.ensure_domain(p_domain);
     end if;
@@ -176,8 +194,7 @@ begin
     end if;
     perform commandbus.ensure_replies(p_domain, v_replies);
     v_msg_ids := commandbus.put_messages(v_queue, array(
-        select ('{"domain":"' || p_domain || '","created_at":"' || commandbus.iso8601(v_now) || '",' || line)::jsonb
-          from string_to_table(p_messages, E'\n') line));
+        select (v_head || line)::jsonb from string_to_table(p_messages, E'\n') line));
     -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
     insert into commandbus.command_bus_command (
         domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
