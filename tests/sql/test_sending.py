@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 from tests.sql.helpers import DOMAIN, Session
 from tests.sql.test_held_cancel import hold
 
+ONE = "select commandbus.offer_one(%s, %s, 'Debit', %s, %s, 3, %s)"
 PACKED = "select commandbus.send_packed(%s, %s, 'Debit', %s, %s, '3', %s)"
 
 
@@ -46,6 +47,28 @@ async def test_the_first_packed_send_of_a_domain_makes_its_queues(db: Session) -
     assert held.command_id == command_id
     await db.settle("complete", held.item(data=None))
     assert len(await db.queued("answers")) == 1
+
+
+async def test_the_first_single_send_of_a_domain_makes_its_queues(db: Session) -> None:
+    command_id, answers = uuid4(), f"{DOMAIN}.answers"
+    line = f'"command_id":"{command_id}","type":"Debit","data":{{}}}}'
+    assert await db.value(ONE, DOMAIN, command_id, answers, uuid4(), line) == []
+    assert await db.queued("answers") == []  # it is there before anybody answers
+    (held,) = await db.receive()
+    assert held.command_id == command_id
+    await db.settle("complete", held.item(data=None))
+    assert len(await db.queued("answers")) == 1
+
+
+async def test_a_known_id_that_is_offered_by_itself_is_named_and_leaves_no_message(
+    db: Session,
+) -> None:
+    (command_id,) = await db.send()
+    before = await db.everything()
+    line = f'"command_id":"{command_id}","type":"Debit","data":{{}}}}'
+    offered = await db.value(ONE, DOMAIN, command_id, f"{DOMAIN}.replies", uuid4(), line)
+    assert offered == [command_id]
+    assert await db.everything() == before
 
 
 async def test_an_id_that_was_sent_when_ids_were_of_a_domain_counts_for_held_commands_too(
