@@ -177,7 +177,6 @@ declare
     v_queue   text := p_domain || '.commands';
     v_ids     uuid[] := string_to_array(p_ids, ',')::uuid[];
     v_replies text[] := string_to_array(p_replies, ',');
-    v_head    text := commandbus.message_head(p_domain, v_now);
     v_msg_ids bigint[];
 begin
     if commandbus.setting('command_id_scope') = 'global' then
@@ -193,8 +192,7 @@ begin
         perform commandbus.find_batch(p_domain, p_batch_id);
     end if;
     perform commandbus.ensure_replies(p_domain, v_replies);
-    v_msg_ids := commandbus.put_messages(v_queue, array(
-        select (v_head || line)::jsonb from string_to_table(p_messages, E'\n') line));
+    v_msg_ids := commandbus.put_packed(v_queue, commandbus.message_head(p_domain, v_now), p_messages);
     -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
     insert into commandbus.command_bus_command (
         domain, queue_name, msg_id, command_id, command_type, status, max_attempts,

@@ -76,6 +76,20 @@ begin
     return v_msg_ids;
 end $$;
 
+-- The same for lines, each a message without its beginning, which all have in common.
+create or replace function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
+language plpgsql as $$
+declare
+    v_msg_ids bigint[];
+begin
+    execute format(
+        'with put as (insert into pgmq.%I (vt, message)'
+        '     select $1, ($2 || line)::jsonb from string_to_table($3, E''\n'') line returning msg_id)'
+        ' select array_agg(p.msg_id order by p.msg_id) from put p', 'q_' || commandbus.physical_queue(p_queue))
+       into v_msg_ids using clock_timestamp(), p_head, p_lines;
+    return v_msg_ids;
+end $$;
+
 -- Leases the messages that have been due for longest. In the order of vt, not of msg_id as pgmq.read
 -- does: there a read steps over every message that backs off before it finds one that is due, and
 -- after an outage those are a hundred thousand at the head of the queue (docs/adr/0019). p_now is a
