@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+)
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +26,7 @@ from commandbus.governance.batch_types import BatchTypes
 from commandbus.governance.verbs import GovernanceVerbs
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
 from commandbus.maintenance import maintenance_of
-from commandbus.models import (
-    BatchCommand,
-    Reply,
-)
+from commandbus.models import BatchCommand, NewCommand, Reply
 from commandbus.naming import (
     INBOX,
     check_domain,
@@ -171,26 +175,41 @@ class CommandBus(
         max_attempts: int | None = None,
         conn: Any = None,
     ) -> list[UUID]:
-        """Send many commands in one transaction: all of them, or, on any error, none."""
-        commands = [check_batch_command(command) for command in commands]
-        if len(commands) > self._settings.max_send_many:
-            raise InvalidInputError(
-                f"{len(commands):,} commands are more than one transaction should hold; send at "
-                f"most {self._settings.max_send_many:,} at a time"
-            )
+        """Send many commands in one transaction: all of them, or, on any error, none.
+
+        A generator is read while its commands are sent, so that they are never all in memory. Into
+        a batch it is read first: the time it takes would hold up the workers of the batch.
+        """
         check_domain(domain)
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        # Encoded as they are sent: all payloads at once would be many times the size of the list.
-        prepared = (
-            self._preparer.command(
-                domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
-                max_attempts,
+        if batch is not None or isinstance(commands, Collection):
+            commands = list(commands)
+            if not commands:
+                return []
+            self._check_count(len(commands))
+        ids: list[UUID] = []
+
+        def prepared() -> Iterator[NewCommand]:
+            # Encoded as they are sent: all payloads at once would be many times the list's size.
+            for number, each in enumerate(commands, 1):
+                self._check_count(number)
+                c = check_batch_command(each)
+                command = self._preparer.command(
+                    domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
+                    max_attempts,
+                )  # fmt: skip
+                ids.append(command.command_id)
+                yield command
+
+        await self._store.send(domain, prepared(), batch_id=batch, conn=conn)
+        return ids
+
+    def _check_count(self, commands: int) -> None:
+        if commands > self._settings.max_send_many:
+            raise InvalidInputError(
+                f"{commands:,} commands are more than one transaction should hold; send at "
+                f"most {self._settings.max_send_many:,} at a time"
             )
-            for c in commands
-        )  # fmt: skip
-        if commands:
-            await self._store.send(domain, prepared, batch_id=batch, conn=conn)
-        return [check_uuid(command.command_id) for command in commands]
 
     async def call(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -404,6 +404,19 @@ async def test_a_bad_command_in_a_later_chunk_leaves_nothing_of_earlier_ones(
                 await bus.send_many(DOMAIN, group)
         assert await bus.query_commands(domain=DOMAIN) == []
         assert len(await bus.send_many(DOMAIN, commands(9))) == 9, "the connection is good"
+
+
+@pytest_way
+async def test_a_generator_that_fails_on_the_way_leaves_nothing(dsn: str) -> None:
+    def failing() -> Iterator[BatchCommand]:
+        yield from commands(9)
+        raise LookupError("no more rows")
+
+    async with CommandBus.connect(dsn, settings=Settings(send_chunk_size=2)) as bus:
+        with pytest.raises(LookupError, match="no more rows"):
+            await bus.send_many(DOMAIN, failing())
+        assert await bus.query_commands(domain=DOMAIN) == []
+        assert len(await bus.send_many(DOMAIN, iter(commands(9)))) == 9, "the connection is good"
 
 
 @pytest_way

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from inspect import isgenerator
+from itertools import islice
 from typing import Any, cast
 from uuid import UUID, uuid4
 
@@ -118,6 +119,41 @@ async def test_a_group_is_refused_when_it_is_larger_than_one_transaction_should_
         await stub.send_many("payments", commands)
     assert store.calls == []
     assert len(await stub.send_many("payments", commands[:2])) == 2
+
+
+async def test_a_generator_is_read_while_its_commands_are_sent(store: Recorder) -> None:
+    stub = CommandBus(store=cast("Store", store), settings=Settings(max_send_many=2))
+    read: list[UUID] = []
+
+    def endless() -> Iterator[BatchCommand]:
+        while True:
+            read.append(uuid4())
+            yield BatchCommand("Debit", read[-1], {})
+
+    with pytest.raises(InvalidInputError, match=r"3 commands .* at most 2 at a time"):
+        await stub.send_many("payments", endless())
+    assert store.calls == []
+    assert len(read) == 3, "no more was read than it takes to know"
+    assert await stub.send_many("payments", islice(endless(), 2)) == read[3:5]
+
+
+async def test_a_generator_is_read_before_anything_is_sent_into_a_batch() -> None:
+    read: list[int] = []
+    read_when_asked: list[int] = []
+
+    def generated() -> Iterator[BatchCommand]:
+        for number in range(3):
+            read.append(number)
+            yield BatchCommand("Debit", uuid4(), {})
+
+    class Watching:
+        async def send(self, *args: Any, **kwargs: Any) -> None:
+            read_when_asked.append(len(read))
+
+    stub = CommandBus(store=cast("Store", Watching()))
+    await stub.send_many("payments", generated())
+    await stub.send_many("payments", generated(), batch_id=uuid4())
+    assert read_when_asked == [0, 3]
 
 
 async def test_an_empty_group_asks_nothing_of_the_store_but_its_domain_is_checked(
