@@ -17,9 +17,9 @@ from commandbus.store import documents
 from commandbus.store.connection import Row, Statement, run
 from commandbus.store.postgres_batches import raise_if_known
 
-#: Commands that are prepared before the event loop gets its turn: what was written to the server is
-#: flushed meanwhile.
-SLICE = 100
+#: Commands that are prepared before the event loop gets its turn. A chunk does not fit into the
+#: socket: each turn sends some more of it, and the server begins when it has all.
+SLICE = 20
 #: Chunks of this size are packed. A known id is then an error in the server's log, so what single
 #: senders share is not: there a repeat is nothing special.
 PACKED_FROM = 500
