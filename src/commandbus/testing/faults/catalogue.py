@@ -92,7 +92,7 @@ def _processes() -> tuple[Run, ...]:
         Run(
             "F2", "workers are paused for twice their lease, and come back as zombies",
             (PauseWorkers(30, at_once=3),),
-            # So long that slots are the limit: at 150 ms the producer was, and its rate is not steady.
+            # So long that slots are the limit: at 150 ms the producer was, with its uneven rate.
             load=Load(work_ms=400, backlog=SLACK),
             workers=Workers(number=6, concurrency=16),
             bars=Bars(RESCUE, rate_after=AFTER, at_least={"stale_rejected": 500}),
