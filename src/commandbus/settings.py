@@ -27,7 +27,7 @@ class Settings:
     max_payload_bytes: int = 256 * 1024
     #: Commands in one call of send_many to the database; a larger call is sent in such chunks,
     #: still in one transaction.
-    send_chunk_size: int = 1_000
+    send_chunk_size: int = 2_000
     #: Commands in one send_many.
     max_send_many: int = 100_000
     #: Commands in one create_batch, which is one transaction; larger batches are loaded.
