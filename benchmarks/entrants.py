@@ -24,8 +24,6 @@ class Entrant:
     #: Share of the commands that it is given, because it would take too long with all.
     share: float = 1.0
     can_work: bool = True
-    #: Not near the front: measured less often.
-    is_slow: bool = False
 
 
 ENTRANTS = {
@@ -54,7 +52,6 @@ ENTRANTS = {
             tuned={"group": 1, "loops": 10},
             sending={"pool_size": 32},
             share=0.2,
-            is_slow=True,
         ),
         Entrant(
             "pgqueuer",
@@ -85,7 +82,6 @@ ENTRANTS = {
             tuned={"concurrency": 500, "flush_seconds": 0.1},
             sending={"pool_size": 32},
             share=0.25,
-            is_slow=True,
         ),
         Entrant(
             "procrastinate",
@@ -93,7 +89,6 @@ ENTRANTS = {
             tuned={"concurrency": 30, "pool_size": 30},
             sending={"pool_size": 32},
             share=0.1,
-            is_slow=True,
         ),
         Entrant(
             "taskiq-pg",

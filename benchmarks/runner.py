@@ -15,8 +15,6 @@ from benchmarks.workloads import Workload
 
 #: A case that failed so often is not tried again.
 FAILURES = 2
-#: Rounds of a system that is known to be slow.
-SLOW_ROUNDS = 3
 
 
 @dataclass
@@ -86,11 +84,8 @@ def _is_wanted(case: Case, systems: Sequence[str]) -> bool:
 
 
 def rounds_of(workload: Workload, case: Case, rounds: int | None) -> int:
-    """Rounds of a case: as asked for; else those of the workload, for slow systems three."""
-    if rounds is not None:
-        return rounds
-    most = case.options.get("rounds", workload.rounds)
-    return min(SLOW_ROUNDS, most) if case.entrant.is_slow else int(most)
+    """Rounds of a case: as asked for; else its own, or those of the workload."""
+    return int(case.options.get("rounds", workload.rounds)) if rounds is None else rounds
 
 
 def estimate(workloads: Sequence[Workload], rounds: int | None) -> float:
