@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -71,7 +72,7 @@ async def test_a_table_that_was_analyzed_while_it_was_small_is_not_walked_throug
     assert len(held) == 2_000
     _, received = await read(db)
     assert received - before < 3 * len(held)
-    outcomes = {
+    outcomes: dict[str, dict[str, Any]] = {
         "complete": {"data": None}, "retry": {"delay_seconds": 60, **FAILURE},
         "park": {"reason": "PERMANENT", **FAILURE}, "fail": FAILURE, "release": {},
     }  # fmt: skip
