@@ -12,7 +12,6 @@ create or replace function commandbus.move_batch_counters(
 ) returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_now      timestamptz := clock_timestamp();

@@ -82,7 +82,6 @@ create or replace function commandbus.still_parked(
 ) returns uuid[]
 language sql stable
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
     with item as materialized (
         select p_domain as domain, u.command_id, u.parked_at
@@ -101,7 +100,6 @@ create or replace function commandbus.record_bulk(
     out o_done int, out o_skipped int, out o_failed int)
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 begin
     with item as materialized (

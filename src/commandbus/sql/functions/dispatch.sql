@@ -96,7 +96,6 @@ create or replace function commandbus.queue_held(p_domain text, p_command_ids uu
 returns uuid[]
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 -- With the states known, the planner would walk the index of all held commands instead.
 set plan_cache_mode = force_generic_plan
 as $$

@@ -50,7 +50,6 @@ create or replace function commandbus.enter_troubleshooting(
 ) returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 begin
     with item as materialized (
@@ -93,7 +92,6 @@ create or replace function commandbus.leave_troubleshooting(p_domain text, p_com
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 begin
     with gone as (

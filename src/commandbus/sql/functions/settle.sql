@@ -8,7 +8,6 @@ create or replace function commandbus.lock_batches(p_domain text, p_command_ids 
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     -- a command never changes its batch
