@@ -112,7 +112,6 @@ create or replace function commandbus.complete_held(
 ) returns uuid[]
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_now     timestamptz := clock_timestamp();
@@ -164,7 +163,6 @@ create or replace function commandbus.retry_commands(p_domain text, p_items json
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue  text := p_domain || '.commands';
@@ -229,7 +227,6 @@ create or replace function commandbus.park_commands(p_domain text, p_items jsonb
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue   text := p_domain || '.commands';
@@ -301,7 +298,6 @@ create or replace function commandbus.fail_commands(p_domain text, p_items jsonb
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue   text := p_domain || '.commands';
@@ -362,7 +358,6 @@ create or replace function commandbus.release_commands(p_domain text, p_items js
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue text := p_domain || '.commands';
