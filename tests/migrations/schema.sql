@@ -319,13 +319,13 @@ table commandbus.command_bus_troubleshooting
     reason text not null
     parked_at timestamp with time zone not null
     fingerprint text not null
-    constraint pk_troubleshooting PRIMARY KEY (domain, command_id)
+    constraint pk_troubleshooting PRIMARY KEY (command_id, domain)
     constraint valid_reason CHECK ((reason = ANY (ARRAY['PERMANENT'::text, 'EXHAUSTED'::text])))
     CREATE INDEX ix_troubleshooting_group ON commandbus.command_bus_troubleshooting USING btree (domain, fingerprint, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_newest ON commandbus.command_bus_troubleshooting USING btree (parked_at, command_id)
     CREATE INDEX ix_troubleshooting_parked ON commandbus.command_bus_troubleshooting USING btree (domain, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_type ON commandbus.command_bus_troubleshooting USING btree (domain, command_type, parked_at)
-    CREATE UNIQUE INDEX pk_troubleshooting ON commandbus.command_bus_troubleshooting USING btree (domain, command_id)
+    CREATE UNIQUE INDEX pk_troubleshooting ON commandbus.command_bus_troubleshooting USING btree (command_id, domain)
 
 table commandbus.command_bus_worker
     worker_id text not null
@@ -444,7 +444,7 @@ function commandbus.command_payload(p_domain text, p_command_id uuid) returns te
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_bitmapscan=off, body e2dc22ad66402bc8512240fc91e40304
 function commandbus.complete_held(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 1b881dc6bb62e7a04d345173cf3487f3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1b881dc6bb62e7a04d345173cf3487f3
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
@@ -484,13 +484,13 @@ function commandbus.ensure_queue(p_queue text) returns void
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 235f9fcdd6bf55e51a002290f9d6ab34
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 995386a165cb4b1a74c193ae6bfb09b6
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 95920f3d135cc9d86934298cd59c9cda
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 95920f3d135cc9d86934298cd59c9cda
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 703e8886f1d9c465cb53b1f35648b2f3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 703e8886f1d9c465cb53b1f35648b2f3
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, body c8578c92d9092ef058aee12e7d304b5d
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
@@ -526,7 +526,7 @@ function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns voi
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, body a92cdb72c7b38ca49a8b5eff2bf37121
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 8f8e62c8e520eba2ed414671b3de4b58
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0e372a0ac40b58556c050baf2d083830
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     plpgsql, stable, set enable_seqscan=off, body 28826d6fa81c35849027d7b85fa7494d
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
@@ -580,7 +580,7 @@ function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor 
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2260278067c0de7f85876aabf12d7394
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 12fe3a942e8c9ef18d2cf441221b42b7
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 12fe3a942e8c9ef18d2cf441221b42b7
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, body b69d797a953b973b8f6721568bab4181
 function commandbus.physical_queue(p_queue text) returns text
@@ -612,13 +612,13 @@ function commandbus.queue_exists(p_queue text) returns boolean
 function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 7c7e19250d793c7fa4ad69351f7e28c7
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body b73a6ad0ec07a0ff74000910ab62d105
+    plpgsql, volatile, set enable_indexscan=on, body b73a6ad0ec07a0ff74000910ab62d105
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 89e79eb63b0261c9074fd06c241135d8
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 89e79eb63b0261c9074fd06c241135d8
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ba3e0b69ceaf9af33816627a8d648d33
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ba3e0b69ceaf9af33816627a8d648d33
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
     sql, stable, body 704a8120b38d970db7345b7938c09832
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
@@ -634,7 +634,7 @@ function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved 
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body c0ff9b5a5cb079d32071eb90065dfedf
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 24a68e90c3ba6549edf315ac7e5e3757
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 24a68e90c3ba6549edf315ac7e5e3757
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 63cc7fc05fa9c67b88d74613313a1c50
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -656,7 +656,7 @@ function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_i
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body 51b43585468fb68b12f2d985f19f1fe6
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body da42fec8962cbc89527ad5aab64eed03
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body da42fec8962cbc89527ad5aab64eed03
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
     plpgsql, volatile, body 310a1643e49bbc18312fd2f65f6c7d4a
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
@@ -666,7 +666,7 @@ function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABL
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, body c070f9208027541d71fcae9423834178
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fd4dd003a23ffb37ea07a5db4d90a12c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body fd4dd003a23ffb37ea07a5db4d90a12c
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
     plpgsql, volatile, body 4a5de5e4208d90a4240382f396e49fb4
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
@@ -704,7 +704,7 @@ function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uu
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false) returns uuid
     plpgsql, volatile, body 3a60d83639b4de6d97993accf39736a8
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
-    sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 42718a7dc681c78e6e0b045b7b75aa39
+    sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body bbb81362cd021ec99e294f99ed602e91
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
@@ -720,7 +720,7 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 91e30fa4d5192edcc6308a32740bfcd1
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body a523d5f861534ea5a2b774d7ccdd93d9
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a523d5f861534ea5a2b774d7ccdd93d9
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
     sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
 function commandbus.wake_workers(p_domain text) returns void
@@ -733,5 +733,6 @@ function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boo
 migration 1 = initial
 migration 2 = governance
 migration 3 = api_tokens
+migration 4 = troubleshooting_key
 setting command_id_scope = domain
 setting payload_archive = off

@@ -171,8 +171,6 @@ async def test_the_members_of_one_group_among_many_are_found_by_index(db: Sessio
 
 @pytest.mark.parametrize("verb", ["retry", "cancel"])
 async def test_a_chunk_of_a_bulk_operation_reads_only_its_items(db: Session, verb: str) -> None:
-    if int(await db.value("show server_version_num")) < 170_000:
-        pytest.skip("without statistics the planner before PostgreSQL 17 walks through the domain")
     # No ANALYZE, so the planner believes what it likes, as in a database that has just grown.
     await park(db.conn, 2_000, domain=DOMAIN)
     bulk = await db.value(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import uuid4
+
 import pytest
 
+from tests.parking import park
 from tests.sql.helpers import FAILURE, Held, Session
 from tests.sql.tickets import begun, submitted
 
@@ -50,6 +54,64 @@ async def test_the_hot_functions_read_only_what_they_are_asked_for_of_many_comma
     # The measure itself: a scan would have been seen.
     await db.rows("select 1 from commandbus.command_bus_command where status = 'FAILED'")
     assert (await read(db))[0] > scanned
+
+
+@pytest.mark.parametrize("analyzed", [1, 30])
+async def test_a_table_that_was_analyzed_while_it_was_small_is_not_walked_through(
+    db: Session, analyzed: int
+) -> None:
+    await db.rows("alter table commandbus.command_bus_command set (autovacuum_enabled = false)")
+    await db.send(*(uuid4() for _ in range(analyzed)))
+    await db.rows("vacuum analyze commandbus.command_bus_command")
+    await db.value(
+        "select commandbus.send_commands('payments', (select jsonb_agg(jsonb_build_object("
+        "'command_id', gen_random_uuid(), 'type', 'Debit')) from generate_series(1, 3000)))"
+    )
+    # More commands than the table has pages: a walk seems to be cheaper than so many looks.
+    _, before = await read(db)
+    held = [h for _ in range(8) for h in await db.receive(250)]
+    assert len(held) == 2_000
+    _, received = await read(db)
+    assert received - before < 3 * len(held)
+    outcomes: dict[str, dict[str, Any]] = {
+        "complete": {"data": None}, "retry": {"delay_seconds": 60, **FAILURE},
+        "park": {"reason": "PERMANENT", **FAILURE}, "fail": FAILURE, "release": {},
+    }  # fmt: skip
+    for number, (kind, values) in enumerate(outcomes.items()):
+        group = held[number * 400 : number * 400 + 400]
+        await db.settle(kind, *(h.item(**values) for h in group))
+    _, settled = await read(db)
+    assert settled - received < 5 * len(held)
+
+
+@pytest.mark.parametrize("analyzed", [1, 30])
+async def test_decisions_read_only_what_they_are_about_of_a_list_that_has_just_grown(
+    db: Session, analyzed: int
+) -> None:
+    await park(db.conn, analyzed, domain="payments")
+    await db.rows("vacuum analyze commandbus.command_bus_troubleshooting")
+    await db.rows("vacuum analyze commandbus.command_bus_command")
+    await park(db.conn, 3_000, domain="payments")
+    rows = await db.rows(
+        "select command_id from commandbus.command_bus_troubleshooting limit 1200"
+    )
+    ids = [row["command_id"] for row in rows]
+    bulk = await db.value(
+        "select commandbus.start_bulk(gen_random_uuid(), 'payments', 'retry', '{}', '{}',"
+        " p_everything => true)"
+    )
+    decisions: list[tuple[str, list[Any]]] = [
+        ("select commandbus.operator_retry('payments', %s)", [ids[:400]]),
+        ("select commandbus.operator_cancel('payments', %s, 'no use')", [ids[400:800]]),
+        ("select commandbus.operator_complete('payments', %s)", [ids[800:]]),
+        ("select commandbus.run_bulk_chunk(%s, 400)", [bulk]),
+    ]
+    for query, values in decisions:
+        _, before = await read(db, "troubleshooting")
+        await db.rows(query, *values)
+        _, after = await read(db, "troubleshooting")
+        # If each item read what is listed of its domain, it would be tens of thousands.
+        assert after - before <= 2 * 400, query
 
 
 async def test_a_submission_reads_what_is_pending_and_not_what_has_ended(db: Session) -> None:

@@ -77,11 +77,15 @@ end $$;
 -- Of these commands, those that are parked since the moment that goes with each: the very failure
 -- that was chosen. One that was decided on and has failed again since was not seen by whoever
 -- decided here. The planner's settings keep it at the items: it must not walk through the domain.
+-- For the same reason only the command is compared in a way that an index can serve: all but the key
+-- begin with the domain, and parked_at is the same for all that a worker parked at once.
 create or replace function commandbus.still_parked(
     p_domain text, p_command_ids uuid[], p_parked timestamptz[]
 ) returns uuid[]
 language sql stable
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
+set enable_indexonlyscan = off -- an index that has all columns would be walked through
 as $$
     with item as materialized (
         select p_domain as domain, u.command_id, u.parked_at
@@ -90,7 +94,8 @@ as $$
     select coalesce(array_agg(t.command_id order by t.command_id), '{}')
       from item i
       join commandbus.command_bus_troubleshooting t
-        on t.domain = i.domain and t.command_id = i.command_id and t.parked_at = i.parked_at
+        on t.command_id = i.command_id and t.domain is not distinct from i.domain
+       and t.parked_at is not distinct from i.parked_at
 $$;
 
 -- Writes the outcome of each item of a chunk; returns how many have which.
@@ -100,6 +105,7 @@ create or replace function commandbus.record_bulk(
     out o_done int, out o_skipped int, out o_failed int)
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 begin
     with item as materialized (

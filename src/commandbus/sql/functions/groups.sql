@@ -50,6 +50,7 @@ create or replace function commandbus.enter_troubleshooting(
 ) returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 begin
     with item as materialized (
@@ -92,11 +93,16 @@ create or replace function commandbus.leave_troubleshooting(p_domain text, p_com
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 begin
-    with gone as (
+    with item as materialized (
+        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
+    ), gone as (
         delete from commandbus.command_bus_troubleshooting t
-         where t.domain = p_domain and t.command_id = any(p_command_ids)
+         using item i
+         -- the domain compared so that no index can serve it, as in still_parked
+         where t.command_id = i.command_id and t.domain is not distinct from i.domain
         returning t.fingerprint
     ), moved as materialized (
         select p_domain as domain, o.fingerprint, count(*)::int as n from gone o group by o.fingerprint

@@ -57,6 +57,7 @@ create or replace function commandbus.requeue_commands(
 ) returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue    text := commandbus.physical_queue(p_domain || '.commands');

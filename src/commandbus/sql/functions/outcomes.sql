@@ -112,6 +112,7 @@ create or replace function commandbus.complete_held(
 ) returns uuid[]
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_now     timestamptz := clock_timestamp();
@@ -163,6 +164,7 @@ create or replace function commandbus.retry_commands(p_domain text, p_items json
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue  text := p_domain || '.commands';
@@ -227,6 +229,7 @@ create or replace function commandbus.park_commands(p_domain text, p_items jsonb
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue   text := p_domain || '.commands';
@@ -298,6 +301,7 @@ create or replace function commandbus.fail_commands(p_domain text, p_items jsonb
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue   text := p_domain || '.commands';
@@ -358,6 +362,7 @@ create or replace function commandbus.release_commands(p_domain text, p_items js
 returns setof uuid
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_indexscan = off set enable_bitmapscan = on
 as $$
 declare
     v_queue text := p_domain || '.commands';

@@ -99,7 +99,9 @@ end $$;
 create or replace function commandbus.read_messages(
     p_queue text, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean default false
 ) returns table (msg_id bigint, message jsonb)
-language plpgsql as $$
+language plpgsql
+set enable_indexscan = on -- the caller has switched it off, see there; here it gives the order
+as $$
 declare
     v_table text := 'q_' || commandbus.physical_queue(p_queue);
     v_taken int := 0;
