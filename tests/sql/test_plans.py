@@ -92,9 +92,7 @@ async def test_decisions_read_only_what_they_are_about_of_a_list_that_has_just_g
     await db.rows("vacuum analyze commandbus.command_bus_troubleshooting")
     await db.rows("vacuum analyze commandbus.command_bus_command")
     await park(db.conn, 3_000, domain="payments")
-    rows = await db.rows(
-        "select command_id from commandbus.command_bus_troubleshooting limit 1200"
-    )
+    rows = await db.rows("select command_id from commandbus.command_bus_troubleshooting limit 1200")
     ids = [row["command_id"] for row in rows]
     bulk = await db.value(
         "select commandbus.start_bulk(gen_random_uuid(), 'payments', 'retry', '{}', '{}',"
