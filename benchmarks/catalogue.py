@@ -113,6 +113,7 @@ def _with_concurrency(names: tuple[str, ...], value: int, **settings: Any) -> tu
 
 
 P50 = Metric("p50_ms", "p50", "ms", higher_is_better=False)
+MACHINE = Metric("machine_cores", "CPU of the whole machine", "cores", higher_is_better=False)
 PEAK = Metric("peak_mb", "peak memory of the sender", "MB", higher_is_better=False)
 
 WORKLOADS = (
@@ -125,7 +126,7 @@ WORKLOADS = (
              _processes(FAST, 0, {(name, 2) for name in RIVALS}), 3.5),
     Workload("drain-1ms", "drain, handlers of 1 ms, 1, 2 and 4 processes", drain,
              (RATE, Metric("postgres_cores", "Postgres CPU", "cores", higher_is_better=False),
-              Metric("machine_cores", "CPU of the whole machine", "cores", higher_is_better=False)),
+              MACHINE),
              _processes(RIVALS, 1, {("commandbus", 1), ("commandbus", 4)}), 4),
     Workload("drain-50ms", "drain, handlers of 50 ms, concurrency 100", drain, (RATE,),
              _with_concurrency(FAST, 100, handler_ms=50), 4),
@@ -140,7 +141,9 @@ WORKLOADS = (
              _cases("sending", SENDERS, NEAR_SENDERS, parallel=10), 3, in_quick=True),
     Workload("senders-32", "single sends, 32 senders", senders, (RATE,),
              _cases("sending", SENDERS, NEAR_SENDERS, parallel=32), 3),
-    Workload("wakeups", "10 senders beside an idle worker, wake-ups on and off", senders, (RATE,),
+    Workload("wakeups", "10 senders beside an idle worker, wake-ups on and off", senders,
+             (RATE, Metric("worker_cores", "CPU of the worker", "cores", higher_is_better=False),
+              MACHINE),
              (_ours("wake-ups on", {"pool_size": 32}, parallel=10, worker=True),
               _ours("wake-ups off", {"pool_size": 32, "use_notify": False}, parallel=10,
                     worker=True)), 4, rounds=5),

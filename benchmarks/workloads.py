@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.figures import quantile
 from benchmarks.lab import Case, Lab
+from benchmarks.link import machine_seconds
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,20 @@ def senders(lab: Lab, case: Case) -> dict[str, Any]:
     count = lab.size.sends if parallel == 1 else lab.size.many_sends
     with lab.trial(case) as trial:
         sender = trial.process()
-        if case.options.get("worker"):
-            trial.process().ask("start_worker")
+        worker = trial.process() if case.options.get("worker") else None
+        if worker is not None:
+            worker.ask("start_worker")
             time.sleep(0.5)  # it has found nothing, and listens
         sender.ask("senders", parallel=parallel, count=max(parallel, 20))  # caches are warm
+        began = worker.cpu_seconds() if worker else 0.0
+        machine = machine_seconds()
         answer = sender.ask("senders", parallel=parallel, count=count)
+        machine = machine_seconds() - machine
         taken = answer["latencies"]
         return {
             "rate": len(taken) / answer["seconds"],
+            "worker_cores": (worker.cpu_seconds() - began if worker else 0.0) / answer["seconds"],
+            "machine_cores": machine / answer["seconds"],
             "p50_ms": quantile(taken, 0.5) * 1_000,
             "p99_ms": quantile(taken, 0.99) * 1_000,
             "count": count,
