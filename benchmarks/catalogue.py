@@ -100,6 +100,12 @@ def _behind(rows: int) -> Case:
     return _ours(label, behind=("finished", rows), history=rows)
 
 
+def _behind_random(rows: int) -> Case:
+    chosen = {**ENTRANTS["commandbus"].tuned, "random_ids": True}
+    behind = ("finished, random ids", rows)
+    return _ours(f"{rows:,} finished behind, random ids", chosen, behind=behind)
+
+
 def _with_concurrency(names: tuple[str, ...], value: int, **settings: Any) -> tuple[Case, ...]:
     keys: dict[str, dict[str, Any]] = {
         "commandbus": {"concurrency": value},
@@ -115,6 +121,9 @@ def _with_concurrency(names: tuple[str, ...], value: int, **settings: Any) -> tu
 P50 = Metric("p50_ms", "p50", "ms", higher_is_better=False)
 MACHINE = Metric("machine_cores", "CPU of the whole machine", "cores", higher_is_better=False)
 PEAK = Metric("peak_mb", "peak memory of the sender", "MB", higher_is_better=False)
+
+#: Longer than other sends: the rate beside a worker is uneven from one second to the next.
+BESIDE = {"parallel": 10, "worker": True, "times": 3}
 
 WORKLOADS = (
     Workload("drain-tuned", "drain, no-op, best settings, one process", drain, (RATE, *COST),
@@ -144,9 +153,9 @@ WORKLOADS = (
     Workload("wakeups", "10 senders beside an idle worker, wake-ups on and off", senders,
              (RATE, Metric("worker_cores", "CPU of the worker", "cores", higher_is_better=False),
               MACHINE),
-             (_ours("wake-ups on", {"pool_size": 32}, parallel=10, worker=True),
-              _ours("wake-ups off", {"pool_size": 32, "use_notify": False}, parallel=10,
-                    worker=True)), 4, rounds=5),
+             (_ours("wake-ups on", {"pool_size": 32}, **BESIDE),
+              _ours("wake-ups off", {"pool_size": 32, "use_notify": False}, **BESIDE)),
+             7, rounds=5),
     Workload("latency", "idle worker, one command at a time", latency,
              (Metric("start_p50_ms", "send to handler start, p50", "ms", higher_is_better=False),
               Metric("end_p50_ms", "send to completion recorded, p50", "ms",
@@ -159,6 +168,9 @@ WORKLOADS = (
              tuple(_behind(rows) for rows in HISTORY), 7, rounds=5),
     Workload("history-10m", "drain with 10,000,000 finished commands behind", drain, (RATE,),
              (_behind(0), _behind(LONG_HISTORY)), 120, is_optional=True),
+    Workload("history-random", "drain of random ids, with finished ones behind", drain, (RATE,),
+             tuple(_behind_random(rows) for rows in (0, 1_000_000)), 12, rounds=5,
+             is_optional=True),
     Workload("backing-off", "drain with 100,000 backing-off commands at the head", drain, (RATE,),
              (_ours("none", behind=("backing-off", 0)),
               _ours("100,000 backing off", behind=("backing-off", 100_000), stays=True)),

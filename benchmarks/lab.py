@@ -34,7 +34,7 @@ class Size:
     #: Commands of a drain, before a slow system's share.
     drain: int = 15_000
     #: Single sends with one sender, and with many.
-    sends: int = 200
+    sends: int = 600
     many_sends: int = 3_000
     #: Rounds of the idle latency.
     rounds: int = 60

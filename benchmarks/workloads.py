@@ -66,6 +66,7 @@ def senders(lab: Lab, case: Case) -> dict[str, Any]:
     """Single sends by so many tasks of one process; optionally with a worker beside them."""
     parallel = case.options.get("parallel", 1)
     count = lab.size.sends if parallel == 1 else lab.size.many_sends
+    count *= case.options.get("times", 1)
     with lab.trial(case) as trial:
         sender = trial.process()
         worker = trial.process() if case.options.get("worker") else None

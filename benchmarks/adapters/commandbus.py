@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from benchmarks.adapters.base import PAYLOAD, Adapter, serve
-from commandbus import BatchCommand, Command, CommandBus, HandlerContext, Settings
+from commandbus import BatchCommand, Command, CommandBus, HandlerContext, Settings, new_id
 
 #: `settings` that are ours, not of commandbus.Settings.
-OWN = {"handler_ms", "concurrency", "transactional", "in_batch", "loop", "use_notify"}
+OWN = {"handler_ms", "concurrency", "transactional", "in_batch", "loop", "use_notify", "random_ids"}
 
 
 class CommandBusAdapter(Adapter):
@@ -25,6 +25,7 @@ class CommandBusAdapter(Adapter):
             await bus.send("setup", "Work", uuid4(), {})  # the first use creates queues
 
     async def open(self) -> None:
+        self._new_id = uuid4 if self.settings.get("random_ids") else new_id
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}
         self._bus = await self._stack.enter_async_context(
@@ -46,12 +47,12 @@ class CommandBusAdapter(Adapter):
 
     async def bulk_send(self, count: int) -> None:
         if self.settings.get("in_batch"):
-            await self._bus.create_batch("bench", list(new_commands(count)))
+            await self._bus.create_batch("bench", list(new_commands(count, self._new_id)))
         else:
-            await self._bus.send_many("bench", new_commands(count))
+            await self._bus.send_many("bench", new_commands(count, self._new_id))
 
     async def send(self) -> None:
-        await self._bus.send("bench", "Work", uuid4(), PAYLOAD)
+        await self._bus.send("bench", "Work", self._new_id(), PAYLOAD)
 
     async def start_worker(self) -> None:
         self._worker = asyncio.create_task(
@@ -68,9 +69,9 @@ class CommandBusAdapter(Adapter):
             await self._worker
 
 
-def new_commands(count: int) -> Iterator[BatchCommand]:
+def new_commands(count: int, make: Callable[[], UUID] = new_id) -> Iterator[BatchCommand]:
     """So many, each with a new id."""
-    return (BatchCommand("Work", uuid4(), PAYLOAD) for _ in range(count))
+    return (BatchCommand("Work", make(), PAYLOAD) for _ in range(count))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 import asyncio
 import os
-from uuid import uuid4
 
 import psycopg
 
-from commandbus import Command, CommandBus, HandlerContext
+from commandbus import Command, CommandBus, HandlerContext, new_id
 from commandbus.embedded import EmbeddedPostgres
 
 DSN = os.environ.get("COMMANDBUS_DSN") or EmbeddedPostgres().start()
@@ -21,7 +20,7 @@ async def main() -> None:
         bus.register_handler("payments", "DebitAccount", debit)
         worker = asyncio.create_task(bus.run_worker("payments"))
 
-        payment = uuid4()
+        payment = new_id()
         async with conn.transaction():  # the row and the command: both, or neither
             await conn.execute("insert into payment values (%s, 42)", (payment,))
             await bus.send("payments", "DebitAccount", payment, {"amount": 42}, conn=conn)

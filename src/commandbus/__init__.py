@@ -93,7 +93,7 @@ from commandbus.models import (
     ReplyOutcome,
     TroubleshootingItem,
 )
-from commandbus.naming import INBOX, NO_REPLY
+from commandbus.naming import INBOX, NO_REPLY, new_id
 from commandbus.ops.doctor import Diagnosis, Finding, Repair
 from commandbus.ops.findings import Severity
 from commandbus.ops.retention import PruneResult
@@ -215,5 +215,6 @@ __all__ = [
     "TroubleshootingItem",
     "UserLimits",
     "__version__",
+    "new_id",
     "progress_of",
 ]

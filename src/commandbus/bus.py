@@ -14,7 +14,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from commandbus.batches.batch import Batches
 from commandbus.batches.completion import Completions
@@ -34,6 +34,7 @@ from commandbus.naming import (
     check_reply_to,
     check_text,
     check_uuid,
+    new_id,
     replies_queue,
 )
 from commandbus.ops.audit import Reading
@@ -228,7 +229,7 @@ class CommandBus(
         """
         check_number(timeout, "timeout", 0.001, 86_400)
         sent = await self.send(
-            domain, command_type, command_id or uuid4(), data, INBOX, correlation_id
+            domain, command_type, command_id or new_id(), data, INBOX, correlation_id
         )
         return await self.wait_reply(domain, sent, timeout=timeout)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import orjson
 
@@ -16,6 +16,7 @@ from commandbus.naming import (
     check_domain,
     check_reply_to,
     check_uuid,
+    new_id,
     replies_queue,
 )
 from commandbus.payload import encode_payload
@@ -59,7 +60,7 @@ class Preparer:
             command_id=check_uuid(command_id),
             data=encode_payload(data, max_bytes=self._settings.max_payload_bytes),
             reply_to=self._reply_queue(domain) if reply_to is None else check_reply_to(reply_to),
-            correlation_id=uuid4()
+            correlation_id=new_id()
             if correlation_id is None
             else check_uuid(correlation_id, "correlation_id"),
             max_attempts=self._policy.max_attempts

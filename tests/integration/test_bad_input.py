@@ -202,7 +202,7 @@ async def test_an_id_that_is_no_uuid_is_refused_by_every_verb(
     ]
     for verb in verbs:
         async with ready.refused(
-            InvalidCommandIdError, r"is not a UUID; make one with uuid\.uuid4"
+            InvalidCommandIdError, r"is not a UUID; make one with commandbus\.new_id"
         ):
             await verb()
 

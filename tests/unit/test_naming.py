@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from itertools import combinations
-from uuid import UUID, uuid4
+from uuid import RFC_4122, UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ from commandbus.naming import (
     commands_queue,
     dispatch_queue,
     inbox_channel,
+    new_id,
     physical_queue,
     replies_queue,
     wakeup_channel,
@@ -99,6 +101,26 @@ def test_a_uuid_is_returned_as_it_is_or_from_its_text() -> None:
     assert check_uuid(value) is value
     assert check_uuid(str(value)) == value
     assert isinstance(check_uuid(str(value)), UUID)
+
+
+def test_a_new_id_is_a_uuid_of_version_seven_that_begins_with_the_time() -> None:
+    before = time.time_ns() // 1_000_000
+    made = [new_id() for _ in range(2_000)]
+    after = time.time_ns() // 1_000_000
+
+    assert len(set(made)) == 2_000
+    assert {(value.version, value.variant) for value in made} == {(7, RFC_4122)}
+    times = [value.int >> 80 for value in made]
+    assert times == sorted(times)
+    assert before <= times[0]
+    assert times[-1] <= after
+    # Every bit that is not the time, the version or the variant is left to chance.
+    ones, zeros = 0, 0
+    for value in made:
+        ones |= value.int
+        zeros |= ~value.int
+    chance = (0xFFF << 64) | ((1 << 62) - 1)
+    assert ones & chance == zeros & chance == chance
 
 
 @pytest.mark.parametrize("value", [None, "", "abc", 5, b"x" * 16, "0" * 31, ["a"], 1.5])

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import typer
 
@@ -28,7 +28,7 @@ from commandbus.cli.output import (
 )
 from commandbus.errors import InvalidInputError
 from commandbus.models import CommandStatus, Reply, ReplyOutcome
-from commandbus.naming import INBOX, check_uuid
+from commandbus.naming import INBOX, check_uuid, new_id
 from commandbus.replies import Replies
 
 #: Seconds between two looks whether a command that `send --wait` waits for was parked.
@@ -88,7 +88,7 @@ def send(  # noqa: PLR0913  (each is an option)
     if wait is not None and not 0 < wait <= 86_400:
         raise InvalidInputError(f"--wait is {wait:g}; use seconds from 0 to 86,400")
     payload = read_payload(data, data_file)
-    wanted = uuid4() if command_id is None else check_uuid(command_id, "--id")
+    wanted = new_id() if command_id is None else check_uuid(command_id, "--id")
     correlation = None if correlation_id is None else check_uuid(correlation_id, "--correlation-id")
 
     async def work() -> Reply | str | None:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 import orjson
 
@@ -15,7 +14,7 @@ from commandbus.governance.batch_types import BatchType
 from commandbus.governed import Item, ItemError
 from commandbus.marks import misfits
 from commandbus.models import NewCommand
-from commandbus.naming import NO_REPLY
+from commandbus.naming import NO_REPLY, new_id
 from commandbus.preparing import Preparer
 from commandbus.redaction import redact_text
 
@@ -75,7 +74,7 @@ def refused(errors: Sequence[ItemError]) -> InvalidBatchRequestError:
 def _command(batch_type: BatchType, item: Any, preparer: Preparer) -> NewCommand:
     # Nobody reads a queue of replies for a governed batch: its ticket tells what became of it.
     return preparer.command(
-        batch_type.domain, batch_type.command_type, uuid4(), item, NO_REPLY, None
+        batch_type.domain, batch_type.command_type, new_id(), item, NO_REPLY, None
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from fastapi import APIRouter, Header, Request, Response
 
@@ -24,6 +24,7 @@ from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.security import requires
 from commandbus.http.waiting import wait_of
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
+from commandbus.naming import new_id
 from commandbus.redaction import redact_value
 
 router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
@@ -54,7 +55,7 @@ async def create_command_batch(
     commands = [
         BatchCommand(
             each.command_type,
-            each.command_id or uuid4(),
+            each.command_id or new_id(),
             each.data,
             correlation_id=each.correlation_id,
         )

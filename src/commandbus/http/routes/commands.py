@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
@@ -36,7 +36,7 @@ from commandbus.http.schemas.commands import (
 )
 from commandbus.http.security import reached_domain, refuse_domain, requires
 from commandbus.models import CommandMetadata, CommandStatus
-from commandbus.naming import NO_REPLY
+from commandbus.naming import NO_REPLY, new_id
 
 router = APIRouter(prefix="/commands", tags=["commands"])
 
@@ -107,7 +107,7 @@ async def refuse_unknown_domain(here: Platform, caller: Caller, domain: str) -> 
 def _chosen_id(form: SendCommand, idempotency_key: UUID | None) -> UUID:
     if form.command_id is not None and idempotency_key not in {None, form.command_id}:
         raise InvalidInputError("command_id and Idempotency-Key differ; send one of them")
-    return form.command_id or idempotency_key or uuid4()
+    return form.command_id or idempotency_key or new_id()
 
 
 @router.get("")
