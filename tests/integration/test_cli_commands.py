@@ -148,7 +148,7 @@ def test_send_waits_for_the_reply(run: Any, dsn: str) -> None:
         document = run("send", "shop", "Sell", "--wait", "30", "--json")
 
     first, outcome, *rest = plain.stdout.splitlines()
-    assert UUID(first).version == 4
+    assert UUID(first).version == 7
     assert outcome == "SUCCESS"
     assert json.loads("\n".join(rest)) == {"sold": "tea"}
     reply = json.loads(document.stdout)["reply"]
@@ -167,7 +167,7 @@ def test_send_gives_up_waiting_in_time(run: Any) -> None:
     result = run("send", "shop", "Sell", "--wait", "0.2")
 
     assert result.exit_code == 1
-    assert UUID(result.stdout.strip()).version == 4
+    assert UUID(result.stdout.strip()).version == 7
     assert "no reply to" in result.stderr
 
 
