@@ -77,8 +77,8 @@ end $$;
 -- Of these commands, those that are parked since the moment that goes with each: the very failure
 -- that was chosen. One that was decided on and has failed again since was not seen by whoever
 -- decided here. The planner's settings keep it at the items: it must not walk through the domain.
--- For the same reason only the command is compared in a way that an index can serve: all but the key
--- begin with the domain, and parked_at is the same for all that a worker parked at once.
+-- For the same reason only the command is compared in a way that an index can serve: other indexes
+-- begin with the domain or with parked_at, which is the same for all that a worker parked at once.
 create or replace function commandbus.still_parked(
     p_domain text, p_command_ids uuid[], p_parked timestamptz[]
 ) returns uuid[]
