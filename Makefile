@@ -65,7 +65,7 @@ mutants-python: $(READY) ## Change the Python core at one place after another: s
 	$(PY) -m tests.mutants --python --resume $(MUTANT_ARGS)
 
 faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
-	$(PY) -m commandbus.testing.faults --scale long --report build/faults $(FAULT_ARGS)
+	$(PY) -m faults --scale long --report build/faults $(FAULT_ARGS)
 
 faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (more than an hour)
 	SCHEMATHESIS_REQUESTS=100000 CUT_ANSWERS=100 $(PY) -m pytest --timeout=0 -s \

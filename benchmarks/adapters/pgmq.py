@@ -9,7 +9,7 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from benchmarks.adapters.base import PAYLOAD, Adapter, serve
-from commandbus.pgmq.install import install_pgmq
+from commandbus.database.pgmq.install import install_pgmq
 
 IDLE_SECONDS = 0.002
 

@@ -5,20 +5,11 @@ What is listed in __all__ is public; everything else may change.
 
 from commandbus._version import __version__
 from commandbus.batches.batch import BatchProgress, progress_of
-from commandbus.batches.coordination import DispatchMode, DispatchResult, DispatchStatus
+from commandbus.batches.dispatch import DispatchMode, DispatchResult, DispatchStatus
 from commandbus.blocking import BlockingBus
-from commandbus.bulks import (
-    BulkFilter,
-    BulkItem,
-    BulkMatch,
-    BulkOperation,
-    BulkOutcome,
-    BulkPreview,
-    BulkStatus,
-    BulkVerb,
-    FailureGroup,
-)
 from commandbus.bus import CommandBus
+from commandbus.commands.search import AuditPage, CommandPage
+from commandbus.database.pgmq.remote import RemoteQueue
 from commandbus.errors import (
     BatchNotFoundError,
     BatchSizeExceededError,
@@ -54,9 +45,7 @@ from commandbus.errors import (
     TicketNotFoundError,
     TransientCommandError,
 )
-from commandbus.governance.batch_types import BatchType, BatchTypes
-from commandbus.governance.service import Governance
-from commandbus.governed import (
+from commandbus.governance.model import (
     BatchTicket,
     Caller,
     ChildPage,
@@ -74,9 +63,10 @@ from commandbus.governed import (
     TicketStatus,
     UserLimits,
 )
+from commandbus.governance.service import Governance
+from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.handler import HandlerContext
-from commandbus.loads import LoadMetadata, LoadProgress, LoadResult, LoadStart, LoadStatus
-from commandbus.marks import Secret
+from commandbus.loads.model import LoadMetadata, LoadProgress, LoadResult, LoadStart, LoadStatus
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -93,16 +83,26 @@ from commandbus.models import (
     ReplyOutcome,
     TroubleshootingItem,
 )
-from commandbus.naming import INBOX, NO_REPLY, new_id
-from commandbus.ops.doctor import Diagnosis, Finding, Repair
-from commandbus.ops.findings import Severity
-from commandbus.ops.retention import PruneResult
-from commandbus.ops.search import AuditPage, CommandPage
-from commandbus.pgmq.remote import RemoteQueue
-from commandbus.policies import RetryPolicy
+from commandbus.names import INBOX, NO_REPLY, new_id
+from commandbus.privacy.secrets import Secret
+from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.store.dispatching import RecoveryReport
 from commandbus.store.upkeep import RetentionRule
+from commandbus.troubleshooting.model import (
+    BulkFilter,
+    BulkItem,
+    BulkMatch,
+    BulkOperation,
+    BulkOutcome,
+    BulkPreview,
+    BulkStatus,
+    BulkVerb,
+    FailureGroup,
+)
+from commandbus.upkeep.doctor import Diagnosis, Finding, Repair
+from commandbus.upkeep.findings import Severity
+from commandbus.upkeep.retention import PruneResult
 
 __all__ = [
     "INBOX",

@@ -17,17 +17,22 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from commandbus.batches.batch import Batches
-from commandbus.batches.completion import Completions
-from commandbus.batches.coordination import Coordination
+from commandbus.batches.callbacks import Completions
+from commandbus.batches.dispatch import Coordination
 from commandbus.batches.dispatch_verbs import DispatchVerbs
 from commandbus.batches.verbs import BatchVerbs
+from commandbus.commands.audit import Reading
+from commandbus.commands.preparing import Preparer, check_batch_command
+from commandbus.commands.replies import Replies, ReplyVerbs
+from commandbus.commands.search import Searching
+from commandbus.commands.sending import Sending
+from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidSettingError
-from commandbus.governance.batch_types import BatchTypes
+from commandbus.governance.types import BatchTypes
 from commandbus.governance.verbs import GovernanceVerbs
 from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
-from commandbus.maintenance import maintenance_of
 from commandbus.models import BatchCommand, NewCommand, Reply
-from commandbus.naming import (
+from commandbus.names import (
     INBOX,
     check_domain,
     check_operator,
@@ -37,24 +42,19 @@ from commandbus.naming import (
     new_id,
     replies_queue,
 )
-from commandbus.ops.audit import Reading
-from commandbus.ops.bulk import Bulk
 from commandbus.ops.bulk_verbs import BulkVerbs
-from commandbus.ops.doctor import Doctor
-from commandbus.ops.groups import Groups
-from commandbus.ops.retention import Retention
-from commandbus.ops.search import Searching
 from commandbus.ops.service_verbs import ServiceVerbs
-from commandbus.ops.troubleshooting import Troubleshooting
 from commandbus.ops.upkeep_verbs import UpkeepVerbs
 from commandbus.ops.verbs import OperatorVerbs
-from commandbus.policies import RetryPolicy
-from commandbus.preparing import Preparer, check_batch_command
-from commandbus.redaction import also_redact, redact_text
-from commandbus.replies import Replies, ReplyVerbs
-from commandbus.sending import Sending
+from commandbus.privacy.redaction import also_redact, redact_text
+from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_number, check_worker_settings
-from commandbus.store.base import Store
+from commandbus.troubleshooting.bulk import Bulk
+from commandbus.troubleshooting.groups import Groups
+from commandbus.troubleshooting.queue import Troubleshooting
+from commandbus.upkeep.doctor import Doctor
+from commandbus.upkeep.retention import Retention
+from commandbus.worker.maintenance import maintenance_of
 from commandbus.worker.worker import Worker, WorkerOptions
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)

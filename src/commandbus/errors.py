@@ -44,7 +44,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from commandbus.governed import ItemError
+from commandbus.governance.model import ItemError
 
 
 class CommandBusError(Exception):

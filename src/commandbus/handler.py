@@ -14,10 +14,10 @@ from commandbus.errors import (
     InvalidOperationError,
     InvalidSettingError,
 )
-from commandbus.marks import check_payload_type, secret_keys
 from commandbus.models import Command, Lease, OutgoingCommands
-from commandbus.naming import check_command_type, check_domain
-from commandbus.policies import RetryPolicy
+from commandbus.names import check_command_type, check_domain
+from commandbus.privacy.secrets import check_payload_type, secret_keys
+from commandbus.retry import RetryPolicy
 
 AsyncHandler = Callable[[Command, "HandlerContext"], Awaitable[Any]]
 SyncHandler = Callable[[Command, "HandlerContext"], Any]

@@ -11,7 +11,7 @@ import logging
 import random
 from contextlib import suppress
 
-from commandbus.redaction import redact_text
+from commandbus.privacy.redaction import redact_text
 
 #: First and longest pause after an error, in seconds.
 ERROR_PAUSE_SECONDS = (0.05, 2.0)

@@ -296,7 +296,7 @@ class OutgoingCommands:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one lease ends: decided by the dispatcher, written by the completer."""
+    """How one lease ends: decided by the executor, written by the completer."""
 
     lease: Lease
     kind: OutcomeKind

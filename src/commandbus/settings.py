@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from commandbus.errors import InvalidNameError, InvalidSettingError
-from commandbus.naming import INBOX, NO_REPLY, check_reply_to
+from commandbus.names import INBOX, NO_REPLY, check_reply_to
 
 _SCHEMA = re.compile(r"(?!pgmq\Z|pg_)[a-z_][a-z0-9_]{0,62}\Z")
 

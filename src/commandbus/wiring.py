@@ -9,14 +9,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from commandbus.database.gateway import AsyncPool, ConnectionSource
+from commandbus.database.migrations import (
+    SchemaStatus,
+    check_schema,
+    full_sql,
+    migrate,
+    schema_status,
+)
+from commandbus.database.postgres import new_store
+from commandbus.database.sqlstate import translated
+from commandbus.database.store import Store
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.errors import InvalidSettingError, SchemaMissingError
 from commandbus.settings import Settings
-from commandbus.store.base import Store
-from commandbus.store.connection import AsyncPool, ConnectionSource
-from commandbus.store.faults import translated
-from commandbus.store.migrations import SchemaStatus, check_schema, full_sql, migrate, schema_status
-from commandbus.store.postgres import new_store
 
 DSN_VARIABLE = "COMMANDBUS_DSN"
 

@@ -32,9 +32,9 @@ from commandbus import (
     Secret,
     Settings,
     TransientCommandError,
-    redaction,
 )
 from commandbus.cli.main import app
+from commandbus.privacy import redaction
 from tests.canaries import MARKER, Canaries, assert_hidden
 from tests.waiting import until_status, working
 

@@ -31,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
 
 from commandbus import BatchCommand, CommandBus, HandlerContext, PermanentCommandError
 from commandbus.demo import vms
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http import HttpSettings
 from commandbus.models import Command
 from tests.http_server import Served, served

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg_pool import AsyncConnectionPool
 
-from commandbus.store.base import Store
+from commandbus.database.store import Store
 from tests.conformance.worlds import MemoryWorld, PostgresWorld, World
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from uuid import uuid4
 import orjson
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import (
     PayloadLostError,
 )
 from commandbus.models import CommandStatus
-from commandbus.naming import NO_REPLY, batches_channel
-from commandbus.store.base import Store
+from commandbus.names import NO_REPLY, batches_channel
 from tests.conformance.batching import CLOSING, closing_commands, closing_id, ended, ids
 from tests.conformance.worlds import (
     DOMAIN,

@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
     DatabaseError,
@@ -12,7 +13,6 @@ from commandbus.errors import (
     InvalidNameError,
 )
 from commandbus.models import CommandStatus
-from commandbus.store.base import Store
 from tests.conformance.batching import CLOSING, ended, ids
 from tests.conformance.worlds import (
     DOMAIN,

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from commandbus.store.base import Store
+from commandbus.database.store import Store
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, released, retried
 
 

@@ -22,7 +22,7 @@ from commandbus.errors import (
     DuplicateCommandError,
 )
 from commandbus.models import Lease, Outcome, OutgoingCommands
-from commandbus.naming import INBOX, NO_REPLY
+from commandbus.names import INBOX, NO_REPLY
 from tests.conformance.batching import CLOSING
 from tests.conformance.worlds import (
     DOMAIN,

@@ -11,14 +11,14 @@ import orjson
 import pytest
 
 from commandbus import CommandBus, Secret, Settings
+from commandbus.database.store import Store
 from commandbus.errors import (
     CommandNotFoundError,
     InvalidOperationError,
     InvalidPayloadError,
     PayloadLostError,
 )
-from commandbus.redaction import MASK
-from commandbus.store.base import Store
+from commandbus.privacy.redaction import MASK
 from commandbus.store.searching import Edit
 from tests.conformance.worlds import DOMAIN, World, done, new, parked
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from commandbus.database.store import Store
 from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
-from commandbus.store.base import Store
 from commandbus.testing.memory.groups import normalise_message
 from tests.conformance.worlds import DOMAIN, World, done, new
 

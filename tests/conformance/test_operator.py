@@ -5,9 +5,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import CommandStatus
-from commandbus.store.base import Store
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, released, retried
 
 Verb = Callable[[Store, list[UUID]], Awaitable[None]]

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from commandbus.database.pgmq.client import PgmqClient
 from commandbus.errors import DatabaseError, SchemaMissingError
-from commandbus.pgmq.client import PgmqClient
 from commandbus.testing import FakeClock, FakePgmqClient
 
 Q = "orders.commands"

@@ -7,8 +7,8 @@ from uuid import uuid4
 import orjson
 import pytest
 
+from commandbus.database.store import CommandFilter, Store
 from commandbus.models import CommandStatus
-from commandbus.store.base import CommandFilter, Store
 from tests.conformance.worlds import DOMAIN, World, done, new, parked, retried
 
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE

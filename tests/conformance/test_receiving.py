@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 import orjson
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import SchemaMissingError
 from commandbus.models import CommandStatus
-from commandbus.store.base import Store
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, retried
 
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE

@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import SchemaMissingError
-from commandbus.naming import INBOX, NO_REPLY
-from commandbus.store.base import Store
+from commandbus.names import INBOX, NO_REPLY
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, released, retried
 
 BANK_DOWN = {"code": "BANK_DOWN", "message": "no answer", "class": "TRANSIENT"}

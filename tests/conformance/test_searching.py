@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError
 from commandbus.models import AuditEvent, CommandStatus
-from commandbus.store.base import Store
 from commandbus.store.searching import AuditSearch, CommandSearch, Place
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked
 

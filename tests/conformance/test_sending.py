@@ -5,6 +5,7 @@ from uuid import uuid4
 import orjson
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
     DuplicateCommandError,
@@ -12,8 +13,7 @@ from commandbus.errors import (
     InvalidOperationError,
 )
 from commandbus.models import CommandStatus
-from commandbus.naming import INBOX, NO_REPLY
-from commandbus.store.base import Store
+from commandbus.names import INBOX, NO_REPLY
 from tests.conformance.worlds import DOMAIN, World, done, new
 
 

@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError
 from commandbus.models import CommandStatus, NewBatch, OutgoingCommands
-from commandbus.store.base import Store
 from tests.conformance.worlds import DOMAIN, World, done, new, new_batch, parked
 
 

@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import suppress
 
-from commandbus.naming import INBOX, inbox_channel, wakeup_channel
-from commandbus.store.base import Store
+from commandbus.database.store import Store
+from commandbus.names import INBOX, inbox_channel, wakeup_channel
 from tests.conformance.worlds import DOMAIN, World, done, new, parked, released
 from tests.waiting import until
 

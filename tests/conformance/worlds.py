@@ -18,6 +18,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
+from commandbus.database.pgmq.client import PgmqClient
+from commandbus.database.postgres import new_store
+from commandbus.database.store import CommandFilter, Store
 from commandbus.models import (
     BatchMetadata,
     CommandMetadata,
@@ -31,10 +34,7 @@ from commandbus.models import (
     OutgoingCommands,
     ParkReason,
 )
-from commandbus.naming import commands_queue, physical_queue, replies_queue
-from commandbus.pgmq.client import PgmqClient
-from commandbus.store.base import CommandFilter, Store
-from commandbus.store.postgres import new_store
+from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
 from tests.conformance.showing import decoded, shown, shown_envelope, sorted_replies
 

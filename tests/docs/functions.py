@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 
-from commandbus.store.migrations import FUNCTION_FILES
+from commandbus.database.migrations import FUNCTION_FILES
 
 COMMANDS = "commandbus.command_bus_command"
 AUDIT = "commandbus.command_bus_audit"
@@ -36,7 +36,7 @@ class Change:
 
 def function_texts() -> dict[str, str]:
     """The function files, by name."""
-    folder = files("commandbus").joinpath("sql", "functions")
+    folder = files("commandbus").joinpath("database", "sql", "functions")
     return {
         name: folder.joinpath(f"{name}.sql").read_text(encoding="utf-8") for name in FUNCTION_FILES
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from commandbus.ops.findings import FAULTS
 from commandbus.store.postgres_doctor import CHECKS, REPAIRS
+from commandbus.upkeep.findings import FAULTS
 from tests.docs.functions import all_functions, function_texts
 from tests.docs.markdown import DOCS, codes, table_with
 

@@ -12,11 +12,11 @@ from uuid import uuid4
 import httpx2
 
 from commandbus import CommandBus
-from commandbus.governed import Scope
+from commandbus.governance.model import Scope
 from commandbus.http import HttpSettings, create_app
 from commandbus.http.catalogue import KINDS
+from commandbus.http.metrics import Metrics
 from commandbus.models import Failure, Outcome, OutcomeKind, ParkReason
-from commandbus.telemetry.metrics import Metrics
 from commandbus.testing import fake_bus
 from tests.docs.markdown import GUIDES, blocks, codes, table_with
 from tests.http_server import Served, served

@@ -17,7 +17,7 @@ import commandbus
 from commandbus import Settings, errors, testing
 from commandbus.cli.main import app
 from commandbus.cli.output import ExitCode
-from commandbus.store import faults
+from commandbus.database import sqlstate
 from tests.docs.functions import all_functions, function_texts
 from tests.docs.markdown import (
     DOCS,
@@ -87,7 +87,7 @@ def test_every_sqlstate_is_listed_with_its_error() -> None:
     documented = {codes(row["code"])[0]: codes(row["error"])[0] for row in rows}
 
     assert documented == {
-        state: type(faults._from_state(state, details.get(state), "no", "payments")).__name__
+        state: type(sqlstate._from_state(state, details.get(state), "no", "payments")).__name__
         for state in raised
     }
 

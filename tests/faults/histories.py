@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commandbus.testing.faults.facts import (
+from faults.facts import (
     ENDED,
     PARKED,
     Batch,

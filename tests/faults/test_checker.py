@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from commandbus.testing.faults import INVARIANTS, check
-from commandbus.testing.faults.checker import extra_runs, fold
-from commandbus.testing.faults.facts import Batch, Change, Claim, Effect, Event, Facts, Send
+from faults import INVARIANTS, check
+from faults.checker import extra_runs, fold
+from faults.facts import Batch, Change, Claim, Effect, Event, Facts, Send
 from tests.faults.histories import OTHER, WORKER, History, sound
 
 Break = Callable[[History], Facts]

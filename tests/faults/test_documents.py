@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from commandbus.testing.faults import INVARIANTS, catalogue
-from commandbus.testing.faults.catalogue import TOTALS
+from faults import INVARIANTS, catalogue
+from faults.catalogue import TOTALS
 from tests.docs.markdown import DOCS, table_with
 
 PAGE = DOCS / "guarantees.md"

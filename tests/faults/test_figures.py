@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from commandbus.testing.faults import Bars, Run, Verdict, Violation, catalogue, replay_command
-from commandbus.testing.faults import report as reporting
-from commandbus.testing.faults.__main__ import chosen, main
-from commandbus.testing.faults.display import Display
-from commandbus.testing.faults.facts import Death, Event, Facts, Outage, Phases
-from commandbus.testing.faults.figures import (
+from faults import Bars, Run, Verdict, Violation, catalogue, replay_command
+from faults import report as reporting
+from faults.__main__ import chosen, main
+from faults.display import Display
+from faults.facts import Death, Event, Facts, Outage, Phases
+from faults.figures import (
     Figures,
     longest_rescue,
     measure,
     missed_bars,
     slowest_resume,
 )
-from commandbus.testing.faults.nemeses import Wait
+from faults.nemeses import Wait
 from tests.faults.histories import OTHER, WORKER, History, sound
 
 RUN = Run("F0", "nothing happens", (Wait(0.0),))
@@ -157,7 +157,7 @@ def test_the_report_has_sums_figures_and_the_way_to_see_a_failure_again(tmp_path
     assert "100/s, 50/s (50%), 100/s" in text
     assert "F9: I1 c1: is gone" in text
     assert "F9: too slow" in text
-    assert "`python -m commandbus.testing.faults --only F9 --seed 7 --scale long`" in text
+    assert "`python -m faults --only F9 --seed 7 --scale long`" in text
     assert "F11 was skipped: no right to mount" in text
     assert "failovers: 0 in all" in text
 
@@ -188,7 +188,7 @@ def test_the_display_says_what_came_of_each_run(is_terminal: bool) -> None:
     assert "F0   good" in said
     assert "F9   BAD" in said
     assert "I1 c1: is gone" in said
-    assert "again: python -m commandbus.testing.faults --only F9 --seed 7 --scale short" in said
+    assert "again: python -m faults --only F9 --seed 7 --scale short" in said
     assert "F11  skipped: no right to mount" in said
 
 
@@ -224,4 +224,4 @@ def test_the_program_lists_its_runs() -> None:
 
 def test_the_command_of_a_replay_names_run_seed_and_scale() -> None:
     command = replay_command(verdicts()[0], "long")
-    assert command == "python -m commandbus.testing.faults --only F0 --seed 7 --scale long"
+    assert command == "python -m faults --only F0 --seed 7 --scale long"

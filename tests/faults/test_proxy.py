@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.testing.faults.proxy import Line, Messages, Proxy, Weather
+from faults.proxy import Line, Messages, Proxy, Weather
 from tests.waiting import until
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commandbus.testing.faults import (
+from faults import (
     Bars,
     Load,
     Run,
@@ -28,8 +28,8 @@ from commandbus.testing.faults import (
     catalogue,
     replay_command,
 )
-from commandbus.testing.faults.__main__ import main
-from commandbus.testing.faults.nemeses import PauseWorkers
+from faults.__main__ import main
+from faults.nemeses import PauseWorkers
 
 SEED = int(os.environ.get("FAULT_SEED", "20261116"))
 
@@ -83,7 +83,7 @@ GUARD = "and c.lease_epoch = i.lease_epoch and c.leased_by is not null"
 
 def without_the_fence() -> str:
     """complete_held as it would be without its guard."""
-    source = importlib.resources.files("commandbus").joinpath("sql/functions/outcomes.sql")
+    source = importlib.resources.files("commandbus").joinpath("database/sql/functions/outcomes.sql")
     found = re.search(
         r"create or replace function commandbus\.complete_held.*?\nend \$\$;",
         source.read_text(encoding="utf-8"),

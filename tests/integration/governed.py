@@ -9,8 +9,8 @@ from typing import Any
 
 from commandbus import Command, CommandBus, HandlerContext, RetryPolicy, Settings
 from commandbus.errors import PermanentCommandError
-from commandbus.governance.batch_types import BatchType
-from commandbus.governed import Caller, Item, Scope
+from commandbus.governance.model import Caller, Item, Scope
+from commandbus.governance.types import BatchType
 
 DOMAIN = "shop"
 

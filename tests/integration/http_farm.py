@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from commandbus import CommandBus, Settings
 from commandbus.demo import vms
-from commandbus.governed import Caller
+from commandbus.governance.model import Caller
 from commandbus.http import HttpSettings
 from tests.http_world import app_of, caller, client_of
 from tests.waiting import working

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, PermanentCommandError
-from commandbus.bulks import BulkFilter
 from commandbus.models import Failure, Outcome, OutcomeKind, ParkReason
+from commandbus.troubleshooting.model import BulkFilter
 
 
 async def fail(command: Command, ctx: HandlerContext) -> None:

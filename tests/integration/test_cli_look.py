@@ -28,7 +28,7 @@ from commandbus.cli import look
 from commandbus.cli.main import app
 from commandbus.cli.options import parse_moment
 from commandbus.errors import InvalidInputError
-from commandbus.redaction import MASK
+from commandbus.privacy.redaction import MASK
 from tests.waiting import until, until_status, working
 
 Run = Callable[..., Result]

@@ -22,7 +22,7 @@ from commandbus import (
     RemoteQueue,
     Settings,
 )
-from commandbus.batches.coordination import Coordination
+from commandbus.batches.dispatch import Coordination
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]

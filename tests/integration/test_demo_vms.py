@@ -13,7 +13,7 @@ import pytest
 from commandbus import CommandBus, Settings
 from commandbus.demo import vm_tables, vms
 from commandbus.errors import InvalidBatchRequestError
-from commandbus.governed import BatchTicket, Item, TicketStatus
+from commandbus.governance.model import BatchTicket, Item, TicketStatus
 from tests.integration.governed import ADA, APPROVER
 from tests.waiting import working
 

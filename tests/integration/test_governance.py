@@ -21,8 +21,8 @@ from commandbus.errors import (
     TicketNotFoundError,
 )
 from commandbus.governance import service
-from commandbus.governance.batch_types import BatchType
-from commandbus.governed import Caller, ChildStatus, Item, ItemError, Scope, TicketStatus
+from commandbus.governance.model import Caller, ChildStatus, Item, ItemError, Scope, TicketStatus
+from commandbus.governance.types import BatchType
 from commandbus.testing import fake_bus
 from tests.integration.governed import (
     ADA,

@@ -17,7 +17,7 @@ from commandbus.errors import (
     PermissionDeniedError,
     TicketNotFoundError,
 )
-from commandbus.governed import Scope, TicketStatus
+from commandbus.governance.model import Scope, TicketStatus
 from tests.integration.governed import (
     ADA,
     APPROVER,

@@ -18,7 +18,7 @@ from commandbus.errors import (
     PermissionDeniedError,
     RateLimitExceededError,
 )
-from commandbus.governed import Caller, LimitType, Submission, TicketStatus, UserLimits
+from commandbus.governance.model import Caller, LimitType, Submission, TicketStatus, UserLimits
 from tests.integration.governed import (
     ADA,
     ADMIN,

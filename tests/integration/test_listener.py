@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus.pgmq import notify
-from commandbus.pgmq.notify import PostgresListener
+from commandbus.database.pgmq import notify
+from commandbus.database.pgmq.notify import PostgresListener
 from tests.integration.looking import Conn, value
 from tests.waiting import until
 

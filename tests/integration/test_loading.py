@@ -28,8 +28,8 @@ from commandbus import (
     Settings,
     SourceError,
 )
-from commandbus.batches import load_run
-from commandbus.maintenance import Maintenance
+from commandbus.loads import run as load_run
+from commandbus.worker.maintenance import Maintenance
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]

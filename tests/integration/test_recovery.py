@@ -26,8 +26,8 @@ from commandbus import (
     ReplyOutcome,
     Settings,
 )
+from commandbus.database.postgres import PostgresStore
 from commandbus.embedded import EmbeddedPostgres
-from commandbus.store.postgres import PostgresStore
 from tests.integration.looking import (
     Conn,
     another_bus,

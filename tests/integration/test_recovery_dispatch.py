@@ -20,7 +20,7 @@ from commandbus import (
     ReplyOutcome,
     Settings,
 )
-from commandbus.maintenance import Maintenance
+from commandbus.worker.maintenance import Maintenance
 from tests.integration.test_coordination import commands, fail, queued_ids, register, rows
 from tests.waiting import until, working
 

@@ -20,8 +20,8 @@ from commandbus import (
     ReplyOutcome,
     ReplyTimeoutError,
 )
-from commandbus.naming import INBOX
-from commandbus.replies import Replies
+from commandbus.commands.replies import Replies
+from commandbus.names import INBOX
 from tests.integration.looking import Conn, another_bus, rows, send, until_count, value
 from tests.waiting import until, until_status, working
 
@@ -187,7 +187,7 @@ async def test_fifty_calls_at_once_each_get_their_own_reply(bus: CommandBus) -> 
 
 async def test_a_call_is_woken_by_a_hint(bus: CommandBus, monkeypatch: pytest.MonkeyPatch) -> None:
     """With polls a minute apart, nothing else explains an answer."""
-    monkeypatch.setattr("commandbus.replies.POLL_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr("commandbus.commands.replies.POLL_SECONDS", (60.0, 60.0))
     async with working(bus, "shop"):
         for number in range(3):
             assert (await bus.call("shop", "Echo", {"n": number})).data == {"n": number}

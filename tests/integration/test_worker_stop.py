@@ -18,10 +18,10 @@ from commandbus import (
     DatabaseUnavailableError,
     HandlerContext,
 )
-from commandbus.store.postgres import PostgresStore
-from commandbus.worker import dispatcher as dispatcher_module
+from commandbus.database.postgres import PostgresStore
+from commandbus.worker import executor as executor_module
 from commandbus.worker import worker as worker_module
-from commandbus.worker.dispatcher import Dispatcher
+from commandbus.worker.executor import Executor
 from tests.integration.looking import (
     Conn,
     another_bus,
@@ -40,7 +40,7 @@ from tests.waiting import until, until_status, working
 @pytest.fixture
 def leasing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the handlers had been fast so far: ten commands are leased ahead."""
-    monkeypatch.setattr(Dispatcher, "_prefetch", lambda _: 10)
+    monkeypatch.setattr(Executor, "_prefetch", lambda _: 10)
 
 
 class Gated:
@@ -187,7 +187,7 @@ async def test_buffered_commands_are_given_back_when_the_handlers_have_become_sl
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_module, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(dispatcher_module, "MAX_BUFFERED_SECONDS", 0.0)
+    monkeypatch.setattr(executor_module, "MAX_BUFFERED_SECONDS", 0.0)
     gated = Gated(bus)
     ids = await send_some(bus, 6)
     async with another_bus(dsn) as other, working(bus, "shop", concurrency=1):

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from commandbus import Command, CommandBus, CommandStatus, HandlerContext
-from commandbus.worker import dispatcher
+from commandbus.worker import executor
 from tests.integration.looking import (
     Conn,
     events,
@@ -142,7 +142,7 @@ async def test_a_suspect_that_lapses_again_is_blamed(bus: CommandBus, conn: Conn
 async def test_a_suspect_runs_beside_others_when_they_take_too_long(
     bus: CommandBus, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "SUSPECT_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(executor, "SUSPECT_PATIENCE_SECONDS", 0.05)
     floor = Floor()
     bus.register_handler("shop", "Suspect", floor.handle)
     bus.register_handler("shop", "Work", floor.handle)
@@ -180,7 +180,7 @@ def _fixed() -> UUID:
 async def test_a_long_suspect_keeps_the_others_waiting_only_for_a_while(
     bus: CommandBus, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatcher, "SUSPECT_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(executor, "SUSPECT_PATIENCE_SECONDS", 0.05)
     floor = Floor()
 
     @bus.handler("shop", "Work")

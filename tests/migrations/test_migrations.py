@@ -25,9 +25,9 @@ from commandbus import (
     SchemaTooOldError,
     Settings,
 )
-from commandbus.pgmq.install import install_pgmq, packaged_version
-from commandbus.store import migrations
-from commandbus.store.migrations import Migration, check_schema, full_sql, migrate, schema_status
+from commandbus.database import migrations
+from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
+from commandbus.database.pgmq.install import install_pgmq, packaged_version
 from commandbus.wiring import database_status, migrate_database, migration_sql
 from tests.migrations.snapshot import SNAPSHOT, describe
 from tests.waiting import until_status, working

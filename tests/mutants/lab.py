@@ -18,8 +18,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from commandbus import Settings
+from commandbus.database.migrations import FUNCTION_FILES
 from commandbus.embedded import EmbeddedPostgres
-from commandbus.store.migrations import FUNCTION_FILES
 from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.wiring import migrate_database
 from tests.conftest import data_folder

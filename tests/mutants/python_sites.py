@@ -16,13 +16,13 @@ from tests.mutants.forks import ROOT
 SOURCE = ROOT / "src" / "commandbus"
 #: Files with the highest bar: who holds a command, how it ends, batches, who may ask.
 STRICT = (
-    "worker/completer", "worker/lease", "worker/receiver", "worker/dispatcher", "worker/commands",
-    "batches/batch", "batches/completion",
-    "http/auth", "http/jwt_auth", "http/security", "http/gate", "ops/tokens",
+    "worker/completer", "worker/lease", "worker/receiver", "worker/executor", "worker/commands",
+    "batches/batch", "batches/callbacks",
+    "http/auth", "http/jwt_auth", "http/security", "http/gate", "access/tokens",
 )  # fmt: skip
 FILES = (
-    "policies", *STRICT[:5], "worker/threads", "redaction", *STRICT[5:],
-    "naming", "payload", "marks", "handler",
+    "retry", *STRICT[:5], "worker/threads", "privacy/redaction", *STRICT[5:],
+    "names", "commands/payload", "privacy/secrets", "handler",
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from commandbus.store.migrations import FUNCTION_FILES
+from commandbus.database.migrations import FUNCTION_FILES
 
 #: What a condition must speak of to be a guard.
 GUARD = re.compile(
@@ -76,7 +76,7 @@ class Mutant:
 
 
 def function_source(file: str) -> str:
-    folder = files("commandbus").joinpath("sql", "functions")
+    folder = files("commandbus").joinpath("database", "sql", "functions")
     return folder.joinpath(f"{file}.sql").read_text(encoding="utf-8")
 
 

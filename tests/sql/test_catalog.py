@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from commandbus.database.migrations import FUNCTION_FILES, function_text
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
-from commandbus.store.migrations import FUNCTION_FILES, function_text
 from tests.sql.helpers import FAILURE, Session
 from tests.sql.tickets import submitted
 
@@ -31,7 +31,7 @@ async def test_every_function_stands_once_and_none_that_is_not_in_the_files(db: 
 
 
 def test_every_file_of_functions_is_loaded() -> None:
-    folder = files("commandbus").joinpath("sql", "functions")
+    folder = files("commandbus").joinpath("database", "sql", "functions")
     assert {entry.name for entry in folder.iterdir()} == {f"{name}.sql" for name in FUNCTION_FILES}
 
 

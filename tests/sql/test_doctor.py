@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from commandbus import CommandBus, DatabaseUnavailableError
-from commandbus.ops.findings import FAULTS
 from commandbus.store import postgres_doctor
+from commandbus.upkeep.findings import FAULTS
 from tests.sql.faults import (
     INJECTED,
     SURROUNDINGS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.ops.findings import FAULTS
+from commandbus.upkeep.findings import FAULTS
 from tests.sql.clones import clone
 from tests.sql.conftest import Open
 from tests.sql.faults import INJECTED, SURROUNDINGS, healthy

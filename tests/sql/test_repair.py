@@ -9,7 +9,7 @@ from uuid import uuid4
 from psycopg.types.json import Jsonb
 
 from commandbus import CommandBus, Severity
-from commandbus.ops.findings import FAULTS
+from commandbus.upkeep.findings import FAULTS
 from tests.sql.faults import (
     INJECTED,
     archived_message,

@@ -16,7 +16,7 @@ from commandbus import (
     CommandBus,
     PruneResult,
 )
-from commandbus.ops import retention
+from commandbus.upkeep import retention
 from tests.sql.faults import codes, healthy
 from tests.sql.helpers import Session
 

@@ -14,10 +14,10 @@ from commandbus import (
     InvalidSettingError,
     Settings,
 )
-from commandbus.maintenance import Maintenance
-from commandbus.ops import retention
-from commandbus.ops.retention import parse_age
 from commandbus.testing import fake_bus
+from commandbus.upkeep import retention
+from commandbus.upkeep.retention import parse_age
+from commandbus.worker.maintenance import Maintenance
 from tests.sql.helpers import Session
 from tests.sql.test_retention import DAY, age, statuses
 

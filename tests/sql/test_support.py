@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from commandbus.naming import check_domain, inbox_channel, physical_queue, wakeup_channel
+from commandbus.names import check_domain, inbox_channel, physical_queue, wakeup_channel
 from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, Session
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from commandbus.database.store import Store
 from commandbus.models import Lease, Outcome
-from commandbus.store.base import Store
 
 
 def a_lease(**changes: Any) -> Lease:

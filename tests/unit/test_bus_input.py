@@ -25,8 +25,8 @@ from commandbus import (
     RetryPolicy,
     Settings,
 )
+from commandbus.database.store import CommandFilter, Store
 from commandbus.models import NewCommand
-from commandbus.store.base import CommandFilter, Store
 
 ID = UUID(int=1)
 

@@ -13,7 +13,7 @@ import pytest
 from commandbus import CommandBus
 from commandbus.cli.apps import AppError, load_app, open_app
 from commandbus.cli.options import Place
-from commandbus.store.base import Store
+from commandbus.database.store import Store
 
 MODULE = """
 import asyncio

@@ -31,7 +31,7 @@ from commandbus.cli.batch_view import (
 )
 from commandbus.cli.main import app
 from commandbus.cli.options import Place
-from commandbus.loads import LoadStart, RowFormat
+from commandbus.loads.model import LoadStart, RowFormat
 
 BATCH = UUID(int=7)
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

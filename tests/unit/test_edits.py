@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from commandbus.errors import InvalidPayloadError
-from commandbus.ops.edits import MAX_CHANGES, MAX_SHOWN, difference, unmasked
-from commandbus.redaction import MASK, redact_value
+from commandbus.privacy.redaction import MASK, redact_value
+from commandbus.troubleshooting.edits import MAX_CHANGES, MAX_SHOWN, difference, unmasked
 
 
 def test_a_difference_names_what_changed_was_added_and_removed() -> None:

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus.commands.preparing import Preparer
 from commandbus.errors import (
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
@@ -19,8 +20,7 @@ from commandbus.errors import (
 )
 from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command, Lease
-from commandbus.policies import RetryPolicy
-from commandbus.preparing import Preparer
+from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
 

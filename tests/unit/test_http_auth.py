@@ -12,11 +12,11 @@ import pytest
 from starlette.datastructures import Headers
 
 from commandbus import InvalidInputError, InvalidOperationError, InvalidSettingError, Settings
+from commandbus.access.tokens import NewToken, Tokens
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.governed import ApiToken, Scope
+from commandbus.governance.model import ApiToken, Scope
 from commandbus.http import HttpSettings, JwtAuth, NoAuth, TokenAuth, create_app
 from commandbus.http.auth import Attempts, NotAuthenticated, bearer_of
-from commandbus.ops.tokens import NewToken, Tokens
 from commandbus.store.tokens import StoredToken
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, client_of, problem

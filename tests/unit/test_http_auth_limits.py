@@ -14,14 +14,14 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from commandbus import InvalidInputError, InvalidSettingError
-from commandbus.governed import ApiToken
+from commandbus.access.tokens import is_live
+from commandbus.governance.model import ApiToken
 from commandbus.http import HttpSettings, JwtAuth, TokenAuth
 from commandbus.http import auth as auth_module
 from commandbus.http.auth import Attempts, NotAuthenticated, bearer_of
 from commandbus.http.gate import path_below
 from commandbus.http.problems import Problem
 from commandbus.http.security import caller_of, reached_domain, refuse_domain
-from commandbus.ops.tokens import is_live
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, caller, client_of, problem
 from tests.unit.test_http_auth import KEY, World, claims, prove

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from commandbus.errors import InvalidSettingError, PermissionDeniedError, RateLimitExceededError
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.auth import Attempts, NotAuthenticated
 from commandbus.http.context import RequestInfo
 from commandbus.http.gate import GateMiddleware

@@ -10,12 +10,10 @@ from uuid import uuid4
 import pytest
 
 from commandbus.errors import RateLimitExceededError
-from commandbus.governance.batch_types import BatchType, BatchTypes
-from commandbus.governed import ChildStatus, LimitState, LimitType
-from commandbus.http.ratelimits import limit_headers
-from commandbus.store.serving import DomainFigures, GovernedFigures
-from commandbus.telemetry import metrics as module
-from commandbus.telemetry.metrics import (
+from commandbus.governance.model import ChildStatus, LimitState, LimitType
+from commandbus.governance.types import BatchType, BatchTypes
+from commandbus.http import metrics as module
+from commandbus.http.metrics import (
     OTHER,
     Figures,
     GovernedTracker,
@@ -24,6 +22,8 @@ from commandbus.telemetry.metrics import (
     Refresher,
     new_metrics,
 )
+from commandbus.http.ratelimits import limit_headers
+from commandbus.store.serving import DomainFigures, GovernedFigures
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, client_of, problem
 

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commandbus import payload as payload_module
-from commandbus.errors import InvalidPayloadError
-from commandbus.payload import (
+from commandbus.commands import payload as payload_module
+from commandbus.commands.payload import (
     MAX_PAYLOAD_BYTES,
     MAX_PAYLOAD_DEPTH,
     MAX_SAFE_INTEGER,
@@ -27,6 +26,7 @@ from commandbus.payload import (
     encode_json,
     encode_payload,
 )
+from commandbus.errors import InvalidPayloadError
 
 CANARY = "canary-7f3a"
 

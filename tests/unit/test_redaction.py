@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from commandbus import redaction
-from commandbus.redaction import (
+from commandbus.privacy import redaction
+from commandbus.privacy.redaction import (
     MASK,
     MAX_DETAILS,
     MAX_ERROR_TEXT,

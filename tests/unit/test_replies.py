@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from commandbus.commands.replies import parse_reply
 from commandbus.errors import InvalidPayloadError
 from commandbus.models import Reply, ReplyError, ReplyOutcome
-from commandbus.replies import parse_reply
 
 BODY: dict[str, Any] = {
     "command_id": str(UUID(int=1)),

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus.commands.sending import LANES, MAX_GROUP, Sending
+from commandbus.database.store import Store
 from commandbus.errors import DatabaseUnavailableError, DuplicateCommandError
 from commandbus.models import NewCommand
-from commandbus.sending import LANES, MAX_GROUP, Sending
-from commandbus.store.base import Store
 from tests.unit.stubs import soon
 
 

@@ -14,11 +14,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus import BatchCommand, InvalidInputError, SourceError
-from commandbus.batches import sources
-from commandbus.batches.load_run import LARGEST_SIZE, SMALLEST_SIZE, Chunk, Pace
-from commandbus.batches.sources import Reader, derived_id, open_source, to_command
 from commandbus.errors import DuplicateCommandError
-from commandbus.loads import RowFormat
+from commandbus.loads import sources
+from commandbus.loads.model import RowFormat
+from commandbus.loads.run import LARGEST_SIZE, SMALLEST_SIZE, Chunk, Pace
+from commandbus.loads.sources import Reader, derived_id, open_source, to_command
 from commandbus.models import NewCommand
 
 BATCH = UUID("00000000-0000-4000-8000-000000000001")

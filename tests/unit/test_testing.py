@@ -22,7 +22,7 @@ from commandbus import (
     RetryPolicy,
     TransientCommandError,
 )
-from commandbus.naming import NO_REPLY
+from commandbus.names import NO_REPLY
 from commandbus.testing import FakeClock, fake_bus, run_until_idle, sent, store_of
 from tests.conformance.worlds import DOMAIN
 

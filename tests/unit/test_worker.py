@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
+from commandbus.commands.preparing import Preparer
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command, Lease, OutcomeKind
-from commandbus.policies import RetryPolicy
-from commandbus.preparing import Preparer
+from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker import worker as worker_module
 from commandbus.worker.worker import Worker, WorkerOptions, new_worker_id

@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from commandbus.batches.completion import Completions
-from commandbus.batches.loader import Loader
+from commandbus.batches.callbacks import Completions
+from commandbus.commands.payload import encode_json
+from commandbus.commands.preparing import Preparer, check_batch_command
+from commandbus.database.store import Store
 from commandbus.errors import BatchNotFoundError, InvalidInputError, InvalidSettingError
+from commandbus.loads.load import Loader
 from commandbus.models import (
     BatchCommand,
     BatchCompletionCallback,
@@ -24,13 +27,10 @@ from commandbus.models import (
     NewBatch,
     NewCommand,
 )
-from commandbus.naming import check_domain, check_text, check_uuid
-from commandbus.ops.paging import check_page
-from commandbus.payload import encode_json
-from commandbus.preparing import Preparer, check_batch_command
-from commandbus.redaction import redact_text
+from commandbus.names import check_domain, check_text, check_uuid
+from commandbus.paging import check_page
+from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
-from commandbus.store.base import Store
 from commandbus.store.dispatching import CreationMetric
 
 _log = logging.getLogger("commandbus.batches")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from commandbus.batches.batch import BatchOptions
-from commandbus.batches.coordination import Coordination, DispatchResult
+from commandbus.batches.dispatch import Coordination, DispatchResult
 from commandbus.batches.relay import Relay
-from commandbus.maintenance import recover_dispatch
 from commandbus.models import BatchCommand, BatchCompletionCallback
-from commandbus.naming import check_domain
+from commandbus.names import check_domain
 from commandbus.settings import Settings
 from commandbus.store.dispatching import MessageQueue, RecoveryReport
+from commandbus.worker.maintenance import recover_dispatch
 
 
 class DispatchVerbs:

@@ -6,14 +6,14 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.batches.batch import Batches, BatchOptions
-from commandbus.loads import LoadMetadata, LoadResult, OnProgress, RowFormat
+from commandbus.commands.audit import check_status
+from commandbus.loads.model import LoadMetadata, LoadResult, OnProgress, RowFormat
 from commandbus.models import (
     BatchCommand,
     BatchCompletionCallback,
     BatchMetadata,
     CommandMetadata,
 )
-from commandbus.ops.audit import check_status
 
 
 class BatchVerbs:

@@ -8,7 +8,6 @@ from uuid import UUID, uuid4
 
 import typer
 
-from commandbus.batches.sources import Reader, open_source, to_command
 from commandbus.cli.batch_options import (
     BatchDomain,
     BatchName,
@@ -28,11 +27,12 @@ from commandbus.cli.options import (
     open_session,
 )
 from commandbus.cli.output import print_json
+from commandbus.commands.preparing import Preparer
 from commandbus.errors import DuplicateCommandError, InvalidInputError, InvalidOperationError
-from commandbus.loads import RowFormat
+from commandbus.loads.model import RowFormat
+from commandbus.loads.sources import Reader, open_source, to_command
 from commandbus.models import BatchCommand
-from commandbus.policies import RetryPolicy
-from commandbus.preparing import Preparer
+from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
 

@@ -41,9 +41,9 @@ from commandbus.cli.output import (
     print_json,
     text_of,
 )
-from commandbus.loads import LoadResult, LoadStart, OnProgress
-from commandbus.naming import check_uuid
-from commandbus.redaction import redact_text
+from commandbus.loads.model import LoadResult, LoadStart, OnProgress
+from commandbus.names import check_uuid
+from commandbus.privacy.redaction import redact_text
 
 LoadSource = Annotated[
     str,

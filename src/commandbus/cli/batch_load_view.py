@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from commandbus.cli.batch_view import rate_text
 from commandbus.cli.output import console, is_fancy, say
-from commandbus.loads import LoadProgress
+from commandbus.loads.model import LoadProgress
 
 _VERBS = {"loading": "stored", "dispatching": "queued"}
 

@@ -35,9 +35,9 @@ from commandbus.cli.output import (
     styled_status,
     text_of,
 )
-from commandbus.loads import LoadMetadata, LoadStart
+from commandbus.loads.model import LoadMetadata, LoadStart
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus
-from commandbus.redaction import redact_value
+from commandbus.privacy.redaction import redact_value
 
 #: Failed, and parked, commands that are looked at to count error codes; more would take long.
 ERRORS_LOOKED_AT = 1_000

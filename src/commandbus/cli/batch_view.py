@@ -16,9 +16,9 @@ from rich.text import Text
 
 from commandbus.batches.batch import BatchProgress, progress_of
 from commandbus.cli.output import console, duration, is_fancy, jsonable, moment, say
-from commandbus.loads import LoadMetadata, LoadStatus
+from commandbus.loads.model import LoadMetadata, LoadStatus
 from commandbus.models import BatchMetadata
-from commandbus.redaction import redact_value
+from commandbus.privacy.redaction import redact_value
 
 #: The rate of a batch that is watched is that of the last so many seconds.
 WINDOW_SECONDS = 10.0

@@ -33,7 +33,7 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.output import ExitCode, print_fields, print_json, say, styled_status
 from commandbus.errors import InvalidInputError, InvalidOperationError, ReplyTimeoutError
-from commandbus.loads import LoadStatus
+from commandbus.loads.model import LoadStatus
 from commandbus.models import BatchMetadata, BatchStatus, CommandStatus
 
 #: Seconds between two looks at a batch that is watched.

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import typer
 
-from commandbus.bulks import BulkFilter, BulkItem, BulkOperation, BulkPreview, BulkStatus
 from commandbus.cli.bulk_options import Choice, Operator, Rate, Wait, parse_rate
 from commandbus.cli.bulk_view import (
     bulk_json,
@@ -31,7 +30,14 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.output import ExitCode, print_json, say
 from commandbus.errors import BulkOperationNotFoundError, InvalidOperationError
-from commandbus.naming import check_uuid
+from commandbus.names import check_uuid
+from commandbus.troubleshooting.model import (
+    BulkFilter,
+    BulkItem,
+    BulkOperation,
+    BulkPreview,
+    BulkStatus,
+)
 
 bulk = typer.Typer(
     help="Decisions for many parked commands at once; `tsq retry|cancel|complete` starts them.",

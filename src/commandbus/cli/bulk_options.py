@@ -9,10 +9,10 @@ from uuid import UUID
 
 import typer
 
-from commandbus.bulks import BulkFilter
 from commandbus.cli.options import Session
 from commandbus.errors import InvalidInputError
-from commandbus.naming import check_domain
+from commandbus.names import check_domain
+from commandbus.troubleshooting.model import BulkFilter
 
 CommandIds = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of parked commands.")

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from commandbus.bulks import BulkItem, BulkOperation, BulkPreview, BulkStatus, FailureGroup
 from commandbus.cli.batch_view import rate_text
 from commandbus.cli.output import (
     Column,
@@ -22,7 +21,14 @@ from commandbus.cli.output import (
     say,
     text_of,
 )
-from commandbus.redaction import redact_value
+from commandbus.privacy.redaction import redact_value
+from commandbus.troubleshooting.model import (
+    BulkItem,
+    BulkOperation,
+    BulkPreview,
+    BulkStatus,
+    FailureGroup,
+)
 
 _COLOURS = {"running": "cyan", "finished": "green", "stopped": "yellow"}
 

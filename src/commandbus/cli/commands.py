@@ -26,10 +26,10 @@ from commandbus.cli.output import (
     say,
     text_of,
 )
+from commandbus.commands.replies import Replies
 from commandbus.errors import InvalidInputError
 from commandbus.models import CommandStatus, Reply, ReplyOutcome
-from commandbus.naming import INBOX, check_uuid, new_id
-from commandbus.replies import Replies
+from commandbus.names import INBOX, check_uuid, new_id
 
 #: Seconds between two looks whether a command that `send --wait` waits for was parked.
 PARKED_POLL_SECONDS = 0.25

@@ -19,9 +19,9 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.output import ExitCode, is_fancy, jsonable, moment, print_json, say, text_of
 from commandbus.cli.output import console as console_of
-from commandbus.ops.doctor import Diagnosis, Finding
-from commandbus.ops.findings import Severity
-from commandbus.ops.retention import parse_age
+from commandbus.upkeep.doctor import Diagnosis, Finding
+from commandbus.upkeep.findings import Severity
+from commandbus.upkeep.retention import parse_age
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
 

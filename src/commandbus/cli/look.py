@@ -36,9 +36,9 @@ from commandbus.cli.output import (
     text_of,
 )
 from commandbus.cli.timeline import event_row, print_command, read_timeline
+from commandbus.commands.search import AuditPage
 from commandbus.models import AuditEvent
-from commandbus.naming import check_uuid
-from commandbus.ops.search import AuditPage
+from commandbus.names import check_uuid
 from commandbus.store.searching import AuditSearch
 
 #: Seconds between two looks of `audit --follow`.

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import typer
 
-from commandbus.bulks import FailureGroup
 from commandbus.cli.bulk import Decision, decide_for_many
 from commandbus.cli.bulk_options import (
     Choice,
@@ -42,6 +41,7 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.output import Column, duration, jsonable, print_json, print_table, say, text_of
 from commandbus.models import TroubleshootingItem
+from commandbus.troubleshooting.model import FailureGroup
 
 tsq = typer.Typer(
     help="The troubleshooting queue: commands that failed for good and wait for a decision.",

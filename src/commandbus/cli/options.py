@@ -15,11 +15,11 @@ from uuid import UUID
 import typer
 
 from commandbus.bus import CommandBus
+from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, InvalidInputError, SchemaMissingError
 from commandbus.models import BatchMetadata
-from commandbus.naming import check_domain, check_uuid
+from commandbus.names import check_domain, check_uuid
 from commandbus.settings import Settings
-from commandbus.store.base import Store
 
 Dsn = Annotated[
     str | None,

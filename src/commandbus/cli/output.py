@@ -28,7 +28,7 @@ from commandbus.errors import (
     SchemaMissingError,
     SchemaTooOldError,
 )
-from commandbus.redaction import redact_text
+from commandbus.privacy.redaction import redact_text
 
 
 class ExitCode(enum.IntEnum):

@@ -22,7 +22,7 @@ from commandbus.cli.output import (
 )
 from commandbus.errors import CommandNotFoundError
 from commandbus.models import AuditEvent, CommandMetadata
-from commandbus.redaction import redact_value
+from commandbus.privacy.redaction import redact_value
 
 #: Events of one command that are read.
 MAX_EVENTS = 1_000

@@ -17,8 +17,8 @@ from commandbus.cli.options import (
     open_session,
 )
 from commandbus.cli.output import Column, moment, print_json, print_table, say, text_of
-from commandbus.governed import ApiToken, Scope
-from commandbus.ops.retention import parse_age
+from commandbus.governance.model import ApiToken, Scope
+from commandbus.upkeep.retention import parse_age
 
 Operator = Annotated[
     str | None,

@@ -34,7 +34,7 @@ from commandbus.cli.run import (
 )
 from commandbus.cli.serve import Announced, AuthKind, Host, Port, http_server, http_settings
 from commandbus.errors import CommandBusError, InvalidSettingError
-from commandbus.governed import Scope
+from commandbus.governance.model import Scope
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:

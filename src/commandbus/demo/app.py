@@ -13,7 +13,7 @@ from commandbus.demo.tables import debit
 from commandbus.errors import PermanentCommandError, TransientCommandError
 from commandbus.handler import HandlerContext
 from commandbus.models import Command
-from commandbus.policies import RetryPolicy
+from commandbus.retry import RetryPolicy
 
 DOMAIN = "demo"
 DEBIT_ACCOUNT = "DebitAccount"

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from commandbus.bus import CommandBus
+from commandbus.database.store import Store
 from commandbus.demo.app import DEBIT_ACCOUNT, DOMAIN
 from commandbus.demo.events import (
     Committed,
@@ -28,9 +29,8 @@ from commandbus.demo.tables import ACCOUNTS, CLOSED_ACCOUNT, Books, Payment, pay
 from commandbus.demo.workers import WorkerProcess, stop_all
 from commandbus.errors import CommandBusError
 from commandbus.models import BatchCommand, CommandStatus
-from commandbus.naming import NO_REPLY
+from commandbus.names import NO_REPLY
 from commandbus.settings import Settings
-from commandbus.store.base import Store
 from commandbus.wiring import database_status, embedded_database, migrate_database, open_store
 
 APP = "commandbus.demo.app:setup"

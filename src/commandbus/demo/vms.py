@@ -14,8 +14,8 @@ from typing import Any
 from commandbus.bus import CommandBus
 from commandbus.demo import vm_tables
 from commandbus.errors import PermanentCommandError
-from commandbus.governance.batch_types import BatchType
-from commandbus.governed import Caller, Item, ItemError
+from commandbus.governance.model import Caller, Item, ItemError
+from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext
 from commandbus.models import Command
 

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
+from commandbus.access.callers import is_visible
 from commandbus.errors import (
     CommandBusError,
     DatabaseError,
     InvalidInputError,
     PermanentCommandError,
 )
-from commandbus.governance.access import is_visible
-from commandbus.governance.batch_types import BatchType
-from commandbus.governed import BatchTicket, Caller, Item, ItemError, Scope, TicketStatus
+from commandbus.governance.model import BatchTicket, Caller, Item, ItemError, Scope, TicketStatus
+from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command
-from commandbus.policies import RetryPolicy
-from commandbus.redaction import redact_text
+from commandbus.privacy.redaction import redact_text
+from commandbus.retry import RetryPolicy
 from commandbus.store.governing import GovernanceStore
 
 BATCH_APPROVE = "BATCH_APPROVE"

@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from commandbus.errors import InvalidSettingError
-from commandbus.governed import BatchTicket
+from commandbus.governance.model import BatchTicket
 
 
 def cursor_of(last: BatchTicket) -> str:

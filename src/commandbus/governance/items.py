@@ -9,14 +9,14 @@ from typing import Any
 
 import orjson
 
+from commandbus.commands.preparing import Preparer
 from commandbus.errors import BatchSizeExceededError, InvalidBatchRequestError, InvalidPayloadError
-from commandbus.governance.batch_types import BatchType
-from commandbus.governed import Item, ItemError
-from commandbus.marks import misfits
+from commandbus.governance.model import Item, ItemError
+from commandbus.governance.types import BatchType
 from commandbus.models import NewCommand
-from commandbus.naming import NO_REPLY, new_id
-from commandbus.preparing import Preparer
-from commandbus.redaction import redact_text
+from commandbus.names import NO_REPLY, new_id
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.secrets import misfits
 
 #: Errors that one answer lists; how many more there are is in its text.
 MAX_ERRORS = 100

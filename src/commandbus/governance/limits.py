@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from commandbus.access.callers import demand
 from commandbus.errors import InvalidInputError, PermissionDeniedError, RateLimitExceededError
-from commandbus.governance.access import demand
-from commandbus.governed import (
+from commandbus.governance.model import (
     Caller,
     Exemption,
     LimitsStatus,
@@ -16,8 +16,8 @@ from commandbus.governed import (
     Scope,
     UserLimits,
 )
-from commandbus.naming import check_text
-from commandbus.redaction import redact_text
+from commandbus.names import check_text
+from commandbus.privacy.redaction import redact_text
 from commandbus.settings import MAX_COOLDOWN_SECONDS, Settings, check_number
 from commandbus.store.governing import GovernanceStore
 

@@ -8,6 +8,15 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+from commandbus.access.callers import (
+    demand,
+    demand_action,
+    demand_submission,
+    is_visible,
+    sees_all,
+)
+from commandbus.commands.preparing import Preparer
+from commandbus.database.store import Listener
 from commandbus.errors import (
     BatchSizeExceededError,
     DatabaseUnavailableError,
@@ -16,20 +25,11 @@ from commandbus.errors import (
     RateLimitExceededError,
     TicketNotFoundError,
 )
-from commandbus.governance.access import (
-    demand,
-    demand_action,
-    demand_submission,
-    is_visible,
-    sees_all,
-)
 from commandbus.governance.approvals import Approvals
-from commandbus.governance.batch_types import BatchType, BatchTypes
 from commandbus.governance.cursors import cursor_of, place_of
 from commandbus.governance.items import Checked, check_items, refused
 from commandbus.governance.limits import LimitVerbs, check_user, defaults_of
-from commandbus.governance.watch import Watch, version
-from commandbus.governed import (
+from commandbus.governance.model import (
     BatchTicket,
     Caller,
     ChildPage,
@@ -41,13 +41,13 @@ from commandbus.governed import (
     TicketPage,
     TicketStatus,
 )
+from commandbus.governance.types import BatchType, BatchTypes
+from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
-from commandbus.naming import check_text, check_uuid
-from commandbus.ops.paging import check_page
-from commandbus.preparing import Preparer
-from commandbus.redaction import redact_text
+from commandbus.names import check_text, check_uuid
+from commandbus.paging import check_page
+from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings, check_number
-from commandbus.store.base import Listener
 from commandbus.store.governing import (
     GovernanceStore,
     NewTicket,

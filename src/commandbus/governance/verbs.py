@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from commandbus.commands.preparing import Preparer
+from commandbus.commands.replies import Replies
+from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
-from commandbus.governance.batch_types import BatchType, BatchTypes
 from commandbus.governance.service import Governance
+from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.handler import HandlerRegistry
-from commandbus.preparing import Preparer
-from commandbus.replies import Replies
 from commandbus.settings import Settings
-from commandbus.store.base import Store
 from commandbus.store.governing import GovernanceStore
 
 

@@ -15,10 +15,10 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from commandbus.governed import BatchTicket, TicketStatus
+from commandbus.database.store import Listener
+from commandbus.governance.model import BatchTicket, TicketStatus
 from commandbus.loops import Backoff, Loop
-from commandbus.naming import batches_channel
-from commandbus.store.base import Listener
+from commandbus.names import batches_channel
 from commandbus.store.governing import GovernanceStore
 
 #: First and longest wait between two looks, in seconds.

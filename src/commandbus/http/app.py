@@ -18,6 +18,7 @@ from commandbus.errors import InvalidSettingError
 from commandbus.http.auth import Attempts, Authenticator, NoAuth
 from commandbus.http.context import ContextMiddleware, info_of
 from commandbus.http.gate import GateMiddleware
+from commandbus.http.metrics import Figures, NoMetrics, Refresher, new_metrics
 from commandbus.http.openapi import add_openapi
 from commandbus.http.platform import Platform
 from commandbus.http.problems import Problem, problem_of_http, problem_of_validation
@@ -29,7 +30,6 @@ from commandbus.http.routes.health import guarded_metrics, public_metrics
 from commandbus.http.security import PUBLIC, refuse_routes_without_scope, requirements_of
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
-from commandbus.telemetry.metrics import Figures, NoMetrics, Refresher, new_metrics
 
 API = "/api/v1"
 DESCRIPTION = (

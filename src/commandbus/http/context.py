@@ -15,12 +15,12 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededError
-from commandbus.governed import Caller, LimitState
+from commandbus.governance.model import Caller, LimitState
 from commandbus.http import catalogue as kinds
+from commandbus.http.metrics import NoMetrics
 from commandbus.http.problems import Problem, problem_of
 from commandbus.http.ratelimits import limit_headers
-from commandbus.redaction import redact_text, text_of
-from commandbus.telemetry.metrics import NoMetrics
+from commandbus.privacy.redaction import redact_text, text_of
 
 _log = logging.getLogger("commandbus.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from commandbus.errors import RateLimitExceededError
-from commandbus.governed import Caller
+from commandbus.governance.model import Caller
 from commandbus.http.auth import Attempts, Authenticator, NotAuthenticated
 from commandbus.http.context import info_of
 from commandbus.http.jwt_auth import JwtAuth

@@ -8,10 +8,10 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from commandbus.errors import InvalidInputError, InvalidSettingError
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.auth import NotAuthenticated, bearer_of
 from commandbus.http.settings import HttpSettings
-from commandbus.naming import check_domain, check_text
+from commandbus.names import check_domain, check_text
 
 #: Bytes that an HS256 key needs at least (RFC 7518 §3.2).
 MIN_SECRET_BYTES = 32

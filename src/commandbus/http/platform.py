@@ -9,9 +9,9 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from commandbus.bus import CommandBus
+from commandbus.http.metrics import NoMetrics, Refresher
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
-from commandbus.telemetry.metrics import NoMetrics, Refresher
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from commandbus.errors import (
 )
 from commandbus.http import catalogue as kinds
 from commandbus.http.catalogue import Kind
-from commandbus.redaction import redact_text
+from commandbus.privacy.redaction import redact_text
 
 MEDIA_TYPE = "application/problem+json"
 #: Seconds after which to come again, when nobody knows better.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from commandbus.bus import CommandBus
+from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.service import Governance
-from commandbus.governed import LimitState, LimitType
 
 #: Seconds of the windows that have one. The others are gauges: they ease when work gets done.
 WINDOWS = {LimitType.GLOBAL_API_REQUESTS: 60}

@@ -11,7 +11,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.requests import Request
 
 from commandbus.errors import InvalidSettingError, PermissionDeniedError
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.context import info_of
 from commandbus.http.problems import not_found, unauthenticated
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from commandbus.bulks import BulkFilter, BulkItem, BulkOperation, BulkPreview, FailureGroup
-from commandbus.ops.bulk import Bulk, BulkArguments, BulkProgress
-from commandbus.ops.groups import Groups
+from commandbus.troubleshooting.bulk import Bulk, BulkArguments, BulkProgress
+from commandbus.troubleshooting.groups import Groups
+from commandbus.troubleshooting.model import (
+    BulkFilter,
+    BulkItem,
+    BulkOperation,
+    BulkPreview,
+    FailureGroup,
+)
 
 
 class BulkVerbs:

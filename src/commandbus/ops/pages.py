@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from commandbus.commands.audit import check_status
+from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
     CommandNotFoundError,
@@ -14,13 +16,11 @@ from commandbus.errors import (
     InvalidSettingError,
 )
 from commandbus.models import BatchMetadata, BatchStatus, CommandMetadata, TroubleshootingItem
-from commandbus.naming import check_command_type, check_domain, check_uuid
-from commandbus.ops.audit import check_status
+from commandbus.names import check_command_type, check_domain, check_uuid
 from commandbus.ops.cursors import bad_cursor, cursor_of, position_of
-from commandbus.ops.groups import check_fingerprint
-from commandbus.ops.paging import check_page
-from commandbus.store.base import Store
+from commandbus.paging import check_page
 from commandbus.store.serving import ServingStore, TroubleshootingSearch
+from commandbus.troubleshooting.groups import check_fingerprint
 
 
 @dataclass(frozen=True, slots=True)

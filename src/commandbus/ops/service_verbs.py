@@ -9,16 +9,16 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.access.tokens import Tokens
+from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError
 from commandbus.models import CommandMetadata, TroubleshootingItem
-from commandbus.naming import check_domain, check_uuid
+from commandbus.names import check_domain, check_uuid
 from commandbus.ops.pages import BatchCommandPage, BatchPage, Pages, TroubleshootingPage, serving
-from commandbus.ops.tokens import Tokens
-from commandbus.ops.troubleshooting import Troubleshooting
-from commandbus.redaction import redact_value
+from commandbus.privacy.redaction import redact_value
 from commandbus.settings import Settings
-from commandbus.store.base import Store
 from commandbus.store.serving import DomainFigures, GovernedFigures, ServingStore
+from commandbus.troubleshooting.queue import Troubleshooting
 
 
 class ServiceVerbs:

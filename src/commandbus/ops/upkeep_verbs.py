@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from commandbus.ops.doctor import Diagnosis, Doctor
-from commandbus.ops.retention import PruneResult, Retention
 from commandbus.store.upkeep import RetentionRule
+from commandbus.upkeep.doctor import Diagnosis, Doctor
+from commandbus.upkeep.retention import PruneResult, Retention
 
 
 class UpkeepVerbs:

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from commandbus.commands.audit import Reading, check_status
+from commandbus.commands.search import AuditPage, CommandPage, Searching
+from commandbus.database.store import CommandFilter
 from commandbus.models import AuditEvent, CommandMetadata, TroubleshootingItem
-from commandbus.ops.audit import Reading, check_status
-from commandbus.ops.search import AuditPage, CommandPage, Searching
-from commandbus.ops.troubleshooting import Troubleshooting
-from commandbus.store.base import CommandFilter
 from commandbus.store.searching import AuditSearch, CommandSearch
+from commandbus.troubleshooting.queue import Troubleshooting
 
 
 class OperatorVerbs:

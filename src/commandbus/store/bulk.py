@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from commandbus.bulks import (
+from commandbus.troubleshooting.model import (
     BulkItem,
     BulkMatch,
     BulkOperation,

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
-from commandbus.governed import (
+from commandbus.governance.model import (
     BatchTicket,
     ChildStatus,
     ChildTicket,

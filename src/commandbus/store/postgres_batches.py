@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
+from commandbus.commands.payload import decode_payload
+from commandbus.database import encoding
+from commandbus.database.gateway import Row, Statement, run_on_foreign
+from commandbus.database.sqlstate import translated
 from commandbus.errors import DuplicateCommandError, InvalidPayloadError
 from commandbus.models import (
     BatchMetadata,
@@ -17,14 +21,10 @@ from commandbus.models import (
     ParkReason,
     TroubleshootingItem,
 )
-from commandbus.payload import decode_payload
-from commandbus.store import documents
-from commandbus.store.connection import Row, Statement, run_on_foreign
-from commandbus.store.faults import translated
 
 
 class PostgresBatches(ABC):
-    """Implements the batches of commandbus.store.base.Store."""
+    """Implements the batches of commandbus.database.store.Store."""
 
     _sql: dict[str, Statement]
 
@@ -43,7 +43,7 @@ class PostgresBatches(ABC):
     ) -> str | None:
         await self.ensure_domain(batch.domain)
         params = (
-            batch.domain, batch.batch_id, documents.sends(commands), batch.name,
+            batch.domain, batch.batch_id, encoding.sends(commands), batch.name,
             _text(batch.custom_data), batch.created_by, _text(batch.on_complete), batch.notifies,
         )  # fmt: skip
         if conn is None:

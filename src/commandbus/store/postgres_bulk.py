@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any, cast
 from uuid import UUID
 
-from commandbus.bulks import (
+from commandbus.database import encoding
+from commandbus.database.gateway import Row
+from commandbus.troubleshooting.model import (
     BulkItem,
     BulkMatch,
     BulkOperation,
@@ -17,12 +19,10 @@ from commandbus.bulks import (
     FailureGroup,
     NewBulk,
 )
-from commandbus.store import documents
-from commandbus.store.connection import Row
 
 
 class PostgresBulk(ABC):
-    """Implements commandbus.store.bulk.BulkStore, and the groups of commandbus.store.base.Store."""
+    """Implements BulkStore, and the groups of Store."""
 
     @abstractmethod
     async def _call(self, verb: str, params: Row, *, domain: str = "") -> list[Row]: ...
@@ -40,7 +40,7 @@ class PostgresBulk(ABC):
         return [FailureGroup(*row) for row in await self._call("list_failure_groups", params)]
 
     async def preview_bulk(self, domain: str, conditions: dict[str, Any]) -> list[BulkMatch]:
-        rows = await self._call("preview_bulk", (domain, documents.dump(conditions)), domain=domain)
+        rows = await self._call("preview_bulk", (domain, encoding.dump(conditions)), domain=domain)
         return [BulkMatch(*row) for row in rows]
 
     async def start_bulk(self, bulk: NewBulk) -> UUID:

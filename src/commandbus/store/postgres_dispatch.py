@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from uuid import UUID
 
+from commandbus.database import encoding
+from commandbus.database.gateway import Row
 from commandbus.models import NewBatch, NewCommand
 from commandbus.settings import Settings
-from commandbus.store import documents
-from commandbus.store.connection import Row
 from commandbus.store.dispatching import CreationMetric, InterruptedLoad, RecoveryReport
 
 
@@ -36,7 +36,7 @@ class PostgresDispatch(ABC):
     ) -> None:
         await self.ensure_domain(batch.domain)
         params = (
-            batch.domain, batch.batch_id, documents.sends(commands), batch.name,
+            batch.domain, batch.batch_id, encoding.sends(commands), batch.name,
             None if batch.custom_data is None else batch.custom_data.decode(),
             batch.created_by,
             None if batch.on_complete is None else batch.on_complete.decode(),
@@ -74,7 +74,7 @@ class PostgresDispatch(ABC):
         await self._call("dispatch_heartbeat", (batch_id,))
 
     async def finish_dispatch(self, batch_id: UUID, metric: CreationMetric) -> None:
-        await self._call("finish_dispatch", (batch_id, documents.dump(asdict(metric))))
+        await self._call("finish_dispatch", (batch_id, encoding.dump(asdict(metric))))
 
     async def recover_dispatch(
         self, domain: str, *, grace_seconds: float, limit: int

@@ -9,11 +9,11 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from commandbus.pgmq.install import REQUIRED_FUNCTIONS
+from commandbus.database.gateway import AsyncPool, Row, Statement, run
+from commandbus.database.migrations import function_bodies, schema_status
+from commandbus.database.pgmq.install import REQUIRED_FUNCTIONS
+from commandbus.database.sqlstate import translated
 from commandbus.settings import Settings
-from commandbus.store.connection import AsyncPool, Row, Statement, run
-from commandbus.store.faults import translated
-from commandbus.store.migrations import function_bodies, schema_status
 from commandbus.store.upkeep import Examination, PruneStep, RetentionRule, Symptom
 
 #: Above so many commands (an estimate) only what was touched lately is looked at by default.

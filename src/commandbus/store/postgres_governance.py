@@ -10,7 +10,11 @@ from itertools import groupby
 from typing import Any, cast
 from uuid import UUID
 
-from commandbus.governed import (
+from commandbus.database import encoding
+from commandbus.database.gateway import Row, Statement, run, run_on_foreign
+from commandbus.database.sqlstate import translated
+from commandbus.database.store import Transaction
+from commandbus.governance.model import (
     BatchTicket,
     ChildStatus,
     ChildTicket,
@@ -21,10 +25,6 @@ from commandbus.governed import (
     UserLimits,
 )
 from commandbus.models import NewCommand
-from commandbus.store import documents
-from commandbus.store.base import Transaction
-from commandbus.store.connection import Row, Statement, run, run_on_foreign
-from commandbus.store.faults import translated
 from commandbus.store.governing import Defaults, NewTicket, Request, TicketSearch, Verdict
 
 Limits = tuple[LimitState, ...]
@@ -117,11 +117,11 @@ class PostgresGovernance(ABC):
         return current_value, reset_seconds
 
     async def limit_states(self, user_id: str | None, defaults: Defaults) -> Limits:
-        rows = await self._call("limit_states", (user_id, documents.dump(dict(defaults))))
+        rows = await self._call("limit_states", (user_id, encoding.dump(dict(defaults))))
         return tuple(_state(*row) for row in rows)
 
     async def pending_users(self, defaults: Defaults) -> tuple[tuple[str, Limits], ...]:
-        rows = await self._call("pending_users", (documents.dump(dict(defaults)),))
+        rows = await self._call("pending_users", (encoding.dump(dict(defaults)),))
         return tuple(
             (user_id, tuple(_state(*row[1:]) for row in states))
             for user_id, states in groupby(rows, key=lambda row: str(row[0]))
@@ -161,7 +161,7 @@ class PostgresSubmission:
     async def begin(self, request: Request) -> Verdict:
         params = (
             request.user_id, request.batch_type, request.size, request.request_id, request.digest,
-            documents.dump(dict(request.defaults)),
+            encoding.dump(dict(request.defaults)),
         )  # fmt: skip
         rows = await run(self.conn, self._sql["begin_submission"], params)
         word, ticket_id, refusal, limits = rows[0]
@@ -175,10 +175,10 @@ class PostgresSubmission:
         self, request: Request, ticket: NewTicket, commands: Sequence[NewCommand]
     ) -> tuple[BatchTicket, Limits]:
         params = (
-            ticket.domain, ticket.ticket_id, documents.sends(commands), request.batch_type,
+            ticket.domain, ticket.ticket_id, encoding.sends(commands), request.batch_type,
             request.user_id, ticket.reason, request.request_id, request.digest,
-            ticket.requires_approval, documents.dump(dict(ticket.details)),
-            documents.dump(dict(request.defaults)),
+            ticket.requires_approval, encoding.dump(dict(ticket.details)),
+            encoding.dump(dict(request.defaults)),
         )  # fmt: skip
         with translated(ticket.domain):
             rows = await run(self.conn, self._sql["create_ticket"], params)

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
-from commandbus.loads import LoadMetadata, LoadStart, LoadStatus, NewLoad, RowFormat
+from commandbus.database import encoding
+from commandbus.database.gateway import Row
+from commandbus.loads.model import LoadMetadata, LoadStart, LoadStatus, NewLoad, RowFormat
 from commandbus.models import NewCommand
-from commandbus.store import documents
-from commandbus.store.connection import Row
 
 
 class PostgresLoading(ABC):
-    """Implements commandbus.store.base.LoadingStore."""
+    """Implements commandbus.database.store.LoadingStore."""
 
     @abstractmethod
     async def _call(self, verb: str, params: Row, *, domain: str = "") -> list[Row]: ...
@@ -26,7 +26,7 @@ class PostgresLoading(ABC):
     async def begin_load(self, load: NewLoad) -> None:
         await self.ensure_domain(load.domain)
         params = (
-            load.domain, load.batch_id, load.source, documents.dump(asdict(load.row_format)),
+            load.domain, load.batch_id, load.source, encoding.dump(asdict(load.row_format)),
             load.start.value, load.checkpoint_size, load.name,
             None if load.custom_data is None else load.custom_data.decode(), load.created_by,
             None if load.on_complete is None else load.on_complete.decode(),
@@ -43,7 +43,7 @@ class PostgresLoading(ABC):
         first_row: int,
         digest: bytes,
     ) -> bool:
-        params = (domain, batch_id, checkpoint, first_row, documents.sends(commands), digest)
+        params = (domain, batch_id, checkpoint, first_row, encoding.sends(commands), digest)
         rows = await self._call("load_chunk", params, domain=domain)
         return bool(rows[0][0] == "committed")
 

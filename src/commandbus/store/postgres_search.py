@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from uuid import UUID
 
+from commandbus.database import encoding
+from commandbus.database.gateway import Row
 from commandbus.models import AuditEvent
-from commandbus.store import documents
-from commandbus.store.connection import Row
 from commandbus.store.postgres_batches import metadata_of
 from commandbus.store.searching import (
     SCAN_LIMIT,
@@ -80,7 +80,7 @@ class PostgresSearch(ABC):
         await self._call("add_note", (domain, command_id, text, actor), domain=domain)
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
-        document = documents.dump({kind: sorted(names) for kind, names in keys.items()})
+        document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})
         await self._call("declare_secrets", (domain, document))
 
     async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:

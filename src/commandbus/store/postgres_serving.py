@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from uuid import UUID
 
+from commandbus.database.gateway import AsyncPool, Row
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, TroubleshootingItem
-from commandbus.store.connection import AsyncPool, Row
 from commandbus.store.postgres_batches import metadata_of, parked_item_of
 from commandbus.store.serving import (
     DomainFigures,

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from datetime import datetime
 
-from commandbus.governed import ApiToken, Scope
-from commandbus.store.connection import Row
+from commandbus.database.gateway import Row
+from commandbus.governance.model import ApiToken, Scope
 from commandbus.store.tokens import StoredToken
 
 

@@ -23,7 +23,7 @@ BULK_COLUMNS: LiteralString = (
     " o.finished_at"
 )
 
-#: In the order of commandbus.governed.BatchTicket.
+#: In the order of commandbus.governance.model.BatchTicket.
 TICKET_COLUMNS: LiteralString = (
     "t.ticket_id, t.domain, t.batch_type, t.child_count, t.success_count, t.failed_count,"
     " t.pending_count, t.canceled_count, t.status, t.reason, t.created_by, t.created_at,"

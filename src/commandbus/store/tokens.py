@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from commandbus.governed import ApiToken
+from commandbus.governance.model import ApiToken
 
 
 @dataclass(frozen=True, slots=True)

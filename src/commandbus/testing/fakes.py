@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from commandbus.errors import DatabaseError, SchemaMissingError
-from commandbus.naming import MAX_QUEUE_LENGTH, physical_queue
+from commandbus.names import MAX_QUEUE_LENGTH, physical_queue
 from commandbus.testing.clock import FakeClock
 
 #: How many of the oldest messages are the head of a queue; as in the SQL function read_messages.
@@ -22,7 +22,7 @@ HEAD = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PgmqMessage:
-    """A message as PGMQ returns it; the twin of commandbus.pgmq.client.PgmqMessage."""
+    """A message as PGMQ returns it; the twin of commandbus.database.pgmq.client.PgmqMessage."""
 
     msg_id: int
     read_ct: int
@@ -162,7 +162,7 @@ class Queues:
 
 
 class FakePgmqClient:
-    """Has the verbs of commandbus.pgmq.client.PgmqClient, and no PostgreSQL."""
+    """Has the verbs of commandbus.database.pgmq.client.PgmqClient, and no PostgreSQL."""
 
     def __init__(self, clock: FakeClock | None = None, *, queues: Queues | None = None) -> None:
         self.queues = queues if queues is not None else Queues(clock or FakeClock())

@@ -1,1 +1,1 @@
-"""The worker: receiver -> dispatcher -> completer, and a thread that keeps the leases."""
+"""The worker: receiver -> executor -> completer, and a thread that keeps the leases."""

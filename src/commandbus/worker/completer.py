@@ -12,11 +12,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
 from commandbus.loops import Backoff
 from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
-from commandbus.redaction import redact_text
-from commandbus.store.base import Store
+from commandbus.privacy.redaction import redact_text
 
 #: Outcomes in one commit; beyond this a longer group gains little and holds its locks longer.
 MAX_GROUP = 1_000

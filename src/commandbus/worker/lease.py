@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from commandbus.database.store import LeaseExtender
 from commandbus.models import Lease
-from commandbus.redaction import redact_text
-from commandbus.store.base import LeaseExtender
+from commandbus.privacy.redaction import redact_text
 
 #: Seconds without a turn of the event loop after which its stack is logged.
 STALL_SECONDS = 1.0

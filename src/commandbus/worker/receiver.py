@@ -1,4 +1,4 @@
-"""Receiver: leases as many commands as the dispatcher has room for; one per process and domain.
+"""Receiver: leases as many commands as the executor has room for; one per process and domain.
 
 Polling is what delivery rests on: milliseconds after work, up to a second when idle. A wake-up
 cuts the wait short, but may be lost without harm.
@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from commandbus.database.store import Store
 from commandbus.loops import Backoff, Loop
 from commandbus.models import Lease
-from commandbus.store.base import Store
 
 #: First wait after the queue was found empty, in seconds.
 FIRST_POLL_SECONDS = 0.002
@@ -45,7 +45,7 @@ class Room(Protocol):
 
 
 class Receiver(Loop):
-    """Keeps the dispatcher supplied."""
+    """Keeps the executor supplied."""
 
     name = "receiver"
 

@@ -12,16 +12,16 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from commandbus.database.store import LeaseExtender, Store
 from commandbus.errors import CommandBusError
 from commandbus.handler import HandlerRegistry, SendPreparer
 from commandbus.loops import Loop
 from commandbus.models import Lease
-from commandbus.naming import wakeup_channel
-from commandbus.policies import RetryPolicy
+from commandbus.names import wakeup_channel
+from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
-from commandbus.store.base import LeaseExtender, Store
 from commandbus.worker.completer import Completer
-from commandbus.worker.dispatcher import Dispatcher, Links
+from commandbus.worker.executor import Executor, Links
 from commandbus.worker.lease import LeaseKeeper
 from commandbus.worker.receiver import Receiver
 
@@ -119,19 +119,19 @@ class Worker:
                         task.cancel()
         finally:
             await parts.keeper.stop()
-            parts.dispatcher.shutdown_threads()
+            parts.executor.shutdown_threads()
             await parts.say_goodbye()
             _log.info("worker %s has stopped", self.worker_id)
 
     async def _stop_gracefully(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
         parts.receiver.stop()
-        parts.dispatcher.close()
+        parts.executor.close()
         # Waited for, not awaited: a cancel of ours must not cancel the receive on its way.
         await asyncio.wait([receiving])
         grace = self.settings.shutdown_grace_seconds
         try:
             async with asyncio.timeout(grace):
-                await parts.dispatcher.drained()
+                await parts.executor.drained()
                 # A database that is away for a moment must not cost the results that are there.
                 await parts.completer.drained()
         except TimeoutError:
@@ -139,13 +139,13 @@ class Worker:
 
     async def _give_back(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
         parts.receiver.stop()
-        parts.dispatcher.close()
+        parts.executor.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(ABORT_GRACE_SECONDS):
                 # A receive that is on its way still brings leases, which must go back.
                 await asyncio.wait([receiving])
-                parts.dispatcher.cancel_running()
-                await parts.dispatcher.drained()
+                parts.executor.cancel_running()
+                await parts.executor.drained()
                 await parts.completer.drained()
         receiving.cancel()
 
@@ -160,7 +160,7 @@ class _Parts:
         self._worker = worker
         self._store = control
         self.completer = Completer(control, options.domain, on_settled=self._ended)
-        self.dispatcher = Dispatcher(
+        self.executor = Executor(
             control,
             worker.registry,
             concurrency=options.concurrency,
@@ -183,7 +183,7 @@ class _Parts:
             options.domain,
             vt_seconds=options.vt_seconds,
             deadline_seconds=settings.lease_deadline_seconds,
-            on_lost=self.dispatcher.lose,
+            on_lost=self.executor.lose,
         )
         self.receiver = Receiver(
             control,
@@ -209,14 +209,14 @@ class _Parts:
         return agents
 
     def wanted(self) -> int:
-        return self.dispatcher.wanted()
+        return self.executor.wanted()
 
     def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
         self.keeper.add(leases, asked_at)
-        self.dispatcher.submit(leases)
+        self.executor.submit(leases)
 
     def release(self, leases: Sequence[Lease]) -> None:
-        self.dispatcher.release(leases)
+        self.executor.release(leases)
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
@@ -237,7 +237,7 @@ class _Parts:
             # Who does not listen must not be sent hints: each one holds up all commits.
             is_idle=is_idle and options.use_notify,
             concurrency=options.concurrency,
-            in_flight=self.dispatcher.in_flight,
+            in_flight=self.executor.in_flight,
         )
 
     async def say_goodbye(self) -> None:
@@ -257,6 +257,6 @@ class _Heartbeat(Loop):
         self._parts = parts
 
     async def step(self) -> float | None:
-        self._parts.dispatcher.release_aged()
+        self._parts.executor.release_aged()
         await self._parts.beat(self._parts.receiver.is_idle)
         return HEARTBEAT_SECONDS

@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Request, Response
 
 from commandbus.errors import BatchNotFoundError
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, path_of
 from commandbus.http.routes.commands import POLL_HINT, refuse_unknown_domain
 from commandbus.http.schemas.base import Cursor, DomainPath, Limit
@@ -24,8 +24,8 @@ from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.security import requires
 from commandbus.http.waiting import wait_of
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
-from commandbus.naming import new_id
-from commandbus.redaction import redact_value
+from commandbus.names import new_id
+from commandbus.privacy.redaction import redact_value
 
 router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
 

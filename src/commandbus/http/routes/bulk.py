@@ -7,9 +7,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
-from commandbus.bulks import BulkFilter, BulkOperation, BulkOutcome, BulkStatus
 from commandbus.errors import BulkOperationNotFoundError, InvalidOperationError
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, Platform, path_of
 from commandbus.http.schemas.base import DomainQuery, Limit
 from commandbus.http.schemas.troubleshooting import (
@@ -23,6 +22,7 @@ from commandbus.http.schemas.troubleshooting import (
     StartBulk,
 )
 from commandbus.http.security import reached_domain, refuse_domain, requires
+from commandbus.troubleshooting.model import BulkFilter, BulkOperation, BulkOutcome, BulkStatus
 
 router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"])
 

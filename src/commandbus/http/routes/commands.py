@@ -13,7 +13,7 @@ from commandbus.errors import (
     InvalidInputError,
     PermissionDeniedError,
 )
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, Platform, path_of
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.base import (
@@ -36,7 +36,7 @@ from commandbus.http.schemas.commands import (
 )
 from commandbus.http.security import reached_domain, refuse_domain, requires
 from commandbus.models import CommandMetadata, CommandStatus
-from commandbus.naming import NO_REPLY, new_id
+from commandbus.names import NO_REPLY, new_id
 
 router = APIRouter(prefix="/commands", tags=["commands"])
 

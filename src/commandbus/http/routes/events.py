@@ -14,8 +14,8 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from commandbus.errors import CommandBusError
+from commandbus.governance.model import BatchTicket, Caller, Scope
 from commandbus.governance.watch import OPEN
-from commandbus.governed import BatchTicket, Caller, Scope
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.tickets import BATCHES, Group, ticket_view
 from commandbus.http.security import requires

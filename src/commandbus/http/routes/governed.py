@@ -9,8 +9,8 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 
 from commandbus.errors import InvalidSettingError
-from commandbus.governance.batch_types import BatchType
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
+from commandbus.governance.types import BatchType
 from commandbus.http.platform import Here, path_of
 from commandbus.http.routes import rate_limits
 from commandbus.http.routes.events import add_events

@@ -14,14 +14,14 @@ from commandbus.errors import (
     InvalidOperationError,
     SchemaVersionError,
 )
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.catalogue import PERMISSION_DENIED
+from commandbus.http.metrics import CONTENT_TYPE
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import Problem, unavailable
 from commandbus.http.schemas.service import Health
 from commandbus.http.security import requires
-from commandbus.redaction import redact_text
-from commandbus.telemetry.metrics import CONTENT_TYPE
+from commandbus.privacy.redaction import redact_text
 
 router = APIRouter(tags=["service"])
 #: Its only route needs the scope read, unless the settings make it public.

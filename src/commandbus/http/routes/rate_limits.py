@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from commandbus.governed import Caller, Scope, UserLimits
+from commandbus.governance.model import Caller, Scope, UserLimits
 from commandbus.http.platform import Here
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.limits import (

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from fastapi import APIRouter
 
-from commandbus.governed import Caller, Scope
+from commandbus.commands.replies import HeldReply
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import DomainPath
 from commandbus.http.schemas.service import (
@@ -21,7 +22,6 @@ from commandbus.http.schemas.service import (
     ReplyView,
 )
 from commandbus.http.security import requires
-from commandbus.replies import HeldReply
 
 router = APIRouter(prefix="/replies/{domain}", tags=["replies"])
 

@@ -21,8 +21,8 @@ from commandbus.errors import (
     PermissionDeniedError,
     RateLimitExceededError,
 )
-from commandbus.governance.batch_types import BatchType
-from commandbus.governed import Caller, LimitState, LimitType, Scope
+from commandbus.governance.model import Caller, LimitState, LimitType, Scope
+from commandbus.governance.types import BatchType
 from commandbus.http import catalogue as kinds
 from commandbus.http.context import info_of
 from commandbus.http.openapi import problem_response

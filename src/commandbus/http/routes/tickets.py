@@ -12,8 +12,15 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Request, Response
 
+from commandbus.governance.model import (
+    BatchTicket,
+    Caller,
+    ChildPage,
+    ChildStatus,
+    Scope,
+    TicketStatus,
+)
 from commandbus.governance.watch import OPEN
-from commandbus.governed import BatchTicket, Caller, ChildPage, ChildStatus, Scope, TicketStatus
 from commandbus.http.platform import Here, Platform, path_of
 from commandbus.http.schemas.base import Cursor, Limit
 from commandbus.http.schemas.commands import WithReason

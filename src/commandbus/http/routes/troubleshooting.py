@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 
 from commandbus.errors import CommandNotFoundError, PermissionDeniedError
-from commandbus.governed import Caller, Scope
+from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, Platform
 from commandbus.http.schemas.base import Cursor, DomainPath, DomainQuery, Limit, TypeQuery
 from commandbus.http.schemas.commands import CommandView, WithReason

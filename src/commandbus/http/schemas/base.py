@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from commandbus.naming import MAX_DOMAIN_LENGTH, MAX_TYPE_LENGTH, check_text
+from commandbus.names import MAX_DOMAIN_LENGTH, MAX_TYPE_LENGTH, check_text
 
 #: Items that one page may have.
 MAX_PAGE = 200

@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import Query
 from pydantic import ConfigDict, Field
 
-from commandbus.governed import ChildStatus, Scope, TicketStatus
+from commandbus.governance.model import ChildStatus, Scope, TicketStatus
 from commandbus.http.schemas.base import Form, Reason, View
 
 BATCH_ID = "6f1d6a0e-6f0b-4b0b-8a53-0d7f3c1f9a01"

@@ -9,7 +9,7 @@ from fastapi import Path
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from commandbus.governance.limits import MAX_USER_ID
-from commandbus.governed import LimitType
+from commandbus.governance.model import LimitType
 from commandbus.http.schemas.base import Form, Reason, View
 from commandbus.settings import MAX_COOLDOWN_SECONDS
 

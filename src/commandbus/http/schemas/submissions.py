@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic.errors import PydanticUserError
 
-from commandbus.governance.batch_types import BatchType
+from commandbus.governance.types import BatchType
 from commandbus.http.schemas.base import Form, Reason
 
 _ANY_OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, ConfigDict, Field
 
-from commandbus.bulks import BulkOutcome, BulkStatus, BulkVerb
 from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, View
 from commandbus.models import ParkReason
+from commandbus.troubleshooting.model import BulkOutcome, BulkStatus, BulkVerb
 
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{1,16}$", examples=["9f86d081884c7d65"])]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from commandbus.errors import DatabaseError
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewBatch, NewCommand
-from commandbus.naming import check_domain
+from commandbus.names import check_domain
 from commandbus.testing.memory.operator import cancel_commands, requeue_commands
 from commandbus.testing.memory.sending import find_batch, send_commands
 from commandbus.testing.memory.tables import BatchRow, CommandRow, State

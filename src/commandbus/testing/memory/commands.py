@@ -19,8 +19,8 @@ from commandbus.models import (
     Lease,
     ParkReason,
 )
-from commandbus.naming import commands_queue
-from commandbus.policies import TRANSIENT
+from commandbus.names import commands_queue
+from commandbus.retry import TRANSIENT
 from commandbus.testing.memory.counters import start_batch
 from commandbus.testing.memory.outcomes import park
 from commandbus.testing.memory.tables import CommandRow, State

@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 
 from commandbus.models import AuditEventType, BatchStatus, NewCommand
-from commandbus.naming import batches_channel, replies_queue
+from commandbus.names import batches_channel, replies_queue
 from commandbus.testing.memory.sending import send_commands
 from commandbus.testing.memory.tables import BatchRow, CommandRow, State
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 from datetime import datetime
 
-from commandbus.bulks import FailureGroup
 from commandbus.models import ParkReason
 from commandbus.testing.memory.tables import CommandRow, ParkedRow, State
+from commandbus.troubleshooting.model import FailureGroup
 
 #: The replacements of commandbus.normalise_message, in its order.
 _CHANGING = [

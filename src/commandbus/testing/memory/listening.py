@@ -41,7 +41,7 @@ class Switchboard:
 
 
 class MemoryListener:
-    """Implements commandbus.store.base.Listener."""
+    """Implements commandbus.database.store.Listener."""
 
     def __init__(self, switchboard: Switchboard) -> None:
         self._switchboard = switchboard

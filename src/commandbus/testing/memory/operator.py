@@ -10,7 +10,7 @@ import orjson
 
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
-from commandbus.naming import check_domain, commands_queue
+from commandbus.names import check_domain, commands_queue
 from commandbus.store.searching import Edit
 from commandbus.testing.memory.counters import move_batch_counters
 from commandbus.testing.memory.groups import leave_troubleshooting

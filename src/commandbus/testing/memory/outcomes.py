@@ -18,7 +18,7 @@ from commandbus.models import (
     ParkReason,
     ReplyOutcome,
 )
-from commandbus.naming import commands_queue
+from commandbus.names import commands_queue
 from commandbus.testing.memory.counters import move_batch_counters
 from commandbus.testing.memory.groups import enter_troubleshooting
 from commandbus.testing.memory.replies import publish_reply

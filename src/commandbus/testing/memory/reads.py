@@ -10,6 +10,8 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.commands.payload import decode_payload
+from commandbus.database.store import CommandFilter
 from commandbus.errors import InvalidPayloadError
 from commandbus.models import (
     AuditEvent,
@@ -19,9 +21,7 @@ from commandbus.models import (
     QueuedReply,
     TroubleshootingItem,
 )
-from commandbus.naming import check_domain, commands_queue
-from commandbus.payload import decode_payload
-from commandbus.store.base import CommandFilter
+from commandbus.names import check_domain, commands_queue
 from commandbus.testing.fakes import StoredMessage
 from commandbus.testing.memory.tables import CommandRow, State
 

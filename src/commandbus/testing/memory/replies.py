@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from commandbus.models import ReplyOutcome
-from commandbus.naming import INBOX, NO_REPLY, inbox_channel
+from commandbus.names import INBOX, NO_REPLY, inbox_channel
 from commandbus.testing.fakes import encode
 from commandbus.testing.memory.tables import CommandRow, State
 

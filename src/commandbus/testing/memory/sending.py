@@ -18,7 +18,7 @@ from commandbus.errors import (
     InvalidOperationError,
 )
 from commandbus.models import AuditEventType, NewCommand
-from commandbus.naming import (
+from commandbus.names import (
     INBOX,
     NO_REPLY,
     check_domain,

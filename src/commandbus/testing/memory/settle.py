@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from commandbus.models import AuditEventType, Outcome, OutcomeKind, ParkReason
-from commandbus.naming import commands_queue
+from commandbus.names import commands_queue
 from commandbus.testing.memory.outcomes import complete, fail, park, release, retry
 from commandbus.testing.memory.sending import send_commands
 from commandbus.testing.memory.tables import CommandRow, State

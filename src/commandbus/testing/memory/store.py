@@ -1,5 +1,5 @@
 # ruff: noqa: D102  (each verb is documented once, in store/base.py)
-"""InMemoryStore: the verbs of commandbus.store.base.Store without PostgreSQL."""
+"""InMemoryStore: the verbs of commandbus.database.store.Store without PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from commandbus.bulks import FailureGroup
+from commandbus.database.store import CommandFilter, Store
 from commandbus.models import (
     AuditEvent,
     Command,
@@ -21,8 +21,7 @@ from commandbus.models import (
     QueuedReply,
     TroubleshootingItem,
 )
-from commandbus.naming import commands_queue
-from commandbus.store.base import CommandFilter, Store
+from commandbus.names import commands_queue
 from commandbus.store.searching import Edit
 from commandbus.testing.memory import groups, operator, reads
 from commandbus.testing.memory.commands import (
@@ -37,10 +36,11 @@ from commandbus.testing.memory.settle import settle
 from commandbus.testing.memory.store_batches import MemoryBatches
 from commandbus.testing.memory.tables import State
 from commandbus.testing.memory.transaction import MemoryTransaction
+from commandbus.troubleshooting.model import FailureGroup
 
 
 class InMemoryStore(MemoryBatches, MemorySearch):
-    """Implements commandbus.store.base.Store.
+    """Implements commandbus.database.store.Store.
 
     `conn` of send, create_batch and cancel may be the connection of `transaction()`. Any other is
     taken at its word: the command is there at once, whatever becomes of that connection.
@@ -280,7 +280,7 @@ class InMemoryStore(MemoryBatches, MemorySearch):
 
 
 class MemoryExtender:
-    """Implements commandbus.store.base.LeaseExtender."""
+    """Implements commandbus.database.store.LeaseExtender."""
 
     def __init__(self, store: InMemoryStore) -> None:
         self._store = store

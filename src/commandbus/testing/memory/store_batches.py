@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
+from commandbus.commands.payload import encode_json
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewBatch, NewCommand
-from commandbus.payload import encode_json
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.memory import batches
 from commandbus.testing.memory.engine import MemoryEngine
@@ -18,7 +18,7 @@ from commandbus.testing.memory.transaction import MemoryConnection
 
 
 class MemoryBatches(MemoryEngine):
-    """Implements the batches of commandbus.store.base.Store."""
+    """Implements the batches of commandbus.database.store.Store."""
 
     def __init__(
         self, clock: FakeClock | None = None, *, command_id_scope: IdScope = "domain"

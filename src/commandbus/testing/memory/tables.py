@@ -14,7 +14,6 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.bulks import FailureGroup
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -25,9 +24,10 @@ from commandbus.models import (
     Lease,
     ParkReason,
 )
-from commandbus.naming import commands_queue, wakeup_channel
+from commandbus.names import commands_queue, wakeup_channel
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import Queues
+from commandbus.troubleshooting.model import FailureGroup
 
 Key = tuple[str, UUID]
 IdScope = Literal["domain", "global"]

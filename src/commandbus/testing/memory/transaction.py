@@ -46,7 +46,7 @@ class MemoryConnection:
 
 
 class MemoryTransaction:
-    """Implements commandbus.store.base.Transaction."""
+    """Implements commandbus.database.store.Transaction."""
 
     def __init__(self, fork: Callable[[], State]) -> None:
         self.conn = MemoryConnection(fork)

@@ -1,0 +1,1 @@
+"""Access: who calls, and with which token."""

@@ -1,0 +1,1 @@
+"""Commands: sending, payloads, replies, search, audit."""

@@ -1,0 +1,1 @@
+"""The database: one gateway, the command store, migrations, PGMQ, the SQL functions."""

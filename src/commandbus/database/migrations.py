@@ -1,0 +1,300 @@
+"""Migrations: numbered files once, function files whole every time, under one lock.
+
+Numbered files hold tables, types and indexes; forward only, each recorded with its checksum in
+the transaction that ran it. Function files are reloaded after them. `-- breaking` on the first
+line of a numbered file makes older code refuse to start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from commandbus.database.pgmq.install import install_pgmq
+from commandbus.errors import (
+    InvalidSettingError,
+    SchemaMissingError,
+    SchemaTooNewError,
+    SchemaTooOldError,
+)
+from commandbus.settings import Settings
+
+#: Keeps two migrators apart; held until the end of the transaction. "cmdbus" as a number.
+MIGRATION_LOCK = 0x636D64627573
+
+#: Loaded in this order: plain SQL functions are checked against what they call.
+FUNCTION_FILES = (
+    "support", "settings", "batches", "groups", "outcomes", "settle", "sending", "commands",
+    "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "reads", "search", "doctor",
+    "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
+    "tokens", "service",
+)  # fmt: skip
+
+_BOOTSTRAP = """
+create schema if not exists {schema};
+create table if not exists {schema}.command_bus_migration (
+    version     int primary key,
+    name        text not null,
+    checksum    text not null,
+    is_breaking boolean not null default false,
+    applied_at  timestamptz not null default now()
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One numbered file."""
+
+    version: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        """Of the file as shipped; a changed file is a mistake that `migrate` refuses."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def is_breaking(self) -> bool:
+        """Whether older code cannot work with the result."""
+        return self.text.startswith("-- breaking")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """What the database has, and what this package brings."""
+
+    installed_version: int | None
+    package_version: int
+    pending: tuple[str, ...]
+    pgmq_version: str | None
+    server_version: str
+    functions_current: bool
+
+
+def migrations() -> list[Migration]:
+    """All numbered files, in order."""
+    folder = files("commandbus").joinpath("database", "sql", "migrations")
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
+        if match:
+            text = entry.read_text(encoding="utf-8")
+            found.append(Migration(int(match[1]), match[2], text))
+    return found
+
+
+def function_text() -> str:
+    """All function files, in order, and the views."""
+    folder = files("commandbus").joinpath("database", "sql")
+    paths = [folder.joinpath("functions", f"{name}.sql") for name in FUNCTION_FILES]
+    paths.append(folder.joinpath("views.sql"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def full_sql(schema: str = "commandbus") -> str:
+    """Everything that `migrate` runs on an empty database, for teams with a tool of their own.
+
+    PGMQ is not part of it: install the extension first, or let `commandbus db init` do it.
+    """
+    parts = [_in_schema(_BOOTSTRAP.replace("{schema}", "commandbus"), schema)]
+    for migration in migrations():
+        parts.append(f"-- {migration.version:04} {migration.name}")
+        parts.append(_in_schema(migration.text, schema))
+        parts.append(_record(migration).as_string(None).replace("{schema}", schema) + ";\n")
+    parts.append(_in_schema(function_text(), schema))
+    parts.append(_in_schema(_functions_record(), schema))
+    return "\n".join(parts)
+
+
+async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> list[str]:
+    """Bring the database up to date; returns the names of what was applied.
+
+    One transaction in all: a failure half-way leaves the database as it was.
+    """
+    applied: list[str] = []
+    async with conn.transaction():
+        await conn.execute("select pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+        await install_pgmq(conn)
+        schema = sql.Identifier(settings.schema)
+        await conn.execute(sql.SQL(_BOOTSTRAP).format(schema=schema))
+        known = await _applied(conn, settings)
+        for migration in migrations():
+            if migration.version in known:
+                _refuse_changed(migration, known[migration.version])
+                continue
+            await _execute_script(conn, _in_schema(migration.text, settings.schema))
+            record = _record(migration).as_string(None).replace("{schema}", settings.schema)
+            await conn.execute(record.encode())
+            applied.append(f"{migration.version:04}_{migration.name}")
+        _refuse_newer(known, _package_version())
+        if max(known, default=0) <= _package_version():
+            # Otherwise the functions are those of a newer package, which must not be replaced.
+            await _execute_script(conn, _in_schema(function_text(), settings.schema))
+            await _execute_script(conn, _in_schema(_functions_record(), settings.schema))
+    return applied
+
+
+async def schema_status(conn: psycopg.AsyncConnection[Any], settings: Settings) -> SchemaStatus:
+    """Compare the database with this package; changes nothing."""
+    known = await _applied(conn, settings)
+    pending = tuple(f"{m.version:04}_{m.name}" for m in migrations() if m.version not in known)
+    row = await _one(conn, "select current_setting('server_version')")
+    functions = None
+    pgmq_version = None
+    if known:
+        rows = await _settings(conn, settings)
+        functions = rows.get("functions_checksum")
+        pgmq_version = rows.get("pgmq_version")
+    return SchemaStatus(
+        installed_version=max(known, default=None),
+        package_version=_package_version(),
+        pending=pending,
+        pgmq_version=pgmq_version,
+        server_version=str(row[0]),
+        functions_current=functions == _functions_checksum(),
+    )
+
+
+async def check_schema(conn: psycopg.AsyncConnection[Any], settings: Settings) -> None:
+    """Raise if this version cannot work with what the database has."""
+    known = await _applied(conn, settings)
+    if not known:
+        raise SchemaMissingError(
+            f"the database has no schema {settings.schema!r}; run `commandbus db init`"
+        )
+    _refuse_newer(known, _package_version())
+    missing = [m.version for m in migrations() if m.version not in known]
+    if missing:
+        raise SchemaTooOldError(
+            f"the schema is at version {max(known)}, this package needs {max(missing)}; "
+            "run `commandbus db migrate`"
+        )
+    scope = (await _settings(conn, settings)).get("command_id_scope")
+    if scope != settings.command_id_scope:
+        raise InvalidSettingError(
+            f"command_id_scope is {settings.command_id_scope!r} here but {scope!r} in the database;"
+            " use the same in every process, or change it with commandbus.change_setting"
+        )
+
+
+def _package_version() -> int:
+    return migrations()[-1].version
+
+
+def _refuse_newer(known: dict[int, tuple[str, bool]], package: int) -> None:
+    breaking = [v for v, (_, is_breaking) in known.items() if v > package and is_breaking]
+    if breaking:
+        raise SchemaTooNewError(
+            f"the schema is at version {max(known)}, and version {min(breaking)} needs newer code "
+            f"than this package (which knows {package}); upgrade commandbus"
+        )
+
+
+def _refuse_changed(migration: Migration, recorded: tuple[str, bool]) -> None:
+    if recorded[0] != migration.checksum:
+        raise SchemaTooNewError(
+            f"migration {migration.version:04}_{migration.name} was applied in another form than "
+            "this package has; install the release that migrated this database"
+        )
+
+
+async def _applied(
+    conn: psycopg.AsyncConnection[Any], settings: Settings
+) -> dict[int, tuple[str, bool]]:
+    row = await _one(
+        conn,
+        "select to_regclass(quote_ident(%s) || '.command_bus_migration') is not null",
+        settings.schema,
+    )
+    if not row[0]:
+        return {}
+    cursor = conn.cursor(row_factory=tuple_row)
+    await cursor.execute(
+        sql.SQL("select version, checksum, is_breaking from {}.command_bus_migration").format(
+            sql.Identifier(settings.schema)
+        )
+    )
+    return {
+        version: (checksum, breaking) for version, checksum, breaking in await cursor.fetchall()
+    }
+
+
+async def _settings(conn: psycopg.AsyncConnection[Any], settings: Settings) -> dict[str, str]:
+    cursor = conn.cursor(row_factory=tuple_row)
+    await cursor.execute(
+        sql.SQL("select name, value from {}.command_bus_setting").format(
+            sql.Identifier(settings.schema)
+        )
+    )
+    return dict(await cursor.fetchall())
+
+
+def _functions_checksum() -> str:
+    return hashlib.sha256(function_text().encode()).hexdigest()
+
+
+def _record(migration: Migration) -> sql.Composed:
+    return sql.SQL(
+        "insert into {{schema}}.command_bus_migration (version, name, checksum, is_breaking)"
+        " values ({}, {}, {}, {})"
+    ).format(migration.version, migration.name, migration.checksum, migration.is_breaking)
+
+
+def _functions_record() -> str:
+    return (
+        sql.SQL(
+            "insert into commandbus.command_bus_setting (name, value)"
+            " values ('functions_checksum', {})"
+            " on conflict (name) do update set value = excluded.value, updated_at = now();\n"
+            "insert into commandbus.command_bus_setting (name, value)"
+            " select 'pgmq_version', coalesce("
+            "(select extversion from pg_extension where extname = 'pgmq'),"
+            " obj_description('pgmq'::regnamespace), 'unknown')"
+            " on conflict (name) do update set value = excluded.value, updated_at = now();\n"
+        )
+        .format(_functions_checksum())
+        .as_string(None)
+    )
+
+
+def _in_schema(text: str, schema: str) -> str:
+    # The files are written, and can be read and run, with the default name. Settings.schema is
+    # checked to be a plain identifier.
+    if schema == "commandbus":
+        return text
+    text = re.sub(r"\bcommandbus(?=\.[a-z_])", schema, text)
+    text = re.sub(r"\bcommandbus\\(?=\.)", schema + r"\\", text)
+    return text.replace(
+        "create schema if not exists commandbus", f"create schema if not exists {schema}"
+    )
+
+
+async def _execute_script(conn: psycopg.AsyncConnection[Any], text: str) -> None:
+    # Without parameters psycopg sends the whole script at once, and % needs no doubling.
+    await conn.execute(text.encode())
+
+
+async def _one(conn: psycopg.AsyncConnection[Any], query: str, *params: object) -> tuple[Any, ...]:
+    cursor = conn.cursor(row_factory=tuple_row)
+    await cursor.execute(query.encode(), params or None)
+    row = await cursor.fetchone()
+    assert row is not None  # noqa: S101  (these queries always give one row)
+    return row
+
+
+def function_bodies(schema: str) -> dict[str, str]:
+    """The body of each of our functions, as the database should have it."""
+    text = _in_schema(function_text(), schema)
+    found = re.findall(
+        rf"create or replace function {schema}\.(\w+)\s*\(.*?\$\$(.*?)\$\$", text, re.S
+    )
+    return dict(found)

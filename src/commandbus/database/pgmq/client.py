@@ -1,0 +1,92 @@
+"""PgmqClient: PGMQ's own verbs over psycopg, for code that wants the queue and nothing more.
+
+The bus does not use it on its hot path: there PGMQ is called from within our SQL functions, next
+to the rows that must change with it. `commandbus.testing.FakePgmqClient` has the same verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+import psycopg
+from psycopg.rows import tuple_row
+
+from commandbus.database.sqlstate import translated
+from commandbus.names import physical_queue
+
+
+@dataclass(frozen=True, slots=True)
+class PgmqMessage:
+    """A message as PGMQ returns it."""
+
+    msg_id: int
+    read_ct: int
+    enqueued_at: datetime
+    vt: datetime
+    message: Any
+
+
+class PgmqClient:
+    """The verbs of PGMQ on one connection; the caller commits. Queue names are logical (dotted)."""
+
+    def __init__(self, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._conn = conn
+
+    async def _rows(self, query: str, *params: object) -> list[tuple[Any, ...]]:
+        with translated():
+            cursor = self._conn.cursor(row_factory=tuple_row)
+            await cursor.execute(query.encode(), params)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def create(self, queue: str) -> None:
+        """Create a queue; no harm if it exists."""
+        await self._rows("select pgmq.create(%s)", physical_queue(queue))
+
+    async def send(self, queue: str, message: Any, delay: int = 0) -> int:
+        """Queue one message, visible after so many seconds."""
+        return (await self.send_batch(queue, [message], delay))[0]
+
+    async def send_batch(self, queue: str, messages: Sequence[Any], delay: int = 0) -> list[int]:
+        """Queue messages in this order."""
+        rows = await self._rows(
+            "select pgmq.send_batch(%s, array(select jsonb_array_elements(%s::jsonb)), %s::int)",
+            physical_queue(queue),
+            orjson.dumps(list(messages)).decode(),
+            delay,
+        )
+        return [row[0] for row in rows]
+
+    async def read(self, queue: str, vt: int, qty: int = 1) -> list[PgmqMessage]:
+        """Lease up to so many messages for so many seconds."""
+        rows = await self._rows(
+            "select msg_id, read_ct, enqueued_at, vt, message from pgmq.read(%s, %s, %s)"
+            " order by msg_id",
+            physical_queue(queue), vt, qty,
+        )  # fmt: skip
+        return [PgmqMessage(*row) for row in rows]
+
+    async def delete(self, queue: str, msg_ids: Sequence[int]) -> list[int]:
+        """Delete messages; returns those that were there."""
+        rows = await self._rows(
+            "select pgmq.delete(%s, %s::bigint[])", physical_queue(queue), list(msg_ids)
+        )
+        return [row[0] for row in rows]
+
+    async def archive(self, queue: str, msg_ids: Sequence[int]) -> list[int]:
+        """Move messages to the archive; returns those that were there."""
+        rows = await self._rows(
+            "select pgmq.archive(%s, %s::bigint[])", physical_queue(queue), list(msg_ids)
+        )
+        return [row[0] for row in rows]
+
+    async def set_vt(self, queue: str, msg_ids: Sequence[int], vt: int) -> list[int]:
+        """Make messages visible so many seconds from now; returns those that were there."""
+        rows = await self._rows(
+            "select msg_id from pgmq.set_vt(%s, %s::bigint[], %s::int)",
+            physical_queue(queue), list(msg_ids), vt,
+        )  # fmt: skip
+        return [row[0] for row in rows]

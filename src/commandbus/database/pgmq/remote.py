@@ -1,0 +1,116 @@
+"""RemoteQueue: PGMQ in another database than the metadata (document 002's "service bus").
+
+No transaction spans the two, so a message may arrive twice, or before its command is marked, and
+that must be harmless. It is: a relay (`bus.relay`) brings each message to the queue beside the
+metadata, where a command is queued at most once, and the workers stay one commit with their rows.
+The remote database needs PGMQ and nothing of ours.
+
+RemoteQueue is a public name of the package, so whoever imports commandbus imports this module: the
+driver is asked for only when a queue is opened (tests in memory do without it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from commandbus.names import dispatch_queue
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from commandbus.database.gateway import AsyncPool
+    from commandbus.database.pgmq.client import PgmqClient
+
+#: Keeps two processes from installing PGMQ at once; "cmdbusrq" as a number.
+INSTALL_LOCK = 0x636D646275737271
+
+
+class RemoteQueue:
+    """Implements commandbus.store.dispatching.MessageQueue, on a pool that the caller owns.
+
+    The queue of a domain is called `<domain>.dispatch`, so that it is never mistaken for the queue
+    that workers read, even if somebody puts both into one database.
+    """
+
+    def __init__(self, pool: AsyncPool, *, name: str = "remote") -> None:
+        self._pool = pool
+        self._name = name
+        self._known: set[str] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, dsn: str, *, name: str = "remote", pool_size: int = 2, timeout_seconds: float = 5.0
+    ) -> AsyncIterator[RemoteQueue]:
+        """Open a queue on a database; creates PGMQ and the queues there if they are missing."""
+        from commandbus.database.gateway import ConnectionSource  # noqa: PLC0415  (the driver)
+        from commandbus.database.sqlstate import translated  # noqa: PLC0415  (the driver)
+
+        with translated():
+            pool = await ConnectionSource(dsn, None).open_pool(
+                "remote-queue",
+                pool_size,
+                timeout_seconds=timeout_seconds,
+                statement_timeout_seconds=None,
+            )
+        try:
+            yield cls(pool, name=name)
+        finally:
+            await pool.close()
+
+    @property
+    def name(self) -> str:
+        """What it is called in records and messages."""
+        return self._name
+
+    async def send(self, domain: str, envelopes: Sequence[str]) -> None:
+        """Queue all of them, in this order, or raise."""
+        async with self._client(domain) as client:
+            await client.send_batch(
+                dispatch_queue(domain), [orjson.Fragment(envelope) for envelope in envelopes]
+            )
+
+    async def read(self, domain: str, *, vt_seconds: int, quantity: int) -> list[tuple[int, str]]:
+        """Lease some, oldest first."""
+        async with self._client(domain) as client:
+            messages = await client.read(dispatch_queue(domain), vt_seconds, quantity)
+        return [(m.msg_id, orjson.dumps(m.message).decode()) for m in messages]
+
+    async def delete(self, domain: str, msg_ids: Sequence[int]) -> None:
+        """They have arrived."""
+        async with self._client(domain) as client:
+            await client.delete(dispatch_queue(domain), msg_ids)
+
+    async def archive(self, domain: str, msg_ids: Sequence[int]) -> None:
+        """They lead nowhere; kept to be looked at."""
+        async with self._client(domain) as client:
+            await client.archive(dispatch_queue(domain), msg_ids)
+
+    @asynccontextmanager
+    async def _client(self, domain: str) -> AsyncIterator[PgmqClient]:
+        from commandbus.database.pgmq.client import PgmqClient  # noqa: PLC0415  (the driver)
+        from commandbus.database.sqlstate import translated  # noqa: PLC0415  (the driver)
+
+        with translated():
+            async with self._pool.connection() as conn, conn.transaction():
+                if domain not in self._known:
+                    await _ensure_pgmq(conn)
+                    await PgmqClient(conn).create(dispatch_queue(domain))
+                yield PgmqClient(conn)
+        self._known.add(domain)
+
+
+async def _ensure_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
+    from psycopg.rows import tuple_row  # noqa: PLC0415  (the driver)
+
+    from commandbus.database.pgmq.install import install_pgmq  # noqa: PLC0415  (the driver)
+
+    await conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
+    cursor = conn.cursor(row_factory=tuple_row)
+    await cursor.execute("select to_regtype('pgmq.message_record') is null")
+    if (await cursor.fetchall())[0][0]:
+        await install_pgmq(conn)

@@ -1,0 +1,141 @@
+"""What PostgreSQL says, in our words: SQLSTATE -> error. One table, one place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+import psycopg
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from commandbus.errors import (
+    BatchNotFoundError,
+    BulkOperationNotFoundError,
+    CommandBusError,
+    CommandNotFoundError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    DuplicateCommandError,
+    InvalidNameError,
+    InvalidOperationError,
+    InvalidSettingError,
+    PayloadLostError,
+    SchemaMissingError,
+)
+from commandbus.privacy.redaction import redact_text
+
+_NOT_INSTALLED = {"42883", "42P01", "3F000"}  # no such function, table, schema
+_WRONG_LOGIN = {"28P01", "28000"}
+# Deadlock, serialization, lock and statement timeouts: nothing was written, and a repeat may work.
+_AGAIN = {"40001", "40P01", "55P03", "57014"}
+# Connection, shutdown, resources; and a transaction that its process left open for too long.
+_GONE = ("08", "57P", "53", "25P03")
+# Complaints about the address itself. They quote the part that was not understood, which may well
+# be a part of the password, so they are never repeated: not as text, and not as the cause.
+_ADDRESS = re.compile(
+    r"connection info|connection option|percent-encoded|\bURI\b|port number|[\"'][^\"']*@"
+)
+
+
+@contextmanager
+def translated(domain: str = "") -> Iterator[None]:
+    """Turn errors of the driver into ours, with the cause kept."""
+    try:
+        yield
+    except CommandBusError:
+        raise
+    except (PoolTimeout, TooManyRequests) as error:
+        raise DatabaseUnavailableError(
+            "no connection was free in time; enlarge the pool, or look for what holds them"
+        ) from error
+    except PoolClosed as error:
+        raise DatabaseUnavailableError("the bus is closed; open a new one") from error
+    except psycopg.Error as error:
+        raise translate(error, domain) from (None if _is_about_address(error) else error)
+    except Exception as error:
+        # SQLAlchemy wraps the driver's error, asyncpg has its own; both carry the SQLSTATE. The
+        # wrapper is not kept as the cause: its text shows the parameters, and so the payload.
+        inner = _innermost(error)
+        state = getattr(inner, "sqlstate", None)
+        if state is None:
+            raise
+        raise _from_state(str(state), _detail(inner), str(inner), domain) from inner
+
+
+def translate(error: psycopg.Error, domain: str = "") -> CommandBusError:
+    """Our error for an error of psycopg."""
+    state = error.sqlstate
+    message = error.diag.message_primary or str(error)
+    if state is None:
+        # No SQLSTATE: the connection could not be made, or was cut.
+        if isinstance(error, psycopg.OperationalError) or _is_about_address(error):
+            return unavailable(error)
+        return DatabaseError(redact_text(message))
+    hint = f"; {error.diag.message_hint}" if error.diag.message_hint else ""
+    return _from_state(state, error.diag.message_detail, message + hint, domain)
+
+
+def unavailable(error: BaseException) -> DatabaseUnavailableError:
+    """The database cannot be reached, and why, without the secrets of the address."""
+    if _ADDRESS.search(str(error)):
+        return DatabaseUnavailableError(
+            "cannot reach PostgreSQL: the address cannot be read; check COMMANDBUS_DSN or --dsn, "
+            "and write special characters of a password as %40 for @, %2F for /"
+        )
+    text = redact_text(" ".join(str(error).split()), 300)
+    advice = "check that the server runs and that COMMANDBUS_DSN or --dsn is right"
+    if "password authentication failed" in text or "no password supplied" in text:
+        advice = "check the user and the password in COMMANDBUS_DSN or --dsn"
+    return DatabaseUnavailableError(f"cannot reach PostgreSQL: {text}; {advice}")
+
+
+def _is_about_address(error: psycopg.Error) -> bool:
+    return error.sqlstate is None and _ADDRESS.search(str(error)) is not None
+
+
+def _innermost(error: BaseException) -> BaseException:
+    # SQLAlchemy's asyncpg dialect wraps twice; only the innermost error has the DETAIL.
+    inner: BaseException = getattr(error, "orig", None) or error
+    cause = inner.__cause__
+    return cause if cause is not None and hasattr(cause, "sqlstate") else inner
+
+
+def _detail(error: object) -> str | None:
+    diag = getattr(error, "diag", None)
+    return getattr(diag, "message_detail", None) or getattr(error, "detail", None)
+
+
+def _from_state(state: str, detail: str | None, message: str, domain: str) -> CommandBusError:
+    if state == "CB001" and detail:
+        return DuplicateCommandError(domain, [UUID(text) for text in json.loads(detail)])
+    if state == "CB002" and detail:
+        return CommandNotFoundError(domain, UUID(detail))
+    if state == "CB004" and detail:
+        return BatchNotFoundError(domain, UUID(detail))
+    if state == "CB010" and detail:
+        return BulkOperationNotFoundError(UUID(detail))
+    plain = {
+        "CB003": InvalidOperationError,
+        "CB005": InvalidNameError,
+        "CB006": PayloadLostError,
+        "CB007": InvalidSettingError,
+        "CB008": InvalidOperationError,
+    }.get(state)
+    if plain is not None:
+        return plain(redact_text(message))
+    if state in _NOT_INSTALLED:
+        return SchemaMissingError(
+            f"the database is not set up for commandbus ({redact_text(message, 120)}); "
+            "run `commandbus db init`, or `commandbus db migrate` if an older version set it up"
+        )
+    if state in _AGAIN:
+        return DatabaseUnavailableError(
+            f"PostgreSQL could not finish ({state}: {redact_text(message, 200)}); nothing was "
+            "written, repeat the call"
+        )
+    if state in _WRONG_LOGIN or state.startswith(_GONE):
+        return unavailable(Exception(message))
+    return DatabaseError(f"PostgreSQL refused ({state}): {redact_text(message)}")

@@ -1,0 +1,1 @@
+"""Loads: batches of any size, in checkpoints that resume."""

@@ -1,0 +1,277 @@
+"""LoadRun: one go at a load, from its last checkpoint to its end or to what stops it.
+
+Rows are read, checked and committed chunk by chunk; each chunk is one transaction that the database
+knows by its number and its digest. So a chunk may be sent again whenever its fate is unknown, and a
+loader that was killed goes on after the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeVar
+
+from commandbus.commands.preparing import Preparer
+from commandbus.database.store import LoadingStore
+from commandbus.errors import (
+    BatchNotFoundError,
+    CommandBusError,
+    DatabaseUnavailableError,
+    DuplicateCommandError,
+    InvalidInputError,
+    InvalidOperationError,
+    SourceError,
+)
+from commandbus.loads.model import (
+    LoadMetadata,
+    LoadProgress,
+    LoadResult,
+    LoadStart,
+    LoadStatus,
+    OnProgress,
+)
+from commandbus.loads.sources import Reader, to_command
+from commandbus.loops import Backoff
+from commandbus.models import NewCommand
+from commandbus.privacy.redaction import redact_text
+
+#: A checkpoint's rows: the first size, and the bounds between which it adapts.
+FIRST_SIZE, SMALLEST_SIZE, LARGEST_SIZE = 1_000, 100, 10_000
+#: How long one commit should take.
+TARGET_SECONDS = 0.5
+#: A checkpoint also ends here, so that large payloads do not fill the memory.
+MAX_CHUNK_BYTES = 8 * 1024 * 1024
+#: How long a chunk is sent again and again while the database is away.
+RETRY_SECONDS = 60.0
+#: First and longest pause between two such tries.
+RETRY_PAUSE_SECONDS = (0.05, 2.0)
+
+_log = logging.getLogger("commandbus.batches")
+Answer = TypeVar("Answer")
+
+
+class Pace:
+    """How many rows the next commit takes: a fixed number, or what fits the target time."""
+
+    def __init__(self, fixed: int | None) -> None:
+        self._is_fixed = fixed is not None
+        self.size = fixed or FIRST_SIZE
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """A commit of so many rows took so long."""
+        if self._is_fixed or rows < self.size:
+            return
+        factor = min(2.0, max(0.5, TARGET_SECONDS / max(seconds, 0.001)))
+        self.size = min(LARGEST_SIZE, max(SMALLEST_SIZE, round(self.size * factor)))
+
+
+@dataclass(slots=True)
+class Chunk:
+    """The rows of one checkpoint, checked and encoded, and where in the source each stands."""
+
+    commands: list[NewCommand] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def digest(self) -> bytes:
+        """Of what must be the same when these rows are brought again."""
+        total = hashlib.sha256()
+        for command in self.commands:
+            total.update(
+                f"{command.command_type} {command.command_id} {len(command.data)} ".encode()
+            )
+            total.update(command.data)
+        return total.digest()
+
+    def explain(self, error: DuplicateCommandError, unit: str) -> SourceError:
+        """Say where in the source the duplicate stands."""
+        ids = set(error.command_ids)
+        found = [
+            (place, command.command_id)
+            for command, place in zip(self.commands, self.places, strict=True)
+            if command.command_id in ids
+        ]
+        place, command_id = found[0]
+        twice = [other for other, same in found[1:] if same == command_id]
+        if twice:
+            reason = f"command id {command_id} stands on {unit} {place:,} already"
+            return SourceError(f"{unit} {twice[0]:,}: {reason}", twice[0])
+        return SourceError(f"{unit} {place:,}: command id {command_id} was sent before", place)
+
+
+class LoadRun:
+    """One go at a load, until it is complete or something stops it."""
+
+    def __init__(
+        self,
+        store: LoadingStore,
+        preparer: Preparer,
+        load: LoadMetadata,
+        reader: Reader,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._store = store
+        self._preparer = preparer
+        self._load = load
+        self._reader = reader
+        self._on_progress = on_progress
+        self._pace = Pace(load.checkpoint_size)
+        self._rows = load.rows_committed
+        self._checkpoints = load.checkpoints_done
+        self._is_sealed = load.status is LoadStatus.SEALED
+        self._chunk = Chunk()
+
+    async def run(self) -> LoadResult:
+        """Load what is not loaded, seal, dispatch; or say where and why it stopped."""
+        await self._catch_up()
+        try:
+            if not self._is_sealed:
+                await self._load_rows()
+            await self._dispatch()
+        except CommandBusError as error:
+            return await self._stopped(error)
+        return LoadResult("success", self._load.batch_id, self._checkpoints, self._rows)
+
+    async def _catch_up(self) -> None:
+        """Pass over what is committed, and make sure that it is the same source."""
+        load = self._load
+        if load.rows_committed:
+            passed = await self._reader.skip(load.last_first_row - 1)
+            count = load.rows_committed - load.last_first_row + 1
+            chunk = Chunk()
+            while len(chunk.commands) < count and await self._add_row(chunk, passed):
+                pass
+            if chunk.digest() != load.last_digest:
+                raise InvalidOperationError(
+                    f"rows {load.last_first_row:,} to {load.rows_committed:,} of the source are "
+                    f"not those that batch {load.batch_id} has; resume with the same rows in the "
+                    "same order (ids too, if they are made anew at each reading)"
+                )
+        if self._is_sealed and not await self._reader.is_at_end():
+            raise InvalidOperationError(
+                f"the load of batch {load.batch_id} is complete with {self._rows:,} rows, and the "
+                "source has more; load those into a new batch"
+            )
+
+    async def _load_rows(self) -> None:
+        began, before = time.monotonic(), self._rows
+        while await self._next_chunk():
+            await self._commit()
+            self._report("loading", self._rows, self._rows - before, began)
+        if not self._rows:
+            raise SourceError("the source has no rows")
+        seal = partial(self._store.seal_load, self._load.domain, self._load.batch_id)
+        await self._insist(partial(seal, self._rows))
+        self._is_sealed = True
+
+    async def _next_chunk(self) -> bool:
+        self._chunk = Chunk()
+        while (
+            len(self._chunk.commands) < self._pace.size
+            and self._chunk.size_bytes < MAX_CHUNK_BYTES
+            and await self._add_row(self._chunk, self._rows)
+        ):
+            pass
+        return bool(self._chunk.commands)
+
+    async def _add_row(self, chunk: Chunk, rows_before: int) -> bool:
+        """Read, check and encode one row; False at the end of the source."""
+        raw = await self._reader.read()
+        if raw is None:
+            return False
+        place, content = raw
+        number = rows_before + len(chunk.commands) + 1
+        chunk.places.append(place)
+        try:
+            row = to_command(content, self._load.row_format, self._load.batch_id, number)
+            command = self._preparer.command(
+                self._load.domain, row.command_type, row.command_id, row.data, row.reply_to,
+                row.correlation_id,
+            )  # fmt: skip
+        except InvalidInputError as error:
+            raise self._reader.error_at(place, error) from error
+        chunk.commands.append(command)
+        chunk.size_bytes += len(command.data)
+        return True
+
+    async def _commit(self) -> None:
+        chunk, load, began = self._chunk, self._load, time.monotonic()
+        digest = chunk.digest()
+        try:
+            await self._insist(
+                partial(
+                    self._store.load_chunk, load.domain, load.batch_id, chunk.commands,
+                    checkpoint=self._checkpoints + 1, first_row=self._rows + 1, digest=digest,
+                )
+            )  # fmt: skip
+        except DuplicateCommandError as error:
+            raise chunk.explain(error, self._reader.unit) from error
+        self._rows += len(chunk.commands)
+        self._checkpoints += 1
+        self._pace.learn(len(chunk.commands), time.monotonic() - began)
+
+    async def _dispatch(self) -> None:
+        """Queue what was held until now; nothing is held of a load that started as it loaded."""
+        load, began = self._load, time.monotonic()
+        if load.start is LoadStart.AS_IT_LOADS:
+            return
+        dispatched = load.rows_dispatched
+        while dispatched < self._rows:
+            step, before = time.monotonic(), dispatched
+            dispatched = await self._insist(
+                partial(self._store.dispatch_load, load.domain, load.batch_id, self._pace.size)
+            )
+            self._pace.learn(dispatched - before, time.monotonic() - step)
+            self._report("dispatching", dispatched, dispatched - load.rows_dispatched, began)
+
+    async def _insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Every step may be repeated: so a database that is away for a while ends no load."""
+        deadline = time.monotonic() + RETRY_SECONDS
+        pauses = Backoff(*RETRY_PAUSE_SECONDS)
+        while True:
+            try:
+                return await call()
+            except DatabaseUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise
+                _log.warning("load of batch %s waits: %s", self._load.batch_id, error)
+                await asyncio.sleep(pauses.next())
+
+    async def _stopped(self, error: CommandBusError) -> LoadResult:
+        text = redact_text(str(error))
+        # The database may be what failed; the caller is told in any case.
+        with suppress(CommandBusError):
+            await self._store.fail_load(self._load.domain, self._load.batch_id, text)
+        total = self._reader.total
+        return LoadResult(
+            "partial_success",
+            self._load.batch_id,
+            self._checkpoints,
+            self._rows,
+            failed_checkpoint=None if self._is_sealed else self._checkpoints + 1,
+            tasks_failed=len(self._chunk.places) if total is None else max(total - self._rows, 0),
+            recovery_possible=not isinstance(error, BatchNotFoundError | InvalidOperationError),
+            error=text,
+            line=error.line if isinstance(error, SourceError) else None,
+        )
+
+    def _report(
+        self, stage: Literal["loading", "dispatching"], rows: int, done: int, began: float
+    ) -> None:
+        if self._on_progress is None:
+            return
+        total = self._reader.total if stage == "loading" else self._rows
+        per_second = done / max(time.monotonic() - began, 1e-6)
+        left = None if total is None else max(total - rows, 0) / per_second
+        try:
+            self._on_progress(LoadProgress(stage, rows, self._checkpoints, per_second, total, left))
+        except Exception as error:  # noqa: BLE001  (who watches must not stop the load)
+            _log.warning(
+                "on_progress failed: %s: %s", type(error).__name__, redact_text(str(error))
+            )

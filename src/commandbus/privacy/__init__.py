@@ -1,0 +1,1 @@
+"""Privacy: what is never shown."""

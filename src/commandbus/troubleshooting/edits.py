@@ -1,0 +1,123 @@
+"""Edited payloads: what an operator changed, in a form that may be kept in the audit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from commandbus.errors import InvalidPayloadError
+from commandbus.privacy.redaction import (
+    MASK,
+    is_sensitive_key,
+    redact_text,
+    redact_value,
+    secret_values,
+)
+
+#: Changes of one edit that the audit keeps; how many more there were is kept too.
+MAX_CHANGES = 20
+#: Characters of a value, or of a path, that the audit keeps.
+MAX_SHOWN = 120
+
+_NOTHING = object()
+
+
+def unmasked(edited: Any, old: Any, marked: Collection[str] = ()) -> Any:
+    """The edited payload, with what was only masked for the eye put back.
+
+    Operators edit what they were shown. Where that stands as it was shown, it stands for the real
+    value; so a payload can be mended by somebody who must not see its secrets. A mask anywhere else
+    is a mistake: it would go to the handler as if it were data.
+    """
+    restored = _restored(edited, old, redact_value(old, marked=marked))
+    for path, value in _leaves(restored, "data"):
+        if isinstance(value, str) and MASK in value and MASK not in json.dumps(old):
+            raise InvalidPayloadError(
+                f"{redact_text(path, MAX_SHOWN)} holds {MASK}, which stands for a value that was "
+                "not shown; give the real value, or leave the field where it was"
+            )
+    return restored
+
+
+def difference(old: Any, new: Any, marked: Collection[str] = ()) -> dict[str, Any]:
+    """What changed, redacted and bounded: paths, and values that may be shown."""
+    secrets = (*secret_values(old, marked), *secret_values(new, marked))
+
+    def shown(value: Any, is_secret: bool) -> str:
+        if is_secret:
+            return MASK
+        visible = redact_value(value, marked=marked, secrets=secrets)
+        text = json.dumps(visible, ensure_ascii=False)
+        return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+    found: dict[str, Any] = {"changed": [], "added": [], "removed": []}
+    count = 0
+    for path, before, after, is_secret in _changes(old, new, "data", marked, is_secret=False):
+        count += 1
+        if count > MAX_CHANGES:
+            continue
+        place = {"path": redact_text(path, MAX_SHOWN, secrets=secrets)}
+        if before is _NOTHING:
+            found["added"].append({**place, "to": shown(after, is_secret)})
+        elif after is _NOTHING:
+            found["removed"].append({**place, "from": shown(before, is_secret)})
+        else:
+            values = {"from": shown(before, is_secret), "to": shown(after, is_secret)}
+            found["changed"].append({**place, **values})
+    if count > MAX_CHANGES:
+        found["more"] = count - MAX_CHANGES
+    return {name: value for name, value in found.items() if value}
+
+
+def _restored(edited: Any, old: Any, shown: Any) -> Any:
+    if edited == shown:
+        return old
+    if isinstance(edited, dict) and isinstance(old, dict) and isinstance(shown, dict):
+        return {
+            key: _restored(value, old[key], shown[key]) if key in old and key in shown else value
+            for key, value in edited.items()
+        }
+    if isinstance(edited, list) and isinstance(old, list) and isinstance(shown, list):
+        known = min(len(old), len(shown))
+        return [
+            _restored(value, old[n], shown[n]) if n < known else value
+            for n, value in enumerate(edited)
+        ]
+    return edited
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def _changes(
+    old: Any, new: Any, path: str, marked: Collection[str], *, is_secret: bool
+) -> Iterator[tuple[str, Any, Any, bool]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from _changes(
+                old.get(key, _NOTHING),
+                new.get(key, _NOTHING),
+                f"{path}.{key}",
+                marked,
+                is_secret=is_secret or is_sensitive_key(key, marked),
+            )
+    elif isinstance(old, list) and isinstance(new, list):
+        for number in range(max(len(old), len(new))):
+            yield from _changes(
+                old[number] if number < len(old) else _NOTHING,
+                new[number] if number < len(new) else _NOTHING,
+                f"{path}[{number}]",
+                marked,
+                is_secret=is_secret,
+            )
+    elif type(old) is not type(new) or old != new:  # true is not 1
+        yield path, old, new, is_secret

@@ -1,0 +1,1 @@
+"""Upkeep: the doctor and retention."""

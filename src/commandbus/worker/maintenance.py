@@ -1,0 +1,178 @@
+"""Maintenance: chores that some worker must do, and one is enough.
+
+Every worker asks for each chore from time to time; the database gives it to one of them, and not
+again before its time. A chore that fails is logged and comes round again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import uuid4
+
+from commandbus.database.store import Store
+from commandbus.loops import Loop
+from commandbus.privacy.redaction import redact_text
+from commandbus.settings import Settings
+from commandbus.store.bulk import BulkStore
+from commandbus.store.dispatching import DispatchStore, InterruptedLoad, RecoveryReport
+from commandbus.troubleshooting.model import BulkStatus
+from commandbus.upkeep.retention import Retention
+
+#: Commands that one transaction of recovery looks after (R113).
+RECOVERY_LIMIT = 1_000
+#: Items of a bulk operation that one transaction acts on at most.
+BULK_LIMIT = 500
+#: How often an idle worker looks for a bulk operation to go on with, in seconds.
+BULK_POLL_SECONDS = 5.0
+#: A load that was not continued for so long is reported.
+LOAD_IDLE_SECONDS = 300.0
+#: Seconds that one turn of pruning may take; the other chores wait meanwhile.
+PRUNE_SECONDS = 20.0
+
+
+async def recover_dispatch(
+    store: DispatchStore, domain: str, grace_seconds: float
+) -> RecoveryReport:
+    """Queue everything of a domain that was stored and not queued, or give it up.
+
+    It stops at the first page with a failure: what failed is tried again in the next round, not at
+    once, or three attempts would be gone in a moment.
+    """
+    total = RecoveryReport()
+    while True:
+        page = await store.recover_dispatch(
+            domain, grace_seconds=grace_seconds, limit=RECOVERY_LIMIT
+        )
+        total += page
+        if page.failed or page.queued < RECOVERY_LIMIT:
+            return total
+
+
+def maintenance_of(domain: str, settings: Settings) -> Callable[[Store], Sequence[Loop]]:
+    """What a worker of this domain runs beside its work."""
+
+    def companions(store: Store) -> Sequence[Loop]:
+        if settings.maintenance and isinstance(store, DispatchStore):
+            loops: list[Loop] = [Maintenance(store, domain, settings)]
+            if isinstance(store, BulkStore):
+                loops.append(BulkRunner(store, domain))
+            return loops
+        return []
+
+    return companions
+
+
+class Maintenance(Loop):
+    """Does the chores that this process is given."""
+
+    name = "maintenance"
+
+    def __init__(self, store: DispatchStore, domain: str, settings: Settings) -> None:
+        super().__init__()
+        self._store = store
+        self._domain = domain
+        self._settings = settings
+        self._retention = Retention(store)
+        self._chores: dict[str, Callable[[], Awaitable[None]]] = {
+            f"recover dispatch of {domain}": self._recover,
+            "look after interrupted loads": self._look_after_loads,
+            "prune workers": self._prune_workers,
+            "prune old rows": self._prune_old,
+        }
+
+    async def step(self) -> float | None:
+        """Ask for each chore, and do what is given."""
+        every = self._settings.maintenance_interval_seconds
+        for name, chore in self._chores.items():
+            if await self._store.claim_chore(name, every):
+                await self._do(name, chore)
+        # Asked for more often than due, so that a chore whose process ended is soon taken over.
+        return every / 5
+
+    async def _do(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await chore()
+        except Exception as error:  # noqa: BLE001  (one chore must not keep the others from their turn)
+            self._log.warning(
+                "%s failed, and comes round again: %s: %s",
+                name, type(error).__name__, redact_text(str(error)),
+            )  # fmt: skip
+
+    async def _recover(self) -> None:
+        report = await recover_dispatch(
+            self._store, self._domain, self._settings.dispatch_grace_seconds
+        )
+        if report.queued or report.failed:
+            self._log.info(
+                "recovery of %s: %d queued, %d failed, %d given up",
+                self._domain, report.queued, report.failed, report.given_up,
+            )  # fmt: skip
+        if report.overdue:
+            self._log.warning(
+                "%d commands of %s waited more than 30 minutes to be queued; look at "
+                "commandbus.v_pending_retry", report.overdue, self._domain,
+            )  # fmt: skip
+        if report.given_up:
+            self._log.error(
+                "%d commands of %s could not be queued and are FAILED: Max queue retries exceeded",
+                report.given_up, self._domain,
+            )  # fmt: skip
+
+    async def _look_after_loads(self) -> None:
+        for load in await self._store.interrupted_loads(LOAD_IDLE_SECONDS):
+            if load.is_sealed:
+                await self._dispatch_rest(load)
+                continue
+            self._log.warning(
+                "load %s of %s (%s) stopped after %d rows; load the same source again to resume it",
+                load.batch_id, load.domain, load.source, load.rows_committed,
+            )  # fmt: skip
+
+    async def _dispatch_rest(self, load: InterruptedLoad) -> None:
+        rows = 0
+        while rows < load.rows_committed:
+            rows = await self._store.dispatch_load(load.domain, load.batch_id, RECOVERY_LIMIT)
+        self._log.info(
+            "load %s of %s was complete but not all queued when its process ended; now it is",
+            load.batch_id, load.domain,
+        )  # fmt: skip
+
+    async def _prune_workers(self) -> None:
+        pruned = await self._store.prune_workers()
+        if pruned:
+            self._log.info("%d workers that vanished were taken off the list", pruned)
+
+    async def _prune_old(self) -> None:
+        """By the rules of the whole database; without rules there is nothing to do."""
+        for result in await self._retention.prune(operator="maintenance", seconds=PRUNE_SECONDS):
+            if any(result.pruned.values()):
+                removed = ", ".join(f"{n:,} {what}" for what, n in result.pruned.items() if n)
+                self._log.info("retention of %s removed %s", result.domain, removed)
+
+
+class BulkRunner(Loop):
+    """Goes on with the bulk operations of a domain, one chunk at a time.
+
+    No chore is claimed for it: an operation that somebody works at is left alone, and if two take
+    the same, the database lets one act at a time and keeps to the rate.
+    """
+
+    name = "bulk"
+
+    def __init__(self, store: BulkStore, domain: str) -> None:
+        super().__init__()
+        self._store = store
+        self._domain = domain
+        self._executor = f"worker:{uuid4()}"
+
+    async def step(self) -> float | None:
+        """Act on the next items of one operation, if there is one."""
+        operation_id = await self._store.next_bulk(self._domain, self._executor)
+        if operation_id is None:
+            return BULK_POLL_SECONDS
+        step = await self._store.run_bulk_chunk(
+            operation_id, limit=BULK_LIMIT, executor=self._executor
+        )
+        if step.status is BulkStatus.FINISHED:
+            self._log.info("bulk operation %s of %s is finished", operation_id, self._domain)
+        return min(step.wait_seconds, BULK_POLL_SECONDS) or None

@@ -1,0 +1,234 @@
+"""What PostgreSQL says, in our words."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import errors as pg
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
+
+from commandbus.database.sqlstate import translate, translated, unavailable
+from commandbus.errors import (
+    BatchNotFoundError,
+    BulkOperationNotFoundError,
+    CommandBusError,
+    CommandNotFoundError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    DuplicateCommandError,
+    InvalidNameError,
+    InvalidOperationError,
+    InvalidSettingError,
+    LeaseLostError,
+    PayloadLostError,
+    SchemaMissingError,
+)
+
+ID = UUID(int=5)
+CANARY = "cAnArY-31"
+
+#: SQLSTATE of ours -> class, and the DETAIL that the SQL functions give with it.
+OURS: dict[str, tuple[type[CommandBusError], str | None]] = {
+    "CB001": (DuplicateCommandError, f'["{ID}"]'),
+    "CB002": (CommandNotFoundError, str(ID)),
+    "CB003": (InvalidOperationError, str(ID)),
+    "CB004": (BatchNotFoundError, str(ID)),
+    "CB005": (InvalidNameError, None),
+    "CB006": (PayloadLostError, str(ID)),
+    "CB007": (InvalidSettingError, None),
+    "CB008": (InvalidOperationError, None),
+    "CB010": (BulkOperationNotFoundError, str(ID)),
+}
+
+
+class AsyncpgError(Exception):
+    """An error as asyncpg has it."""
+
+    def __init__(self, sqlstate: str, message: str, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.detail = detail
+
+
+class WrappedError(Exception):
+    """An error as SQLAlchemy wraps it: with the parameters in its text."""
+
+    def __init__(self, orig: BaseException) -> None:
+        super().__init__(f"{orig} [parameters: {CANARY}]")
+        self.orig = orig
+
+
+def caught(error: BaseException, domain: str = "payments") -> CommandBusError:
+    with pytest.raises(CommandBusError) as info, translated(domain):  # noqa: PT011  (any of them)
+        raise error
+    return info.value
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_a_refusal_of_our_functions_becomes_its_class(state: str) -> None:
+    kind, detail = OURS[state]
+    error = caught(AsyncpgError(state, "refused", detail))
+    assert type(error) is kind
+
+
+def test_every_sqlstate_that_the_sql_raises_is_in_the_table_and_none_else() -> None:
+    text = "".join(
+        entry.read_text()
+        for entry in files("commandbus").joinpath("database/sql/functions").iterdir()
+    )
+    assert set(re.findall(r"errcode = '(\w+)'", text)) == set(OURS)
+
+
+def test_a_refusal_carries_domain_and_id() -> None:
+    duplicate = caught(AsyncpgError("CB001", "x", f'["{ID}", "{UUID(int=6)}"]'))
+    assert isinstance(duplicate, DuplicateCommandError)
+    assert duplicate.command_ids == (ID, UUID(int=6))
+    assert duplicate.domain == "payments"
+    missing = caught(AsyncpgError("CB002", "x", str(ID)))
+    assert isinstance(missing, CommandNotFoundError)
+    assert missing.command_id == ID
+
+
+def test_the_detail_is_found_through_the_wrappings_of_sqlalchemy() -> None:
+    adapted = AsyncpgError("CB004", "no batch")
+    adapted.__cause__ = AsyncpgError("CB004", "no batch", str(ID))
+    error = caught(WrappedError(adapted))
+    assert isinstance(error, BatchNotFoundError)
+    assert error.batch_id == ID
+
+
+def test_a_wrapped_error_leaves_its_parameters_behind() -> None:
+    error = caught(WrappedError(AsyncpgError("22P02", "invalid input")))
+    assert CANARY not in str(error)
+    cause = error.__cause__
+    while cause is not None:
+        assert CANARY not in str(cause)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    assert error.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pg.UndefinedFunction("x"), pg.UndefinedTable("x"), pg.InvalidSchemaName("x"),
+     AsyncpgError("42883", "x")],
+)  # fmt: skip
+def test_a_missing_object_says_to_migrate(error: Exception) -> None:
+    found = caught(error)
+    assert type(found) is SchemaMissingError
+    assert "commandbus db migrate" in str(found)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pg.InvalidPassword("password authentication failed for user"),
+        pg.InvalidAuthorizationSpecification("x"),
+        pg.ConnectionFailure("x"),
+        pg.AdminShutdown("x"),
+        pg.CannotConnectNow("x"),
+        pg.TooManyConnections("x"),
+        psycopg.OperationalError("connection refused"),
+        AsyncpgError("57P01", "x"),
+        AsyncpgError("25P03", "x"),
+    ],
+)
+def test_a_database_that_is_not_there_is_unavailable(error: Exception) -> None:
+    found = caught(error)
+    assert type(found) is DatabaseUnavailableError
+    assert "COMMANDBUS_DSN" in str(found)
+    assert found.__cause__ is error
+
+
+def test_a_wrong_password_says_to_check_the_password() -> None:
+    error = unavailable(psycopg.OperationalError('password authentication failed for user "app"'))
+    assert "check the user and the password" in str(error)
+    error = unavailable(psycopg.OperationalError("fe_sendauth: no password supplied"))
+    assert "check the user and the password" in str(error)
+    assert "check that the server runs" in str(unavailable(psycopg.OperationalError("refused")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"connection to postgresql://app:{CANARY}@db failed",
+        f"failed to resolve host '{CANARY}@db'",
+        f'could not translate host name "{CANARY}@db" to address',
+    ],
+)
+def test_what_makes_the_database_unavailable_is_told_without_secrets(text: str) -> None:
+    assert CANARY not in str(unavailable(psycopg.OperationalError(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'missing "=" after "{CANARY}" in connection info string',
+        f'invalid port number: "{CANARY}"',
+        f'invalid integer value "{CANARY}" for connection option "port"',
+    ],
+)
+def test_a_dsn_that_cannot_be_read_is_not_repeated(text: str) -> None:
+    found = caught(psycopg.ProgrammingError(text))
+    assert type(found) is DatabaseUnavailableError
+    assert CANARY not in str(found)
+    assert "COMMANDBUS_DSN" in str(found)
+
+
+@pytest.mark.parametrize("error", [PoolTimeout("x"), TooManyRequests("x")])
+def test_an_exhausted_pool_says_to_enlarge_it(error: Exception) -> None:
+    found = caught(error)
+    assert type(found) is DatabaseUnavailableError
+    assert "enlarge the pool" in str(found)
+
+
+def test_a_closed_pool_says_to_open_a_new_bus() -> None:
+    found = caught(PoolClosed("x"))
+    assert type(found) is DatabaseUnavailableError
+    assert "open a new one" in str(found)
+
+
+def test_any_other_refusal_shows_the_sqlstate_and_a_redacted_text() -> None:
+    found = caught(AsyncpgError("22012", f"division by zero, password={CANARY}"))
+    assert type(found) is DatabaseError
+    assert "22012" in str(found)
+    assert CANARY not in str(found)
+
+
+def test_an_error_without_sqlstate_that_is_no_lost_connection_is_a_database_error() -> None:
+    found = translate(psycopg.DataError(f"cannot dump, token={CANARY}"))
+    assert type(found) is DatabaseError
+    assert CANARY not in str(found)
+
+
+def test_our_own_errors_pass_untouched() -> None:
+    error = LeaseLostError("gone")
+    assert caught(error) is error
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), SimpleNamespace, RuntimeError("y")])
+def test_errors_that_are_not_of_a_database_pass_untouched(error: Any) -> None:
+    raised = error if isinstance(error, Exception) else AssertionError("z")
+    with pytest.raises(type(raised)) as info, translated():
+        raise raised
+    assert info.value is raised
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pg.DeadlockDetected("x"),
+        pg.SerializationFailure("x"),
+        pg.LockNotAvailable("x"),
+        pg.QueryCanceled("canceling statement due to statement timeout"),
+    ],
+)
+def test_what_may_work_the_next_time_says_so(error: Exception) -> None:
+    found = caught(error)
+    assert type(found) is DatabaseUnavailableError
+    assert "repeat the call" in str(found)
