@@ -16,7 +16,7 @@ from tests.mutants.forks import ROOT
 SOURCE = ROOT / "src" / "commandbus"
 #: Files with the highest bar: who holds a command, how it ends, batches, who may ask.
 STRICT = (
-    "worker/completer", "worker/lease", "worker/receiver", "worker/executor", "worker/commands",
+    "worker/completer", "worker/lease", "worker/receiver", "worker/executor", "worker/outcomes",
     "batches/batch", "batches/callbacks",
     "http/auth", "http/jwt_auth", "http/security", "http/gate", "access/tokens",
 )  # fmt: skip
