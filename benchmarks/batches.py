@@ -144,14 +144,14 @@ def _peak_kib(pid: int) -> int:
 
 
 async def _rows_committed(bus: CommandBus, batch_id: UUID) -> int:
-    found = await bus.get_load("bench", batch_id)
+    found = await bus.loads.get("bench", batch_id)
     return 0 if found is None else found.rows_committed
 
 
 async def be_loader(address: str, source: str, batch_id: str) -> None:
     """The process that is killed."""
     async with CommandBus.connect(address) as bus:
-        result = await bus.load_batch(
+        result = await bus.loads.load(
             "bench", Path(source), command_type="Work", start="as_it_loads",
             batch_id=UUID(batch_id),
         )  # fmt: skip

@@ -141,7 +141,7 @@ class Upgrade:
 
     async def _examine(self, address: str) -> list[str]:
         async with CommandBus.connect(address, settings=Settings(maintenance=False)) as bus:
-            found = await bus.doctor(full=True)
+            found = await bus.upkeep.doctor(full=True)
         return [
             f"{finding.code} {finding.found}"
             for finding in found.findings

@@ -1,4 +1,9 @@
-"""CommandBus: what an application holds in its hand."""
+"""CommandBus: what an application holds in its hand.
+
+The methods are what nearly everybody needs, most of them as the specification prints them. The
+rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bus.troubleshooting`,
+`bus.bulk`, `bus.search`, `bus.governance`, `bus.tokens`, `bus.upkeep`.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +12,36 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Collection,
     Iterable,
-    Iterator,
+    Mapping,
 )
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
+from commandbus.access.tokens import Tokens
 from commandbus.batches.batch import Batches
 from commandbus.batches.callbacks import Completions
 from commandbus.batches.dispatch import Coordination
-from commandbus.batches.dispatch_verbs import DispatchVerbs
-from commandbus.batches.verbs import BatchVerbs
-from commandbus.commands.audit import Reading
-from commandbus.commands.preparing import Preparer, check_batch_command
-from commandbus.commands.replies import Replies, ReplyVerbs
-from commandbus.commands.search import Searching
-from commandbus.commands.sending import Sending
+from commandbus.commands.replies import LeasedReply, Replies
+from commandbus.commands.search import Search
+from commandbus.commands.sending import Preparer, Sending
 from commandbus.database.store import Store
-from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.errors import InvalidSettingError
 from commandbus.governance.types import BatchTypes
 from commandbus.governance.verbs import GovernanceVerbs
-from commandbus.handler import AsyncHandler, Handler, HandlerRegistry, SyncHandler
-from commandbus.models import BatchCommand, NewCommand, Reply
+from commandbus.handler import AsyncHandler, Handler, HandlerOptions, HandlerRegistry, SyncHandler
+from commandbus.loads.load import Loads
+from commandbus.models import (
+    AuditEvent,
+    BatchCommand,
+    BatchCompletionCallback,
+    BatchMetadata,
+    CommandMetadata,
+    Reply,
+    TroubleshootingItem,
+)
 from commandbus.names import (
     INBOX,
     check_domain,
@@ -42,34 +52,21 @@ from commandbus.names import (
     new_id,
     replies_queue,
 )
-from commandbus.ops.bulk_verbs import BulkVerbs
-from commandbus.ops.service_verbs import ServiceVerbs
-from commandbus.ops.upkeep_verbs import UpkeepVerbs
-from commandbus.ops.verbs import OperatorVerbs
+from commandbus.paging import check_page
 from commandbus.privacy.redaction import also_redact, redact_text
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_number, check_worker_settings
-from commandbus.troubleshooting.bulk import Bulk
+from commandbus.troubleshooting.bulk import BulkOperations
 from commandbus.troubleshooting.groups import Groups
 from commandbus.troubleshooting.queue import Troubleshooting
-from commandbus.upkeep.doctor import Doctor
-from commandbus.upkeep.retention import Retention
+from commandbus.upkeep.service import Upkeep
 from commandbus.worker.maintenance import maintenance_of
 from commandbus.worker.worker import Worker, WorkerOptions
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(
-    BatchVerbs,
-    DispatchVerbs,
-    OperatorVerbs,
-    BulkVerbs,
-    UpkeepVerbs,
-    GovernanceVerbs,
-    ServiceVerbs,
-    ReplyVerbs,
-):
+class CommandBus(GovernanceVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -86,31 +83,39 @@ class CommandBus(
     ) -> None:
         if (pool is None) == (store is None):
             raise InvalidSettingError("give CommandBus a pool, or use `CommandBus.connect()`")
-        self._settings = settings or Settings.from_env()
+        self._settings = settings = settings or Settings.from_env()
         if store is None:
             from commandbus.wiring import store_on  # noqa: PLC0415  (the composition root)
 
-            store = store_on(pool, self._settings)
+            store = store_on(pool, settings)
+        also_redact(settings.redact_keys.split(","))
         self._store = store
-        self._sending = Sending(store)
         self._policy = retry_policy or RetryPolicy()
-        self._preparer = Preparer(self._settings, self._policy)
         self._registry = HandlerRegistry()
         self._workers: set[Worker] = set()
+        self._preparer = Preparer(settings, self._policy)
+        self._sending = Sending(store, self._preparer, max_send_many=settings.max_send_many)
         self._replies = Replies(store)
-        also_redact(self._settings.redact_keys.split(","))
-        self._troubleshooting = Troubleshooting(
-            store, self._registry, max_bytes=self._settings.max_payload_bytes
-        )
-        self._reading = Reading(store)
-        self._searching = Searching(store)
-        self._groups = Groups(store)
-        self._bulk = Bulk(store, self._groups, max_result_bytes=self._settings.max_payload_bytes)
-        self._doctor = Doctor(store)
-        self._retention = Retention(store)
         self._completions = Completions(store, self._replies.listener)
-        self._batches = Batches(store, self._preparer, self._settings, self._completions)
-        self._coordination = Coordination(store, self._batches, self._settings)
+        #: Batches: pages, cancel, retry, wait, dispatch.
+        self.batches = Batches(store, self._preparer, settings, self._completions)
+        #: What failed for good, by command and by cause.
+        self.troubleshooting = Troubleshooting(
+            store, self._registry, max_bytes=settings.max_payload_bytes
+        )
+        #: Commands and the audit, by what is known of them.
+        self.search = Search(store, self.troubleshooting.secret_keys)
+        #: One decision for many parked commands.
+        self.bulk = BulkOperations(
+            store, Groups(store), max_result_bytes=settings.max_payload_bytes
+        )
+        #: The doctor, retention, figures.
+        self.upkeep = Upkeep(store)
+        #: The API tokens of the HTTP service.
+        self.tokens = Tokens(store, settings.token_pepper)
+        self.batches.coordination = Coordination(store, self.batches, settings)
+        #: Batches of any size, in checkpoints that resume.
+        self.loads = Loads(store, self._preparer)
         self._batch_types = BatchTypes()
 
     @classmethod
@@ -137,6 +142,10 @@ class CommandBus(
             finally:
                 await bus.close()
 
+    async def check(self) -> None:
+        """Raise if the database cannot be reached, or is not one that this version works with."""
+        await self._store.check()
+
     # -- sending
 
     async def send(
@@ -161,10 +170,7 @@ class CommandBus(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        if batch is None and conn is None:
-            await self._sending.send(domain, command)
-        else:
-            await self._store.send(domain, [command], batch_id=batch, conn=conn)
+        await self._sending.send(domain, command, batch_id=batch, conn=conn)
         return command.command_id
 
     async def send_many(
@@ -183,34 +189,9 @@ class CommandBus(
         """
         check_domain(domain)
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        if batch is not None or isinstance(commands, Collection):
-            commands = list(commands)
-            if not commands:
-                return []
-            self._check_count(len(commands))
-        ids: list[UUID] = []
-
-        def prepared() -> Iterator[NewCommand]:
-            # Encoded as they are sent: all payloads at once would be many times the list's size.
-            for number, each in enumerate(commands, 1):
-                self._check_count(number)
-                c = check_batch_command(each)
-                command = self._preparer.command(
-                    domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
-                    max_attempts,
-                )  # fmt: skip
-                ids.append(command.command_id)
-                yield command
-
-        await self._store.send(domain, prepared(), batch_id=batch, conn=conn)
-        return ids
-
-    def _check_count(self, commands: int) -> None:
-        if commands > self._settings.max_send_many:
-            raise InvalidInputError(
-                f"{commands:,} commands are more than one transaction should hold; send at "
-                f"most {self._settings.max_send_many:,} at a time"
-            )
+        return await self._sending.send_many(
+            domain, commands, batch_id=batch, max_attempts=max_attempts, conn=conn
+        )
 
     async def call(
         self,
@@ -233,22 +214,6 @@ class CommandBus(
         )
         return await self.wait_reply(domain, sent, timeout=timeout)
 
-    async def wait_reply(
-        self,
-        domain: str,
-        command_id: UUID,
-        *,
-        timeout: float = 30.0,
-    ) -> Reply:
-        """Wait for the reply to a command that was sent with `reply_to=INBOX`.
-
-        So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
-        committed. The reply is there for the first who asks.
-        """
-        check_domain(domain)
-        check_number(timeout, "timeout", 0.001, 86_400)
-        return await self._replies.wait(domain, check_uuid(command_id), timeout)
-
     async def cancel(
         self,
         domain: str,
@@ -267,7 +232,56 @@ class CommandBus(
             conn=conn,
         )
 
-    # -- handling
+    # -- replies
+
+    def replies(
+        self,
+        domain: str | None = None,
+        *,
+        queue: str | None = None,
+        vt_seconds: int = 30,
+        batch_size: int = 100,
+        wait: bool = True,
+    ) -> AsyncGenerator[Reply]:
+        """Consume replies: `async for reply in bus.replies("payments")`.
+
+        A reply is acknowledged once the next one is asked for; after a crash it comes again. With
+        `wait=False` the stream ends when the queue is empty.
+        """
+        if (domain is None) == (queue is None):
+            raise InvalidSettingError("give either a domain or the name of a reply queue")
+        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
+        check_number(batch_size, "batch_size", 1, 10_000, is_whole=True)
+        name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
+        return self._replies.stream(name, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait)
+
+    async def wait_reply(self, domain: str, command_id: UUID, *, timeout: float = 30.0) -> Reply:
+        """Wait for the reply to a command that was sent with `reply_to=INBOX`.
+
+        So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
+        committed. The reply is there for the first who asks.
+        """
+        check_domain(domain)
+        check_number(timeout, "timeout", 0.001, 86_400)
+        return await self._replies.wait(domain, check_uuid(command_id), timeout)
+
+    async def lease_replies(
+        self, domain: str, *, limit: int = 100, vt_seconds: int = 30
+    ) -> list[LeasedReply]:
+        """Replies of a domain for a consumer that acknowledges them by name, later.
+
+        They are nobody else's for `vt_seconds`; those that are not acknowledged come again.
+        """
+        return await self._replies.lease(check_domain(domain), limit=limit, vt_seconds=vt_seconds)
+
+    async def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
+        """Done with these, by msg_id and receipt; returns those that were the caller's still.
+
+        One whose lease lapsed and that another consumer has read since is left to that consumer.
+        """
+        return await self._replies.acknowledge(check_domain(domain), receipts)
+
+    # -- handlers and workers
 
     def register_handler(
         self,
@@ -296,25 +310,12 @@ class CommandBus(
         )
 
     def handler(
-        self,
-        domain: str,
-        command_type: str,
-        *,
-        retry_policy: RetryPolicy | None = None,
-        transactional: bool = False,
-        payload_type: type | None = None,
+        self, domain: str, command_type: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[AnyHandler], AnyHandler]:
-        """Register the decorated function."""
+        """Register the decorated function; `options` are those of `register_handler`."""
 
         def decorate(function: AnyHandler) -> AnyHandler:
-            self.register_handler(
-                domain,
-                command_type,
-                function,
-                retry_policy=retry_policy,
-                transactional=transactional,
-                payload_type=payload_type,
-            )
+            self.register_handler(domain, command_type, function, **options)
             return function
 
         return decorate
@@ -364,25 +365,116 @@ class CommandBus(
         await self._completions.close()
         await self._replies.close()
 
-    # -- replies
+    # -- batches, as the specification prints them; `bus.batches` has the rest
 
-    def replies(
+    async def create_batch(
         self,
-        domain: str | None = None,
+        domain: str,
+        commands: list[BatchCommand],
         *,
-        queue: str | None = None,
-        vt_seconds: int = 30,
-        batch_size: int = 100,
-        wait: bool = True,
-    ) -> AsyncGenerator[Reply]:
-        """Consume replies: `async for reply in bus.replies("payments")`.
+        name: str | None = None,
+        custom_data: dict[str, Any] | None = None,
+        on_complete: BatchCompletionCallback | None = None,
+        on_complete_command: BatchCommand | None = None,
+        created_by: str | None = None,
+        max_attempts: int | None = None,
+        conn: Any = None,
+    ) -> UUID:
+        """Create a batch with all commands atomically; returns the batch_id.
 
-        A reply is acknowledged once the next one is asked for; after a crash it comes again. With
-        `wait=False` the stream ends when the queue is empty.
+        `on_complete` is called in this process when the batch ends, in whichever process that
+        happens, as long as this process lives. `on_complete_command` survives everything: it is
+        sent in the very commit that ends the batch, with an id of its own and the batch_id as
+        correlation_id. With `conn` the batch joins the caller's transaction.
         """
-        if (domain is None) == (queue is None):
-            raise InvalidSettingError("give either a domain or the name of a reply queue")
-        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
-        check_number(batch_size, "batch_size", 1, 10_000, is_whole=True)
-        name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
-        return self._replies.stream(name, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait)
+        return await self.batches.create(
+            domain,
+            commands,
+            name=name,
+            custom_data=custom_data,
+            on_complete=on_complete,
+            on_complete_command=on_complete_command,
+            created_by=created_by,
+            max_attempts=max_attempts,
+            conn=conn,
+        )
+
+    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+        """Get batch metadata by ID."""
+        return await self.batches.get(domain, batch_id)
+
+    async def list_batches(
+        self, domain: str, *, status: str | None = None, limit: int = 100, offset: int = 0
+    ) -> list[BatchMetadata]:
+        """List batches for a domain, newest first."""
+        return await self.batches.list(domain, status=status, limit=limit, offset=offset)
+
+    async def list_batch_commands(
+        self,
+        domain: str,
+        batch_id: UUID,
+        *,
+        status: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[CommandMetadata]:
+        """List commands in a batch, in the order in which they were given."""
+        return await self.batches.list_commands(
+            domain, batch_id, status=status, limit=limit, offset=offset
+        )
+
+    # -- operators, as the specification prints them; `bus.troubleshooting` has the rest
+
+    async def list_troubleshooting(
+        self,
+        domain: str,
+        *,
+        type: str | None = None,  # noqa: A002  (the name is part of the contract)
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[TroubleshootingItem]:
+        """What waits for an operator, longest first, with its payload."""
+        return await self.troubleshooting.list(
+            domain, command_type=type, limit=limit, offset=offset
+        )
+
+    async def operator_retry(
+        self,
+        domain: str,
+        command_id: UUID,
+        *,
+        operator: str | None = None,
+        reset_attempts: bool = True,
+        payload: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send a parked command again, with the same payload or with an edited one."""
+        await self.troubleshooting.retry(
+            domain, command_id, operator=operator, reset_attempts=reset_attempts, payload=payload
+        )
+
+    async def operator_cancel(
+        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None
+    ) -> None:
+        """End a parked command as CANCELED; its reply goes out."""
+        await self.troubleshooting.cancel(domain, command_id, reason, operator=operator)
+
+    async def operator_complete(
+        self, domain: str, command_id: UUID, result_data: Any = None, *, operator: str | None = None
+    ) -> None:
+        """End a parked command as COMPLETED with this result; its reply goes out."""
+        await self.troubleshooting.complete(domain, command_id, result_data, operator=operator)
+
+    # -- one command; `bus.search` finds many
+
+    async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
+        """One command, or None."""
+        return await self._store.get_command(check_domain(domain), check_uuid(command_id))
+
+    async def get_audit_trail(
+        self, command_id: UUID, domain: str | None = None, *, limit: int = 1_000
+    ) -> list[AuditEvent]:
+        """The life of a command, oldest event first."""
+        if domain is not None:
+            check_domain(domain)
+        check_page(limit)
+        return await self._store.get_audit_trail(check_uuid(command_id), domain=domain, limit=limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 from uuid import UUID
 
 from commandbus.errors import (
@@ -37,6 +37,14 @@ class HandlerEntry:
     payload_type: type | None = None
     #: Keys of the payload that its type marks as secret.
     secret_keys: frozenset[str] = frozenset()
+
+
+class HandlerOptions(TypedDict, total=False):
+    """How a handler runs; `CommandBus.register_handler` explains each."""
+
+    retry_policy: RetryPolicy | None
+    transactional: bool
+    payload_type: type | None
 
 
 class HandlerRegistry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -305,6 +305,15 @@ class Outcome:
     reason: ParkReason | None = None
     failure: Failure | None = None
     sends: tuple[OutgoingCommands, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A payload that replaces another at a retry: encoded, with its redacted difference."""
+
+    data: bytes
+    previous_msg_id: int | None
+    changes: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

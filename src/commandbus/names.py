@@ -10,10 +10,18 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 from uuid import UUID
 
-from commandbus.errors import InvalidCommandIdError, InvalidInputError, InvalidNameError
+from commandbus.errors import (
+    InvalidCommandIdError,
+    InvalidInputError,
+    InvalidNameError,
+    InvalidSettingError,
+)
+
+Word = TypeVar("Word", bound=StrEnum)
 
 #: 37 + len("__commands") = 47, the longest queue name that PGMQ takes.
 MAX_DOMAIN_LENGTH = 37
@@ -113,6 +121,15 @@ def check_text(value: Any, what: str, *, max_length: int = 2_000) -> str:
     if "\x00" in value or len(value) > max_length or not _is_encodable(value):
         raise InvalidInputError(f"{what} must be plain text of at most {max_length} characters")
     return value
+
+
+def check_choice(words: type[Word], given: Any, what: str) -> Word:
+    """Return the member of an enum, also from its text, or raise with the list of its members."""
+    try:
+        return words(given)
+    except ValueError:
+        names = ", ".join(words)
+        raise InvalidSettingError(f"no {what} {given!r}; use one of {names}") from None
 
 
 def check_operator(operator: Any) -> str | None:

@@ -1,8 +1,23 @@
-"""Pages of listings: the same limits everywhere."""
+"""Pages of listings: the same limits and the same cursors everywhere.
+
+A cursor is an opaque text that says where a listing stands. It is bound to the listing that gave
+it (its filter is part of the cursor), so that it cannot lead into another one.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import astuple, is_dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
 from commandbus.errors import InvalidSettingError
+
+Position = TypeVar("Position")
 
 MAX_LIMIT = 10_000
 
@@ -13,3 +28,81 @@ def check_page(limit: int, offset: int = 0) -> None:
         raise InvalidSettingError(f"limit is {limit!r}; use a whole number from 1 to {MAX_LIMIT:,}")
     if type(offset) is not int or offset < 0:
         raise InvalidSettingError(f"offset is {offset!r}; use 0 or more")
+
+
+def cursor_of(position: list[Any], bound: object) -> str:
+    """The text of a position in the listing that `bound` describes. Times and ids become text."""
+    plain = [_plain(part) for part in position]
+    text = json.dumps([_digest(bound), *plain], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def position_of(
+    cursor: str | None, bound: object, read: Callable[..., Position]
+) -> Position | None:
+    """The position, read by `read(*parts)`; None without a cursor.
+
+    Raises InvalidSettingError for a text that is no cursor, or one of another listing.
+    """
+    if cursor is None:
+        return None
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        values: list[Any] = json.loads(base64.urlsafe_b64decode(padded.encode()))
+        digest, parts = values[0], values[1:]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise bad_cursor() from None
+    if digest != _digest(bound):
+        raise InvalidSettingError(
+            "the cursor belongs to another search; repeat the search that gave it, or start "
+            "without a cursor"
+        )
+    try:
+        return read(*parts)
+    except (ValueError, TypeError, AttributeError):
+        raise bad_cursor() from None
+
+
+def bad_cursor() -> InvalidSettingError:
+    """What to raise for a text that no listing gave."""
+    return InvalidSettingError(
+        "cursor is not one that a search gave; give next_cursor as it is, or None to start"
+    )
+
+
+# -- how the parts of a position are read; each raises ValueError or TypeError for another text
+
+
+def read_moment(text: str) -> datetime:
+    """A time with its zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return moment
+
+
+def read_number(number: int) -> int:
+    """A whole number, as a row has it."""
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise ValueError("not the number of a row")
+    return number
+
+
+def read_key(moment: str, key: str) -> tuple[datetime, UUID]:
+    """The sort key of most listings: a time, and an id for what happened at the same time."""
+    return read_moment(moment), UUID(key)
+
+
+def _plain(part: Any) -> Any:
+    if isinstance(part, datetime):
+        return part.isoformat()
+    return str(part) if isinstance(part, UUID) else part
+
+
+def _digest(bound: object) -> str:
+    parts = bound if isinstance(bound, tuple) else (bound,)
+    plain = [
+        astuple(part) if is_dataclass(part) and not isinstance(part, type) else part
+        for part in parts
+    ]
+    return hashlib.sha256(repr(plain).encode()).hexdigest()[:8]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from commandbus.database.gateway import AsyncPool, ConnectionSource
+from commandbus.database.connections import AsyncPool, ConnectionSource
 from commandbus.database.migrations import (
     SchemaStatus,
     check_schema,

@@ -48,7 +48,7 @@ async def main() -> None:
             owner: Any = queue if verb == "send" else bus._store
             kill_at(owner, verb, moment, int(call[0]) if call else 1)
         work = [BatchCommand("Work", uuid4(), {"n": n}) for n in range(int(count))]
-        await bus.dispatch_batch("shop", work, mode=mode, queue=queue)
+        await bus.batches.dispatch("shop", work, mode=mode, queue=queue)
 
 
 if __name__ == "__main__":

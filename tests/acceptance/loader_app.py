@@ -26,7 +26,7 @@ def peak_memory_kb() -> int:
 async def main() -> None:
     path, batch_id, start, size = sys.argv[1:]
     async with CommandBus.connect() as bus:
-        result = await bus.load_batch(
+        result = await bus.loads.load(
             "shop", path, command_type="Work", start=start, batch_id=UUID(batch_id),
             checkpoint_size=int(size),
         )  # fmt: skip

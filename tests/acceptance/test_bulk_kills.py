@@ -85,7 +85,7 @@ async def test_a_group_retried_by_a_program_that_is_killed_twice_is_retried_once
         groups: list[FailureGroup] = []
         while len(listings) < 5:
             began = time.perf_counter()
-            groups = await bus.list_failure_groups("shop")
+            groups = await bus.troubleshooting.groups("shop")
             listings.append(time.perf_counter() - began)
         assert {(g.error_code, g.parked_count) for g in groups} == {(c, SIZE) for c in CODES}
         group = next(g.fingerprint for g in groups if g.error_code == "LATE")
@@ -128,7 +128,7 @@ async def test_a_group_retried_by_a_program_that_is_killed_twice_is_retried_once
         replied = [reply.command_id async for reply in bus.replies("shop", wait=False)]
         assert len(replied) == SIZE
         assert set(replied) == members
-        assert codes(await bus.doctor(), Severity.ERROR) == set(), "the doctor finds nothing"
+        assert codes(await bus.upkeep.doctor(), Severity.ERROR) == set(), "the doctor finds nothing"
     print(
         f"\n{PARKED:,} parked: groups listed in {min(listings) * 1000:.1f} to "
         f"{max(listings) * 1000:.1f} ms; {SIZE:,} retried at {RATE}/s in {took:.1f} s with two "

@@ -144,7 +144,7 @@ async def go_every_way(bus: CommandBus, canaries: Canaries) -> list[UUID]:
         await bus.operator_retry("bank", ids[0], payload=edited, operator="ann")
         await until_status(bus, "bank", ids[0], CommandStatus.COMPLETED)
     secretive = f"see password={canaries.dsn} and Authorization: Basic {canaries.header}"
-    await bus.note("bank", ids[1], secretive, operator="ann")
+    await bus.troubleshooting.note("bank", ids[1], secretive, operator="ann")
     await bus.operator_cancel("bank", ids[1], secretive, operator="ann")
     await bus.operator_complete("bank", ids[2], {"by": "hand"}, operator="ann")
     waiting = await bus.send("bank", "Book", uuid4(), payload(canaries))

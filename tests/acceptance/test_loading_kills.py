@@ -144,7 +144,7 @@ async def test_a_worker_beside_a_killed_loader_ends_the_batch_once_and_after_the
         assert batch is not None
         assert (batch.status, batch.completed_at) == ("IN_PROGRESS", None)
         await finish(dsn, path, batch_id, "as_it_loads", 100)
-        batch = await bus.wait_batch("shop", batch_id, timeout=60)
+        batch = await bus.batches.wait("shop", batch_id, timeout=60)
     assert (batch.status, batch.completed_count, batch.total_count) == ("COMPLETED", count, count)
     events = [event.event_type for event in await bus.get_audit_trail(batch_id)]
     assert events == ["BATCH_STARTED", "BATCH_COMPLETED"]

@@ -90,9 +90,9 @@ async def test_a_kill_between_two_steps_loses_and_doubles_nothing(
     assert stored == expected, "the rows are one commit"
     async with CommandBus.connect(dsn) as bus:
         await bus._store.ensure_domain("shop")
-        await bus.recover_dispatch("shop", grace_seconds=0)
+        await bus.batches.recover_dispatch("shop", grace_seconds=0)
         await assert_dispatched_once(conn, expected)
-        assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 0
+        assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 0
     assert await count(conn, "select count(*) from commandbus.command_bus_dispatch") == 0
     await assert_processed_once(dsn, conn, expected)
 
@@ -124,10 +124,10 @@ async def test_a_kill_with_the_queue_in_another_database_loses_and_doubles_nothi
     await dispatch_and_die(dsn, mode, step, empty_dsn)
     async with CommandBus.connect(dsn) as bus, RemoteQueue.connect(empty_dsn) as remote:
         if first == "relay":
-            await bus.relay("shop", remote, drain=True)
-        await bus.recover_dispatch("shop", grace_seconds=0)
-        await bus.relay("shop", remote, drain=True)
-        await bus.recover_dispatch("shop", grace_seconds=0)
+            await bus.batches.relay("shop", remote, drain=True)
+        await bus.batches.recover_dispatch("shop", grace_seconds=0)
+        await bus.batches.relay("shop", remote, drain=True)
+        await bus.batches.recover_dispatch("shop", grace_seconds=0)
     await assert_dispatched_once(conn, COUNT)
     await assert_processed_once(dsn, conn, COUNT)
 

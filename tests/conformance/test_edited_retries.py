@@ -18,8 +18,8 @@ from commandbus.errors import (
     InvalidPayloadError,
     PayloadLostError,
 )
+from commandbus.models import Edit
 from commandbus.privacy.redaction import MASK
-from commandbus.store.searching import Edit
 from tests.conformance.worlds import DOMAIN, World, done, new, parked
 
 

@@ -65,10 +65,10 @@ async def fill(bus: CommandBus, domain: str = "shop", parked: int = 3) -> Shop:
         await bus.send(domain, "Fail", command_id, {"password": "hunter2", "n": 1})
     await bus.send(domain, "Work", done, {})
     await work_off(bus, domain)
-    bulk = await bus.start_bulk(
+    bulk = await bus.bulk.start(
         "retry", BulkFilter(domain, command_ids=(failing[0],)), operator="ann", everything=True
     )
-    await bus.stop_bulk(bulk.operation_id)
+    await bus.bulk.stop(bulk.operation_id)
     pending = uuid4()
     await bus.send(domain, "Work", pending, {"password": "hunter2", "n": 7})
     return Shop(domain, pending, failing, done, batch, bulk.operation_id)

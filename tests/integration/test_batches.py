@@ -110,7 +110,7 @@ async def test_a_batch_goes_through_its_states_and_ends_once(
     register_handlers(bus)
     batch_id = await bus.create_batch("shop", commands(120))
     async with working(bus, "shop"):
-        batch = await bus.wait_batch("shop", batch_id, timeout=30)
+        batch = await bus.batches.wait("shop", batch_id, timeout=30)
     assert (batch.status, counts(batch)) == ("COMPLETED", (120, 120, 0, 0, 0))
     assert batch.started_at is not None
     assert await batch_events(bus, batch_id) == ["BATCH_STARTED", "BATCH_COMPLETED"]
@@ -135,7 +135,7 @@ async def test_a_batch_with_parked_commands_stays_open_until_operators_decide(
         await bus.operator_complete("shop", parked[0].command_id, {"by": "hand"})
         await bus.operator_cancel("shop", parked[1].command_id, "no")
         await bus.operator_cancel("shop", parked[2].command_id, "no")
-    batch = await bus.wait_batch("shop", batch_id, timeout=30)
+    batch = await bus.batches.wait("shop", batch_id, timeout=30)
     assert (batch.status, counts(batch)) == ("COMPLETED_WITH_FAILURES", (8, 6, 0, 2, 0))
     assert (await batch_events(bus, batch_id)).count("BATCH_COMPLETED") == 1
     assert await recount(conn, batch_id) == counts(batch)
@@ -155,13 +155,13 @@ async def test_retry_opens_a_finished_batch_again_and_a_second_click_changes_not
         on_complete_command=BatchCommand("Work", uuid4(), {"n": 99}),
     )  # fmt: skip
     async with working(bus, "shop"):
-        ended = await bus.wait_batch("shop", batch_id, timeout=30)
+        ended = await bus.batches.wait("shop", batch_id, timeout=30)
         assert (ended.status, counts(ended)) == ("COMPLETED_WITH_FAILURES", (6, 4, 2, 0, 0))
         await until(lambda: len(called) == 1, "the callback")
         switch["broken"] = False
-        assert await bus.retry_batch("shop", batch_id, operator="ada") == 2
-        assert await bus.retry_batch("shop", batch_id, operator="ada") == 0
-        again = await bus.wait_batch("shop", batch_id, timeout=30)
+        assert await bus.batches.retry("shop", batch_id, operator="ada") == 2
+        assert await bus.batches.retry("shop", batch_id, operator="ada") == 0
+        again = await bus.batches.wait("shop", batch_id, timeout=30)
         assert (again.status, counts(again)) == ("COMPLETED", (6, 6, 0, 0, 0))
         await until(lambda: len(called) == 2, "the callback once more")
     assert [batch.status for batch in called] == ["COMPLETED_WITH_FAILURES", "COMPLETED"]
@@ -183,8 +183,8 @@ async def test_cancel_ends_what_nobody_works_on_with_a_reply_each(
     batch_id = await bus.create_batch("shop", commands(30))
     cursor = await conn.execute("select * from commandbus.receive_commands('shop', 600, 2, 'w')")
     assert len(await cursor.fetchall()) == 2
-    assert await bus.cancel_batch("shop", batch_id, "wrong file", operator="ada") == 28
-    assert await bus.cancel_batch("shop", batch_id, "wrong file") == 0
+    assert await bus.batches.cancel("shop", batch_id, "wrong file", operator="ada") == 28
+    assert await bus.batches.cancel("shop", batch_id, "wrong file") == 0
     batch = await bus.get_batch("shop", batch_id)
     assert batch is not None
     assert (batch.status, counts(batch)) == ("IN_PROGRESS", (30, 0, 0, 28, 0))
@@ -288,7 +288,7 @@ async def test_a_finished_batch_takes_no_more_commands(bus: CommandBus) -> None:
     register_handlers(bus)
     batch_id = await bus.create_batch("shop", commands(1))
     async with working(bus, "shop"):
-        await bus.wait_batch("shop", batch_id, timeout=30)
+        await bus.batches.wait("shop", batch_id, timeout=30)
     with pytest.raises(InvalidOperationError, match="finished"):
         await bus.send("shop", "Work", uuid4(), {"n": 1}, batch_id=batch_id)
 
@@ -298,9 +298,9 @@ async def test_a_batch_of_another_domain_is_not_found(bus: CommandBus) -> None:
     assert await bus.get_batch("bank", batch_id) is None
     for call in (
         bus.send("bank", "Work", uuid4(), {}, batch_id=batch_id),
-        bus.cancel_batch("bank", batch_id, "no"),
-        bus.retry_batch("bank", batch_id),
-        bus.wait_batch("bank", batch_id),
+        bus.batches.cancel("bank", batch_id, "no"),
+        bus.batches.retry("bank", batch_id),
+        bus.batches.wait("bank", batch_id),
     ):
         with pytest.raises(BatchNotFoundError):
             await call
@@ -340,14 +340,14 @@ async def test_the_callback_fires_once_in_a_process_without_a_worker(
 async def test_waiting_for_a_batch_can_time_out(bus: CommandBus) -> None:
     batch_id = await bus.create_batch("shop", commands(1))
     with pytest.raises(ReplyTimeoutError, match="goes on"):
-        await bus.wait_batch("shop", batch_id, timeout=0.05)
+        await bus.batches.wait("shop", batch_id, timeout=0.05)
 
 
 async def test_batches_are_listed_newest_first_and_by_status(bus: CommandBus) -> None:
     register_handlers(bus)
     first = await bus.create_batch("shop", commands(1))
     async with working(bus, "shop"):
-        await bus.wait_batch("shop", first, timeout=30)
+        await bus.batches.wait("shop", first, timeout=30)
     second = await bus.create_batch("shop", commands(1))
     assert [batch.batch_id for batch in await bus.list_batches("shop")] == [second, first]
     done = await bus.list_batches("shop", status="COMPLETED")
@@ -363,7 +363,7 @@ async def test_progress_knows_rate_and_time_left(bus: CommandBus) -> None:
     assert waiting is not None
     assert (progress_of(waiting).fraction, progress_of(waiting).seconds_left) == (0.0, None)
     async with working(bus, "shop"):
-        ended = progress_of(await bus.wait_batch("shop", batch_id, timeout=30))
+        ended = progress_of(await bus.batches.wait("shop", batch_id, timeout=30))
     assert (ended.fraction, ended.seconds_left) == (1.0, 0.0)
     assert ended.per_second is not None
 

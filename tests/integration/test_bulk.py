@@ -33,7 +33,7 @@ SHOP = BulkFilter("shop")
 
 async def group_of(bus: CommandBus, code: str) -> str:
     return next(
-        g.fingerprint for g in await bus.list_failure_groups("shop") if g.error_code == code
+        g.fingerprint for g in await bus.troubleshooting.groups("shop") if g.error_code == code
     )
 
 
@@ -52,7 +52,7 @@ async def acts(conn: Conn) -> list[tuple[Any, ...]]:
 
 
 async def finish(bus: CommandBus, operation: BulkOperation) -> tuple[int, int, int]:
-    ended = await bus.run_bulk(operation.operation_id)
+    ended = await bus.bulk.run(operation.operation_id)
     assert ended.status == "finished"
     return ended.done, ended.skipped, ended.failed
 
@@ -62,19 +62,19 @@ async def test_a_group_is_retried_and_nothing_else(bus: CommandBus, conn: Conn) 
     await park(conn, 20, code="LATE")
     group = await group_of(bus, "LATE")
 
-    operation = await bus.start_bulk("retry", BulkFilter("shop", group=group[:6]), operator="ann")
+    operation = await bus.bulk.start("retry", BulkFilter("shop", group=group[:6]), operator="ann")
     assert (operation.total, operation.status, operation.conditions) == (
         20, "running", {"group": group},
     )  # fmt: skip
     told: list[int] = []
-    ended = await bus.run_bulk(operation.operation_id, on_progress=lambda o: told.append(o.acted))
+    ended = await bus.bulk.run(operation.operation_id, on_progress=lambda o: told.append(o.acted))
 
     assert (ended.status, ended.done, ended.acted, told) == ("finished", 20, 20, [20])
     assert None not in {ended.started_at, ended.finished_at, ended.executor}
     assert await acts(conn) == [("OPERATOR_RETRY", "ann", 20, 20)]
-    left = await bus.list_failure_groups("shop")
+    left = await bus.troubleshooting.groups("shop")
     assert [(g.error_code, g.parked_count) for g in left] == [("DOWN", 30)]
-    items = await bus.list_bulk_items(operation.operation_id)
+    items = await bus.bulk.items(operation.operation_id)
     assert [(i.item_no, i.outcome, i.detail) for i in items] == [
         (n, "done", None) for n in range(1, 21)
     ]
@@ -89,10 +89,10 @@ async def test_a_cancel_and_a_complete_reply_once_for_each(bus: CommandBus, conn
     await park(conn, 7)
     await park(conn, 5, command_type="Other", code="LATE")
 
-    canceled = await bus.start_bulk(
+    canceled = await bus.bulk.start(
         "cancel", BulkFilter("shop", error_code="LATE"), reason="too late", operator="ann"
     )
-    completed = await bus.start_bulk(
+    completed = await bus.bulk.start(
         "complete", BulkFilter("shop", command_type="Work"), result_data={"by": "hand"}
     )
     assert await finish(bus, canceled) == (5, 0, 0)
@@ -102,7 +102,7 @@ async def test_a_cancel_and_a_complete_reply_once_for_each(bus: CommandBus, conn
     assert len(found) == len({reply.command_id for reply in found}) == 12
     assert {r.error.message for r in found if r.error} == {"too late"}
     assert [r.data for r in found if r.outcome == "SUCCESS"] == [{"by": "hand"}] * 7
-    assert await bus.list_failure_groups("shop") == []
+    assert await bus.troubleshooting.groups("shop") == []
 
 
 async def test_the_preview_counts_exactly_and_changes_nothing(bus: CommandBus, conn: Conn) -> None:
@@ -125,25 +125,25 @@ async def test_the_preview_counts_exactly_and_changes_nothing(bus: CommandBus, c
         (BulkFilter("shop", command_ids=tuple((await parked_ids(bus))[:2])), 2),
         (BulkFilter("elsewhere"), 0),
     ):
-        preview = await bus.preview_bulk(chosen)
+        preview = await bus.bulk.preview(chosen)
         assert preview.total == total == sum(match.matched for match in preview.groups), chosen
-    preview = await bus.preview_bulk(BulkFilter("shop", error_code="LATE"))
+    preview = await bus.bulk.preview(BulkFilter("shop", error_code="LATE"))
     assert [(m.command_type, m.error_code, m.matched) for m in preview.groups] == [
         ("Work", "LATE", 3), ("Other", "LATE", 2),
     ]  # fmt: skip
-    assert await bus.list_bulks() == []
+    assert await bus.bulk.operations() == []
 
 
 async def test_membership_is_frozen_at_the_start(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
-    operation = await bus.start_bulk("retry", SHOP, everything=True)
+    operation = await bus.bulk.start("retry", SHOP, everything=True)
     await park(conn, 2)
     told: list[int] = []
 
     async def tell(progress: BulkOperation) -> None:
         told.append(progress.done)
 
-    await bus.run_bulk(operation.operation_id, on_progress=tell)
+    await bus.bulk.run(operation.operation_id, on_progress=tell)
     assert told == [3]
     assert len(await parked_ids(bus)) == 2
 
@@ -153,7 +153,7 @@ async def test_what_has_changed_meanwhile_is_skipped_with_the_reason(
 ) -> None:
     await park(conn, 4)
     first, second, third, fourth = await parked_ids(bus)
-    operation = await bus.start_bulk("cancel", SHOP, reason="x", everything=True)
+    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True)
     await bus.operator_complete("shop", first)
     await bus.operator_retry("shop", second)
     await bus.operator_retry("shop", third)
@@ -166,7 +166,7 @@ async def test_what_has_changed_meanwhile_is_skipped_with_the_reason(
 
     assert await finish(bus, operation) == (1, 3, 0)
 
-    items = await bus.list_bulk_items(operation.operation_id, outcome="skipped")
+    items = await bus.bulk.items(operation.operation_id, outcome="skipped")
     reasons = {item.command_id: item.detail for item in items}
     assert reasons[first] == "it is COMPLETED"
     [again] = still_parked
@@ -182,11 +182,11 @@ async def test_lost_payloads_fail_and_the_others_go_on(bus: CommandBus, conn: Co
         "delete from pgmq.a_shop__commands where msg_id in"
         " (select msg_id from pgmq.a_shop__commands order by msg_id limit 2)"
     )
-    operation = await bus.start_bulk("retry", SHOP, everything=True)
+    operation = await bus.bulk.start("retry", SHOP, everything=True)
 
     assert await finish(bus, operation) == (4, 0, 2)
 
-    items = await bus.list_bulk_items(operation.operation_id, outcome="failed")
+    items = await bus.bulk.items(operation.operation_id, outcome="failed")
     assert [item.detail for item in items] == ["the payload is no longer archived"] * 2
     assert sorted(await parked_ids(bus)) == sorted(item.command_id for item in items)
 
@@ -205,11 +205,11 @@ async def test_an_item_that_breaks_for_another_reason_fails_alone(
         "create trigger refuse before update on commandbus.command_bus_command"
         f" for each row execute function refuse('{victim}')".encode()
     )
-    operation = await bus.start_bulk("cancel", SHOP, reason="x", everything=True)
+    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True)
 
     assert await finish(bus, operation) == (8, 0, 1)
 
-    [item] = await bus.list_bulk_items(operation.operation_id, outcome="failed")
+    [item] = await bus.bulk.items(operation.operation_id, outcome="failed")
     assert (item.command_id, item.detail) == (victim, "P0001: not this one")
     assert len(await replies(bus)) == 8
     assert await value(conn, MISCOUNTED) == 0
@@ -217,7 +217,7 @@ async def test_an_item_that_breaks_for_another_reason_fails_alone(
 
 async def test_what_lies_with_the_database_is_no_outcome(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
-    operation = await bus.start_bulk("cancel", SHOP, reason="x", everything=True)
+    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True)
     await conn.execute(
         "create function refuse() returns trigger language plpgsql as $$ begin"
         " raise exception 'no room' using errcode = '53100'; end $$"
@@ -227,8 +227,8 @@ async def test_what_lies_with_the_database_is_no_outcome(bus: CommandBus, conn: 
         " for each row execute function refuse()"
     )
     with pytest.raises(CommandBusError, match="no room"):
-        await bus.run_bulk(operation.operation_id)
-    found = await bus.get_bulk(operation.operation_id)
+        await bus.bulk.run(operation.operation_id)
+    found = await bus.bulk.get(operation.operation_id)
     assert found is not None
     assert (found.status, found.acted) == ("running", 0)
 
@@ -240,41 +240,41 @@ async def test_a_second_click_is_the_same_operation(bus: CommandBus, conn: Conn)
     await park(conn, 3)
     own = uuid4()
     late = BulkFilter("shop", error_code="DOWN")
-    first = await bus.start_bulk("retry", late, operation_id=own, everything=True, rate=50)
-    again = await bus.start_bulk("retry", late, operation_id=own, everything=True, rate=50)
-    other = await bus.start_bulk("retry", late, operation_id=uuid4(), everything=True, rate=70)
+    first = await bus.bulk.start("retry", late, operation_id=own, everything=True, rate=50)
+    again = await bus.bulk.start("retry", late, operation_id=own, everything=True, rate=50)
+    other = await bus.bulk.start("retry", late, operation_id=uuid4(), everything=True, rate=70)
 
     assert {first.operation_id, again.operation_id, other.operation_id} == {own}
-    await bus.run_bulk(own)
-    finished = await bus.start_bulk("retry", late, operation_id=own, everything=True, rate=50)
+    await bus.bulk.run(own)
+    finished = await bus.bulk.start("retry", late, operation_id=own, everything=True, rate=50)
     assert (finished.operation_id, finished.done) == (own, 3)
     assert await acts(conn) == [("OPERATOR_RETRY", None, 3, 3)]
     for verb, chosen, rate in (
         ("complete", late, 50), ("retry", SHOP, 50), ("retry", late, 51), ("retry", late, None),
     ):  # fmt: skip
         with pytest.raises(InvalidOperationError, match="with other content; use a new id"):
-            await bus.start_bulk(verb, chosen, operation_id=own, everything=True, rate=rate)
+            await bus.bulk.start(verb, chosen, operation_id=own, everything=True, rate=rate)
 
 
 async def test_two_clicks_at_once_are_one_operation(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 40)
 
     started = await asyncio.gather(
-        *(bus.start_bulk("retry", SHOP, everything=True) for _ in range(6))
+        *(bus.bulk.start("retry", SHOP, everything=True) for _ in range(6))
     )
 
     assert len({operation.operation_id for operation in started}) == 1
-    assert len(await bus.list_bulks("shop")) == 1
+    assert len(await bus.bulk.operations("shop")) == 1
 
 
 async def test_two_executors_act_on_each_item_once_and_keep_to_the_rate(
     bus: CommandBus, conn: Conn, dsn: str
 ) -> None:
     await park(conn, 100)
-    operation = await bus.start_bulk("cancel", SHOP, reason="x", everything=True, rate=100)
+    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True, rate=100)
     async with another_bus(dsn) as other:
         ended = await asyncio.gather(
-            bus.run_bulk(operation.operation_id), other.run_bulk(operation.operation_id)
+            bus.bulk.run(operation.operation_id), other.bulk.run(operation.operation_id)
         )
 
     assert {o.done for o in ended} == {100}
@@ -291,14 +291,14 @@ async def test_two_executors_act_on_each_item_once_and_keep_to_the_rate(
 
 async def test_the_rate_outlives_its_executor(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
-    operation = await bus.start_bulk("retry", SHOP, everything=True, rate=0.01)
+    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=0.01)
     chunk = "select status, acted, wait_seconds from commandbus.run_bulk_chunk(%s, 500, 'a')"
 
     assert (await rows(conn, chunk, operation.operation_id))[0][1] == 1
     [(status, acted, wait)] = await rows(conn, chunk.replace("'a'", "'b'"), operation.operation_id)
     assert (status, acted) == ("running", 0)
     assert 90 < wait <= 100
-    resumed = await bus.resume_bulk(operation.operation_id, rate=1_000, operator="ann")
+    resumed = await bus.bulk.resume(operation.operation_id, rate=1_000, operator="ann")
     assert (resumed.status, resumed.rate) == ("running", 1_000)
 
 
@@ -306,21 +306,21 @@ async def test_a_stopped_operation_acts_on_nothing_until_it_is_resumed(
     bus: CommandBus, conn: Conn
 ) -> None:
     await park(conn, 5)
-    operation = await bus.start_bulk("retry", SHOP, everything=True, rate=0.01)
-    running = asyncio.create_task(bus.run_bulk(operation.operation_id))
+    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=0.01)
+    running = asyncio.create_task(bus.bulk.run(operation.operation_id))
 
     async def has_begun() -> bool:
-        found = await bus.get_bulk(operation.operation_id)
+        found = await bus.bulk.get(operation.operation_id)
         return found is not None and found.done == 1
 
     await until(has_begun, "the first item")
-    stopped = await bus.stop_bulk(operation.operation_id, operator="ann")
+    stopped = await bus.bulk.stop(operation.operation_id, operator="ann")
     assert (stopped.status, stopped.done) == ("stopped", 1)
     assert (await running).status == "stopped"
-    assert (await bus.stop_bulk(operation.operation_id)).status == "stopped"  # once more: no harm
-    assert (await bus.run_bulk(operation.operation_id)).done == 1
+    assert (await bus.bulk.stop(operation.operation_id)).status == "stopped"  # once more: no harm
+    assert (await bus.bulk.run(operation.operation_id)).done == 1
 
-    await bus.resume_bulk(operation.operation_id, rate=1_000, operator="bob")
+    await bus.bulk.resume(operation.operation_id, rate=1_000, operator="bob")
     await conn.execute("update commandbus.command_bus_bulk_operation set next_due_at = now()")
     assert await finish(bus, operation) == (5, 0, 0)
     trail = await bus.get_audit_trail(operation.operation_id)
@@ -342,15 +342,15 @@ async def test_workers_go_on_with_an_operation_that_nobody_runs(
         return None
 
     bus.register_handler("shop", "Work", handle)
-    operation = await bus.start_bulk("retry", SHOP, everything=True, rate=1_000)
+    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=1_000)
 
     async def is_finished() -> bool:
-        found = await bus.get_bulk(operation.operation_id)
+        found = await bus.bulk.get(operation.operation_id)
         return found is not None and found.status == "finished"
 
     async with working(bus, "shop"):
         await until(is_finished, "the bulk operation finished by the worker")
-    found = await bus.get_bulk(operation.operation_id)
+    found = await bus.bulk.get(operation.operation_id)
     assert found is not None
     assert (found.done, (found.executor or "")[:7]) == (12, "worker:")
 
@@ -359,7 +359,7 @@ async def test_an_operation_that_somebody_works_at_is_left_alone(
     bus: CommandBus, conn: Conn
 ) -> None:
     await park(conn, 2)
-    operation = await bus.start_bulk("retry", SHOP, everything=True, rate=0.01)
+    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=0.01)
     query = "select commandbus.next_bulk('shop', %s)"
     assert await value(conn, query, "b") == operation.operation_id
     await rows(conn, "select commandbus.run_bulk_chunk(%s, 1, 'a')", operation.operation_id)
@@ -376,7 +376,7 @@ async def test_whoever_holds_the_row_of_the_operation_keeps_others_from_acting(
     bus: CommandBus, conn: Conn, dsn: str
 ) -> None:
     await park(conn, 2)
-    operation = await bus.start_bulk("retry", SHOP, everything=True)
+    operation = await bus.bulk.start("retry", SHOP, everything=True)
     async with await psycopg.AsyncConnection.connect(dsn) as other:
         await other.execute("select 1 from commandbus.command_bus_bulk_operation for update")
         [(status, acted, wait)] = await rows(
@@ -389,23 +389,23 @@ async def test_operations_and_items_are_paged(bus: CommandBus, conn: Conn) -> No
     await park(conn, 5)
     ids = await parked_ids(bus)
     started = [
-        (await bus.start_bulk("retry", BulkFilter("shop", command_ids=(i,)))).operation_id
+        (await bus.bulk.start("retry", BulkFilter("shop", command_ids=(i,)))).operation_id
         for i in ids
     ]
-    newest_first = [o.operation_id for o in await bus.list_bulks("shop")]
+    newest_first = [o.operation_id for o in await bus.bulk.operations("shop")]
     assert newest_first == started[::-1]
-    first = await bus.list_bulks(limit=2)
-    second = await bus.list_bulks(limit=9, before=first[-1].operation_id)
+    first = await bus.bulk.operations(limit=2)
+    second = await bus.bulk.operations(limit=9, before=first[-1].operation_id)
     assert [o.operation_id for o in [*first, *second]] == newest_first
-    await bus.run_bulk(started[0])
-    assert [o.operation_id for o in await bus.list_bulks(status="finished")] == [started[0]]
-    assert await bus.list_bulks("elsewhere") == []
+    await bus.bulk.run(started[0])
+    assert [o.operation_id for o in await bus.bulk.operations(status="finished")] == [started[0]]
+    assert await bus.bulk.operations("elsewhere") == []
 
-    whole = await bus.start_bulk(
+    whole = await bus.bulk.start(
         "cancel", BulkFilter("shop", command_ids=tuple(ids[1:])), reason="x"
     )
-    page = await bus.list_bulk_items(whole.operation_id, limit=3)
-    rest = await bus.list_bulk_items(whole.operation_id, after=page[-1].item_no)
+    page = await bus.bulk.items(whole.operation_id, limit=3)
+    rest = await bus.bulk.items(whole.operation_id, after=page[-1].item_no)
     assert [i.item_no for i in [*page, *rest]] == [1, 2, 3, 4]
     assert {i.outcome for i in page} == {None}
 
@@ -474,11 +474,11 @@ async def test_bad_input_is_refused_and_nothing_is_created(bus: CommandBus, conn
         ),
     ]  # fmt: skip
     with pytest.raises(InvalidInputError, match="with a BulkFilter"):
-        await bus.preview_bulk("shop")  # type: ignore[arg-type]
+        await bus.bulk.preview("shop")  # type: ignore[arg-type]
     for kind, text, verb, chosen, options in cases:
         with pytest.raises(kind, match=text):
-            await bus.start_bulk(verb, chosen, **options)
-    assert await bus.list_bulks() == []
+            await bus.bulk.start(verb, chosen, **options)
+    assert await bus.bulk.operations() == []
     assert await value(conn, "select count(*) from commandbus.command_bus_bulk_item") == 0
     assert len(await parked_ids(bus)) == 2
 
@@ -486,7 +486,7 @@ async def test_bad_input_is_refused_and_nothing_is_created(bus: CommandBus, conn
 async def test_an_unknown_operation_is_refused(bus: CommandBus, conn: Conn) -> None:
     await bus.send("shop", "Work", uuid4(), {})
     missing = uuid4()
-    assert await bus.get_bulk(missing) is None
+    assert await bus.bulk.get(missing) is None
     for verb in (bus.run_bulk, bus.stop_bulk, bus.resume_bulk, bus.list_bulk_items):
         with pytest.raises(BulkOperationNotFoundError, match=str(missing)) as caught:
             await verb(missing)
@@ -495,14 +495,14 @@ async def test_an_unknown_operation_is_refused(bus: CommandBus, conn: Conn) -> N
         await conn.execute("select commandbus.run_bulk_chunk(%s)", (missing,))
     assert refused.value.sqlstate == "CB010"
     with pytest.raises(InvalidSettingError, match="no status 'done'"):
-        await bus.list_bulks(status="done")
+        await bus.bulk.operations(status="done")
     with pytest.raises(InvalidSettingError, match="no outcome 'x'"):
-        await bus.list_bulk_items(await _some_operation(bus, conn), outcome="x")
+        await bus.bulk.items(await _some_operation(bus, conn), outcome="x")
 
 
 async def _some_operation(bus: CommandBus, conn: Conn) -> UUID:
     await park(conn, 1)
-    return (await bus.start_bulk("retry", SHOP, everything=True)).operation_id
+    return (await bus.bulk.start("retry", SHOP, everything=True)).operation_id
 
 
 async def test_the_sql_function_refuses_bad_input_too(conn: Conn) -> None:
@@ -517,7 +517,7 @@ async def test_the_sql_function_refuses_bad_input_too(conn: Conn) -> None:
     ):
         with pytest.raises(psycopg.Error, match=text):
             await conn.execute(
-                f"select commandbus.start_bulk(gen_random_uuid(), {arguments})".encode()
+                f"select commandbus.bulk.start(gen_random_uuid(), {arguments})".encode()
             )
 
 
@@ -526,22 +526,22 @@ async def test_several_groups_with_one_beginning_are_told_apart(
 ) -> None:
     for number in range(20):
         await park(conn, 1, code=f"CODE{number}")
-    names = sorted(g.fingerprint for g in await bus.list_failure_groups("shop"))
+    names = sorted(g.fingerprint for g in await bus.troubleshooting.groups("shop"))
     first, second = next((a, b) for a, b in pairwise(names) if a[0] == b[0])
 
     with pytest.raises(InvalidInputError, match=f"several .* begin with '{first[0]}': .*{first}"):
-        await bus.find_failure_group(first[0])
-    assert (await bus.find_failure_group(second)).fingerprint == second
+        await bus.troubleshooting.require_group(first[0])
+    assert (await bus.troubleshooting.require_group(second)).fingerprint == second
     assert [
         item.last_error_code for item in await bus.list_troubleshooting("shop", group=first)
-    ] == [(await bus.find_failure_group(first, "shop")).error_code]
+    ] == [(await bus.troubleshooting.require_group(first, "shop")).error_code]
 
 
 async def test_the_store_in_memory_says_that_it_has_no_bulk_operations() -> None:
     bus = CommandBus(store=InMemoryStore())
     with pytest.raises(InvalidOperationError, match="in-memory store has no bulk operations"):
-        await bus.preview_bulk(SHOP)
-    assert await bus.list_failure_groups() == []
+        await bus.bulk.preview(SHOP)
+    assert await bus.troubleshooting.groups() == []
 
 
 async def test_a_time_range_is_a_filter(bus: CommandBus, conn: Conn) -> None:
@@ -550,4 +550,4 @@ async def test_a_time_range_is_a_filter(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
     early = BulkFilter("shop", parked_before=middle, parked_after=middle - timedelta(hours=1))
 
-    assert await finish(bus, await bus.start_bulk("retry", early)) == (2, 0, 0)
+    assert await finish(bus, await bus.bulk.start("retry", early)) == (2, 0, 0)

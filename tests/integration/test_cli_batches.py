@@ -317,13 +317,13 @@ async def test_watch_follows_a_load_to_its_end(
     register(bus)
     whole = [{"n": n} for n in range(25)]
     bad = [*whole[:20], 7, *whole[20:]]
-    half = await bus.load_batch("shop", bad, command_type="Work", checkpoint_size=10)
+    half = await bus.loads.load("shop", bad, command_type="Work", checkpoint_size=10)
     found = await bus.get_batch("shop", half.batch_id)
     assert found is not None
 
     watching = asyncio.create_task(batches._watch(Session(bus, bus._store), found, quiet=True))
     await until(lambda: any("the load stopped (item 21: " in hint for hint in hints), "a hint")
-    await bus.resume_load("shop", half.batch_id, whole)
+    await bus.loads.resume("shop", half.batch_id, whole)
     async with working(bus, "shop"):
         ended = await asyncio.wait_for(watching, 30)
 

@@ -44,7 +44,7 @@ def parked(dsn: str) -> dict[str, str]:
         ):
             await park(conn, 3)
             await park(conn, 2, code="LATE", command_type="Other", message="[late] by")
-            return {str(g.error_code): g.fingerprint for g in await bus.list_failure_groups()}
+            return {str(g.error_code): g.fingerprint for g in await bus.troubleshooting.groups()}
 
     return asyncio.run(work())
 

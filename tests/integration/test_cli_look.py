@@ -250,7 +250,7 @@ def test_audit_of_a_batch_has_its_commands_too(run: Run, dsn: str) -> None:
         async with CommandBus.connect(dsn) as bus:
             command = BatchCommand("Sell", uuid4(), {})
             batch_id = await bus.create_batch("shop", [command])
-            await bus.cancel_batch("shop", batch_id, "no")
+            await bus.batches.cancel("shop", batch_id, "no")
             return str(batch_id)
 
     batch_id = asyncio.run(create())
@@ -293,7 +293,7 @@ def test_audit_follows_what_happens(
         await until(lambda: len(seen) == 2, "the latest two events")
         async with CommandBus.connect(dsn) as bus:
             for n in range(3):
-                await bus.note("shop", UUID(parked), f"note {n}")
+                await bus.troubleshooting.note("shop", UUID(parked), f"note {n}")
                 await until(partial(_is_in, f"note {n}", seen), "the note")
 
     try:

@@ -92,7 +92,7 @@ async def test_every_mode_queues_each_command_once_and_in_order(
     bus: CommandBus, conn: Connection, mode: str
 ) -> None:
     work = commands(250)
-    result = await bus.dispatch_batch("shop", work, mode=mode, name="all")
+    result = await bus.batches.dispatch("shop", work, mode=mode, name="all")
     assert result.as_dict() == {
         "batch_id": str(result.batch_id), "status": "success", "database_tasks": 250,
         "queued_tasks": 250, "retry_needed": False,
@@ -101,7 +101,7 @@ async def test_every_mode_queues_each_command_once_and_in_order(
     assert await dispatch_states(conn, result.batch_id) == {"queued": 250}
     seen = register(bus)
     async with working(bus, "shop", concurrency=50):
-        batch = await bus.wait_batch("shop", result.batch_id, timeout=30)
+        batch = await bus.batches.wait("shop", result.batch_id, timeout=30)
     assert (batch.completed_count, batch.name) == (250, "all")
     assert sorted(seen) == sorted(c.command_id for c in work)
     assert await rows(conn, "select * from commandbus.command_bus_dispatch") == []
@@ -112,10 +112,10 @@ async def test_more_than_the_threshold_goes_in_groups_and_less_singly(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = fail(monkeypatch, bus._store, "queue_held", calls=set())
-    result = await bus.dispatch_batch("shop", commands(101))
+    result = await bus.batches.dispatch("shop", commands(101))
     assert [len(ids) for _, ids in calls] == [100, 1]
     calls.clear()
-    await bus.dispatch_batch("shop", commands(100))
+    await bus.batches.dispatch("shop", commands(100))
     assert [len(ids) for _, ids in calls] == [1] * 100
     found = await rows(
         conn,
@@ -141,8 +141,8 @@ async def test_rows_are_there_as_pending_queue_before_any_message(
         return await real(domain, ids)
 
     monkeypatch.setattr(bus._store, "queue_held", looking)
-    await bus.dispatch_batch("shop", commands(2))
-    await bus.dispatch_batch("shop", commands(1), mode="optimistic")
+    await bus.batches.dispatch("shop", commands(2))
+    await bus.batches.dispatch("shop", commands(1), mode="optimistic")
     assert states == [("pending_queue", "PENDING", None)] * 2 + [("queued", "PENDING", None)]
 
 
@@ -151,7 +151,7 @@ async def test_two_phase_that_cannot_send_marks_the_rest_for_retry_and_does_not_
 ) -> None:
     with monkeypatch.context() as patch:
         calls = fail(patch, bus._store, "queue_held", calls={2})
-        result = await bus.dispatch_batch("shop", commands(350))
+        result = await bus.batches.dispatch("shop", commands(350))
     assert len(calls) == 2
     assert (result.status, result.database_tasks, result.queued_tasks) == (
         "partial_success", 350, 100,
@@ -164,7 +164,7 @@ async def test_two_phase_that_cannot_send_marks_the_rest_for_retry_and_does_not_
         "select distinct queue_attempt_count, last_queue_error"
         " from commandbus.command_bus_command where dispatch_status = 'pending_retry'",
     ) == [(1, "Queue send failed: the queue is down")]
-    report = await bus.recover_dispatch("shop")
+    report = await bus.batches.recover_dispatch("shop")
     assert (report.queued, report.failed) == (250, 0)
     assert len(set(await queued_ids(conn))) == len(await queued_ids(conn)) == 350
     assert await rows(conn, "select * from commandbus.command_bus_dispatch") == []
@@ -175,12 +175,12 @@ async def test_optimistic_marks_what_failed_and_sends_the_others(
 ) -> None:
     with monkeypatch.context() as patch:
         fail(patch, bus._store, "queue_held", calls={2})
-        result = await bus.dispatch_batch("shop", commands(350), mode="optimistic")
+        result = await bus.batches.dispatch("shop", commands(350), mode="optimistic")
     assert (result.status, result.queued_tasks, result.retry_needed) == (
         "partial_success", 250, True,
     )  # fmt: skip
     assert await dispatch_states(conn, result.batch_id) == {"queued": 250, "pending_retry": 100}
-    assert (await bus.recover_dispatch("shop")).queued == 100
+    assert (await bus.batches.recover_dispatch("shop")).queued == 100
     assert len(await queued_ids(conn)) == 350
 
 
@@ -189,9 +189,9 @@ async def test_optimistic_that_sends_nothing_needs_recovery(
 ) -> None:
     with monkeypatch.context() as patch:
         fail(patch, bus._store, "queue_held")
-        result = await bus.dispatch_batch("shop", commands(3), mode="optimistic")
+        result = await bus.batches.dispatch("shop", commands(3), mode="optimistic")
     assert (result.status, result.queued_tasks) == ("failed_needs_recovery", 0)
-    assert (await bus.recover_dispatch("shop")).queued == 3
+    assert (await bus.batches.recover_dispatch("shop")).queued == 3
 
 
 @pytest.mark.parametrize("mode", ["two_phase", "optimistic"])
@@ -201,10 +201,10 @@ async def test_what_could_not_even_be_marked_is_found_by_recovery(
     with monkeypatch.context() as patch:
         fail(patch, bus._store, "queue_held")
         fail(patch, bus._store, "mark_dispatch_failed")
-        result = await bus.dispatch_batch("shop", commands(3), mode=mode)
+        result = await bus.batches.dispatch("shop", commands(3), mode=mode)
     assert result.retry_needed
-    assert (await bus.recover_dispatch("shop")).queued == 0, "its process might be alive"
-    assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 3
+    assert (await bus.batches.recover_dispatch("shop")).queued == 0, "its process might be alive"
+    assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 3
     assert await rows(conn, "select * from commandbus.command_bus_dispatch") == []
 
 
@@ -220,7 +220,7 @@ async def test_a_duplicate_leaves_nothing_and_no_callback(
         raise AssertionError("the batch does not exist")
 
     with pytest.raises(DuplicateCommandError, match=str(known)):
-        await bus.dispatch_batch(
+        await bus.batches.dispatch(
             "shop",
             [*commands(3), BatchCommand("Work", known, {})],
             mode=mode,
@@ -246,7 +246,7 @@ async def test_a_wrong_option_is_refused_before_anything_is_stored(
     bus: CommandBus, conn: Connection, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidSettingError, match=r"mode|rate"):
-        await bus.dispatch_batch("shop", commands(1), **options)
+        await bus.batches.dispatch("shop", commands(1), **options)
     assert await rows(conn, "select count(*) from commandbus.command_bus_batch") == [(0,)]
 
 
@@ -288,13 +288,13 @@ async def test_dispatch_rate_spreads_the_commands_over_time(
 
     monkeypatch.setattr(store, "queue_held", noting)
     monkeypatch.setattr(store, "dispatch_heartbeat", beating)
-    result = await bus.dispatch_batch("shop", commands(120), dispatch_rate=20)
+    result = await bus.batches.dispatch("shop", commands(120), dispatch_rate=20)
     assert result.queued_tasks == 120
     assert sent == [(float(second), 20) for second in range(6)]
 
     sent.clear()
     clock.now = 1_000.0
-    await bus.dispatch_batch("shop", commands(3), dispatch_rate=0.01)
+    await bus.batches.dispatch("shop", commands(3), dispatch_rate=0.01)
     assert sent == [(0.0, 1), (100.0, 1), (200.0, 1)]
     gaps = [later - earlier for earlier, later in zip([1_000.0, *beats], beats, strict=False)]
     assert max(gaps) <= Settings().dispatch_grace_seconds / 4, "it shows that it is alive"
@@ -304,8 +304,8 @@ async def test_creation_is_measured_in_a_log_line_and_a_row(
     bus: CommandBus, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="commandbus.batches"):
-        result = await bus.dispatch_batch("shop", commands(5))
-        inline = await bus.dispatch_batch("shop", commands(2), mode="inline")
+        result = await bus.batches.dispatch("shop", commands(5))
+        inline = await bus.batches.dispatch("shop", commands(2), mode="inline")
     record = next(r for r in caplog.records if r.__dict__.get("batch_id") == str(result.batch_id))
     logged = record.__dict__
     assert (logged["pattern"], logged["batch_size"], logged["retry_needed"]) == (
@@ -326,17 +326,17 @@ async def test_a_queue_in_another_database_brings_each_command_back_once(
     bus: CommandBus, conn: Connection, remote: RemoteQueue, mode: str
 ) -> None:
     work = commands(120)
-    result = await bus.dispatch_batch("shop", work, mode=mode, queue=remote)
+    result = await bus.batches.dispatch("shop", work, mode=mode, queue=remote)
     assert (result.status, result.queued_tasks) == ("success", 120)
     assert await queued_ids(conn) == [], "they are elsewhere"
     assert await dispatch_states(conn, result.batch_id) == {"queued": 120}
-    assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 0
+    assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 0
 
-    assert await bus.relay("shop", remote, drain=True) == 120
+    assert await bus.batches.relay("shop", remote, drain=True) == 120
     assert await queued_ids(conn) == [str(c.command_id) for c in work]
     seen = register(bus)
     async with working(bus, "shop"):
-        await bus.wait_batch("shop", result.batch_id, timeout=30)
+        await bus.batches.wait("shop", result.batch_id, timeout=30)
     assert sorted(seen) == sorted(c.command_id for c in work)
     attempts = await rows(
         conn, "select distinct queue_attempt_count from commandbus.command_bus_command"
@@ -348,7 +348,7 @@ async def test_a_message_that_comes_twice_or_late_is_adopted_once(
     bus: CommandBus, conn: Connection, remote: RemoteQueue
 ) -> None:
     work = commands(4)
-    result = await bus.dispatch_batch("shop", work, queue=remote)
+    result = await bus.batches.dispatch("shop", work, queue=remote)
     envelopes = [
         text
         for _, text in await bus._store.held_envelopes(  # type: ignore[attr-defined]
@@ -357,12 +357,12 @@ async def test_a_message_that_comes_twice_or_late_is_adopted_once(
     ]
     await remote.send("shop", envelopes)
     await bus.cancel("shop", work[3].command_id, "no longer wanted")
-    assert await bus.relay("shop", remote, drain=True) == 3
+    assert await bus.batches.relay("shop", remote, drain=True) == 3
     seen = register(bus)
     async with working(bus, "shop"):
-        await bus.wait_batch("shop", result.batch_id, timeout=30)
+        await bus.batches.wait("shop", result.batch_id, timeout=30)
     await remote.send("shop", envelopes)
-    assert await bus.relay("shop", remote, drain=True) == 0
+    assert await bus.batches.relay("shop", remote, drain=True) == 0
     assert await queued_ids(conn) == []
     assert sorted(seen) == sorted(c.command_id for c in work[:3])
 
@@ -372,7 +372,7 @@ async def test_a_message_without_a_command_is_archived_where_it_came_from(
 ) -> None:
     await bus.send("shop", "Work", uuid4(), {})
     await remote.send("shop", [f'{{"command_id": "{uuid4()}"}}', '{"command_id": "x"}', "[1]"])
-    assert await bus.relay("shop", remote, drain=True) == 0
+    assert await bus.batches.relay("shop", remote, drain=True) == 0
     async with await psycopg.AsyncConnection.connect(empty_dsn) as there:
         found = await rows(there, "select count(*) from pgmq.a_shop__dispatch")
     assert found == [(3,)]
@@ -380,11 +380,11 @@ async def test_a_message_without_a_command_is_archived_where_it_came_from(
 
 async def test_a_relay_runs_until_cancelled(bus: CommandBus, remote: RemoteQueue) -> None:
     seen = register(bus)
-    relay = asyncio.create_task(bus.relay("shop", remote))
+    relay = asyncio.create_task(bus.batches.relay("shop", remote))
     async with working(bus, "shop"):
-        await bus.dispatch_batch("shop", commands(3), queue=remote)
+        await bus.batches.dispatch("shop", commands(3), queue=remote)
         await until(lambda: len(seen) == 3)
-        await bus.dispatch_batch("shop", commands(2), queue=remote)
+        await bus.batches.dispatch("shop", commands(2), queue=remote)
         await until(lambda: len(seen) == 5)
     relay.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -396,13 +396,13 @@ async def test_a_status_update_that_fails_is_a_warning_and_not_sent_twice(
 ) -> None:
     with monkeypatch.context() as patch:
         fail(patch, bus._store, "mark_dispatched")
-        result = await bus.dispatch_batch("shop", commands(3), queue=remote)
+        result = await bus.batches.dispatch("shop", commands(3), queue=remote)
     assert (result.status, result.queued_tasks, result.retry_needed) == (
         "success_with_warning", 3, False,
     )  # fmt: skip
     assert result.warning == "Status update failed but tasks will process"
-    assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 3
-    assert await bus.relay("shop", remote, drain=True) == 0
+    assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 3
+    assert await bus.batches.relay("shop", remote, drain=True) == 0
     assert len(await queued_ids(conn)) == 3
 
 
@@ -411,9 +411,9 @@ async def test_a_remote_queue_that_is_down_leaves_everything_to_recovery(
 ) -> None:
     with monkeypatch.context() as patch:
         fail(patch, remote, "send")
-        result = await bus.dispatch_batch("shop", commands(3), queue=remote)
+        result = await bus.batches.dispatch("shop", commands(3), queue=remote)
     assert (result.status, result.queued_tasks) == ("partial_success", 0)
-    assert (await bus.recover_dispatch("shop")).queued == 3
+    assert (await bus.batches.recover_dispatch("shop")).queued == 3
 
 
 async def test_a_late_mark_does_not_overwrite_a_later_state(
@@ -424,7 +424,7 @@ async def test_a_late_mark_does_not_overwrite_a_later_state(
     seen, marked = register(bus), []
 
     async def late(domain: str, ids: list[UUID]) -> int:
-        await bus.relay("shop", remote, drain=True)
+        await bus.batches.relay("shop", remote, drain=True)
         async with working(bus, "shop"):
             await until(lambda: set(ids) <= set(seen))
         before = await rows(conn, "select * from commandbus.command_bus_command")
@@ -433,7 +433,7 @@ async def test_a_late_mark_does_not_overwrite_a_later_state(
         return marked[-1]
 
     monkeypatch.setattr(bus._store, "mark_dispatched", late)
-    result = await bus.dispatch_batch("shop", commands(1), queue=remote)
+    result = await bus.batches.dispatch("shop", commands(1), queue=remote)
     assert (result.status, marked) == ("success", [0])
     batch = await bus.get_batch("shop", result.batch_id)
     assert batch is not None

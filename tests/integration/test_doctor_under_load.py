@@ -70,11 +70,11 @@ async def create(bus: CommandBus, chance: random.Random) -> None:
         await asyncio.sleep(0.2)
         return
     mode = chance.choice([DispatchMode.INLINE, DispatchMode.TWO_PHASE, DispatchMode.OPTIMISTIC])
-    result = await bus.dispatch_batch(DOMAIN, commands(chance.randrange(5, 60)), mode=mode)
+    result = await bus.batches.dispatch(DOMAIN, commands(chance.randrange(5, 60)), mode=mode)
     batch_id = result.batch_id
     await bus.send_many(DOMAIN, commands(5))
     if chance.random() < 0.3:
-        await bus.cancel_batch(DOMAIN, batch_id, "enough", operator="load")
+        await bus.batches.cancel(DOMAIN, batch_id, "enough", operator="load")
     await asyncio.sleep(0.02)
 
 
@@ -90,7 +90,7 @@ async def operate(bus: CommandBus, chance: random.Random) -> None:
             await bus.operator_complete(DOMAIN, item.command_id, {"by": "hand"})
     batches = await bus.list_batches(DOMAIN, limit=50)
     if batches:
-        await bus.retry_batch(DOMAIN, chance.choice(batches).batch_id)
+        await bus.batches.retry(DOMAIN, chance.choice(batches).batch_id)
     await asyncio.sleep(0.05)
 
 
@@ -106,7 +106,7 @@ async def read(bus: CommandBus, chance: random.Random) -> None:
 
 async def prune(bus: CommandBus, chance: random.Random) -> None:
     """Retention removes what has just ended."""
-    await bus.prune(older_than=timedelta(seconds=1), operator="load")
+    await bus.upkeep.prune(older_than=timedelta(seconds=1), operator="load")
     await asyncio.sleep(0.3)
 
 

@@ -14,8 +14,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.http import HttpSettings
-from commandbus.ops.cursors import cursor_of
-from commandbus.store.serving import TroubleshootingSearch
+from commandbus.paging import cursor_of
+from commandbus.upkeep.figures import TroubleshootingSearch
 from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_shop import Shop, fill, register
 from tests.waiting import until, until_status, working
@@ -250,7 +250,7 @@ async def test_only_so_many_may_wait_at_once(bus: CommandBus) -> None:
             await asyncio.sleep(0.005)
         refused = await client.get(url, headers={"Prefer": "wait=5"})
         plain = await client.get(url)
-        await bus.cancel_batch("shop", batch, "enough")
+        await bus.batches.cancel("shop", batch, "enough")
         ended = await waiting
 
     problem(refused, 503, "UNAVAILABLE")
@@ -360,7 +360,7 @@ async def test_an_operator_decides_and_the_audit_knows_who_and_why(
     assert (completed.json()["status"], noted.status_code) == ("COMPLETED", 204)
     problem(gone, 404, "NOT_FOUND")
     problem(again, 409, "CONFLICT")
-    assert await bus.get_payload("shop", shop.parked[0]) == {"password": "[REDACTED]", "n": 2}
+    assert await bus.search.payload("shop", shop.parked[0]) == {"password": "[REDACTED]", "n": 2}
     for command_id, kinds in (
         (shop.parked[0], ["OPERATOR_RETRY", "NOTE"]),
         (shop.parked[1], ["OPERATOR_CANCEL"]),
@@ -403,7 +403,7 @@ async def test_a_bulk_operation_is_previewed_started_once_stopped_and_resumed(
 
     assert (await client.post(f"{url}/stop")).json()["status"] == "stopped"
     assert (await client.post(f"{url}/resume", json={"rate": 1000})).json()["rate"] == 1000
-    await bus.run_bulk(UUID(str(form["operation_id"])))
+    await bus.bulk.run(UUID(str(form["operation_id"])))
     ended = (await client.get(url)).json()
     items = (await client.get(f"{url}/items", params={"limit": 2})).json()
     rest = await client.get(f"{url}/items", params={"limit": 2, "after": items["next_after"]})

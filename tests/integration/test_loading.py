@@ -90,7 +90,7 @@ async def test_a_file_is_loaded_in_checkpoints_and_worked_on_to_its_end(
 ) -> None:
     done = register_work(bus)
     reports: list[LoadProgress] = []
-    result = await bus.load_batch(
+    result = await bus.loads.load(
         "shop", json_lines(tmp_path, 250), command_type="Work", start=start, checkpoint_size=100,
         name="import", custom_data={"file": "rows"}, created_by="ada",
         on_complete_command=BatchCommand("Work", uuid4(), {"n": -1}), on_progress=reports.append,
@@ -99,7 +99,7 @@ async def test_a_file_is_loaded_in_checkpoints_and_worked_on_to_its_end(
     assert (result.failed_checkpoint, result.tasks_failed, result.error) == (None, 0, None)
     assert await stored(conn, result.batch_id) == (250, 250, 1, 250)
     assert await queued(conn) == 250
-    load = await bus.get_load("shop", result.batch_id)
+    load = await bus.loads.get("shop", result.batch_id)
     assert load is not None
     assert (load.status, load.rows_committed, load.rows_dispatched) == (LoadStatus.SEALED, 250, 250)
     loading = [report for report in reports if report.stage == "loading"]
@@ -118,7 +118,7 @@ async def test_a_file_is_loaded_in_checkpoints_and_worked_on_to_its_end(
     )
     assert measured == ["checkpoint", "250", "true", str(start == "sealed").lower(), "true"]
     async with working(bus, "shop"):
-        batch = await bus.wait_batch("shop", result.batch_id, timeout=30)
+        batch = await bus.batches.wait("shop", result.batch_id, timeout=30)
         await until(lambda: -1 in done, "the command of the closing")
     assert (batch.status, batch.total_count, batch.completed_count) == ("COMPLETED", 250, 250)
     assert (batch.name, batch.custom_data) == ("import", {"file": "rows"})
@@ -131,7 +131,7 @@ async def test_a_bad_row_names_its_line_leaves_its_chunk_out_and_can_be_mended(
     bus: CommandBus, conn: Connection, tmp_path: Path, start: str
 ) -> None:
     bad = json_lines(tmp_path, 250, line_157='{"n": 1')
-    result = await bus.load_batch("shop", bad, command_type="Work", start=start, checkpoint_size=50)
+    result = await bus.loads.load("shop", bad, command_type="Work", start=start, checkpoint_size=50)
     assert (result.status, result.line, result.recovery_possible) == ("partial_success", 157, True)
     assert str(result.error).startswith("line 157: not JSON: ")
     assert (result.checkpoints, result.failed_checkpoint) == (3, 4)
@@ -139,14 +139,14 @@ async def test_a_bad_row_names_its_line_leaves_its_chunk_out_and_can_be_mended(
     assert await stored(conn, result.batch_id) == (150, 150, 1, 150)
     assert await total(bus, result.batch_id) == 150
     assert await queued(conn) == (0 if start == "sealed" else 150)
-    load = await bus.get_load("shop", result.batch_id)
+    load = await bus.loads.get("shop", result.batch_id)
     assert load is not None
     assert (load.status, load.last_error) == (LoadStatus.FAILED, result.error)
-    mended = await bus.resume_load("shop", result.batch_id, json_lines(tmp_path, 250))
+    mended = await bus.loads.resume("shop", result.batch_id, json_lines(tmp_path, 250))
     assert (mended.status, mended.checkpoints, mended.tasks_committed) == ("success", 5, 250)
     assert await stored(conn, result.batch_id) == (250, 250, 1, 250)
     assert await queued(conn) == 250
-    load = await bus.get_load("shop", result.batch_id)
+    load = await bus.loads.get("shop", result.batch_id)
     assert load is not None
     assert (load.status, load.last_error) == (LoadStatus.SEALED, None)
 
@@ -155,9 +155,9 @@ async def test_a_bad_row_that_is_taken_out_at_the_very_end_leaves_a_complete_loa
     bus: CommandBus, conn: Connection, tmp_path: Path
 ) -> None:
     bad = json_lines(tmp_path, 21, line_21="nonsense")
-    result = await bus.load_batch("shop", bad, command_type="Work", checkpoint_size=20)
+    result = await bus.loads.load("shop", bad, command_type="Work", checkpoint_size=20)
     assert (result.line, result.tasks_committed) == (21, 20)
-    mended = await bus.resume_load("shop", result.batch_id, json_lines(tmp_path, 20))
+    mended = await bus.loads.resume("shop", result.batch_id, json_lines(tmp_path, 20))
     assert (mended.status, mended.tasks_committed) == ("success", 20)
     assert await queued(conn) == 20
 
@@ -171,11 +171,11 @@ async def test_a_source_that_raises_half_way_keeps_what_was_committed(
                 raise ConnectionError("the other end hung up")
             yield {"n": n}
 
-    result = await bus.load_batch("shop", rows(True), command_type="Work", checkpoint_size=20)
+    result = await bus.loads.load("shop", rows(True), command_type="Work", checkpoint_size=20)
     assert (result.status, result.tasks_committed, result.line) == ("partial_success", 40, 45)
     assert result.error == "the source failed after item 45: ConnectionError: the other end hung up"
     assert (result.tasks_failed, result.recovery_possible) == (5, True)
-    again = await bus.resume_load("shop", result.batch_id, rows(False))
+    again = await bus.loads.resume("shop", result.batch_id, rows(False))
     assert (again.status, again.tasks_committed) == ("success", 100)
     assert await stored(conn, result.batch_id) == (100, 100, 1, 100)
 
@@ -186,16 +186,16 @@ async def test_a_duplicate_id_names_its_line_and_nothing_of_its_chunk_is_created
 ) -> None:
     rows = [BatchCommand("Work", uuid4(), {"n": n}) for n in range(30)]
     await bus.send("shop", "Work", rows[17].command_id, {"n": 0})
-    result = await bus.load_batch("shop", rows, start=start, checkpoint_size=10)
+    result = await bus.loads.load("shop", rows, start=start, checkpoint_size=10)
     assert (result.line, result.tasks_committed, result.tasks_failed) == (18, 10, 20)
     assert result.error == f"item 18: command id {rows[17].command_id} was sent before"
     assert await stored(conn, result.batch_id) == (10, 10, 1, 10)
     rows[17] = rows[14]
-    result = await bus.resume_load("shop", result.batch_id, rows)
+    result = await bus.loads.resume("shop", result.batch_id, rows)
     assert (result.line, result.tasks_committed) == (18, 10)
     assert str(result.error).endswith("stands on item 15 already")
     rows[17] = BatchCommand("Work", uuid4(), {"n": 17})
-    result = await bus.resume_load("shop", result.batch_id, rows)
+    result = await bus.loads.resume("shop", result.batch_id, rows)
     assert result.status == "success"
     assert await stored(conn, result.batch_id) == (30, 30, 1, 30)
     assert await queued(conn) == 31
@@ -219,11 +219,11 @@ async def test_the_batch_does_not_end_before_the_seal_and_then_once(
             yield {"n": n}
 
     async with working(bus, "shop"):
-        result = await bus.load_batch(
+        result = await bus.loads.load(
             "shop", rows(), command_type="Work", start="as_it_loads", checkpoint_size=20,
             on_complete_command=BatchCommand("Work", uuid4(), {"n": 999}),
         )  # fmt: skip
-        batch = await bus.wait_batch("shop", result.batch_id, timeout=30)
+        batch = await bus.batches.wait("shop", result.batch_id, timeout=30)
         await until(lambda: 999 in done, "the closing command")
     assert len(seen) == 2
     assert {at for at, _ in seen} == {None}
@@ -244,7 +244,7 @@ async def test_a_seal_after_all_commands_have_ended_closes_the_batch(
         await until(lambda: len(done) == 20, "all work")
 
     async with working(bus, "shop"):
-        result = await bus.load_batch(
+        result = await bus.loads.load(
             "shop", rows(), command_type="Work", start="as_it_loads", checkpoint_size=20
         )
     batch = await bus.get_batch("shop", result.batch_id)
@@ -264,8 +264,8 @@ async def test_commands_of_a_sealed_load_start_only_when_everything_is_in(
         assert done == []
 
     async with working(bus, "shop"):
-        result = await bus.load_batch("shop", rows(), command_type="Work", checkpoint_size=20)
-        await bus.wait_batch("shop", result.batch_id, timeout=30)
+        result = await bus.loads.load("shop", rows(), command_type="Work", checkpoint_size=20)
+        await bus.batches.wait("shop", result.batch_id, timeout=30)
     assert sorted(done) == list(range(40))
 
 
@@ -281,7 +281,7 @@ async def test_a_sealed_load_whose_process_ended_is_queued_to_its_end_by_a_chore
         patched.setattr(load_run, "RETRY_SECONDS", -1)
         patched.setattr(store, "dispatch_load", cut_off)
         source = json_lines(tmp_path, 1_200)
-        result = await bus.load_batch("shop", source, command_type="Work", checkpoint_size=600)
+        result = await bus.loads.load("shop", source, command_type="Work", checkpoint_size=600)
     assert result.status == "partial_success"
     assert await queued(conn) == 0
     await Maintenance(store, "shop", Settings()).step()
@@ -292,7 +292,7 @@ async def test_a_sealed_load_whose_process_ended_is_queued_to_its_end_by_a_chore
     await conn.execute("delete from commandbus.command_bus_chore")
     await Maintenance(store, "shop", Settings()).step()
     assert await queued(conn) == 1_200
-    assert (await bus.resume_load("shop", result.batch_id, source)).status == "success"
+    assert (await bus.loads.resume("shop", result.batch_id, source)).status == "success"
     assert await queued(conn) == 1_200
 
 
@@ -301,13 +301,13 @@ async def test_a_load_that_is_canceled_half_way_still_ends(
 ) -> None:
     register_work(bus)
     bad = json_lines(tmp_path, 60, line_50="nonsense")
-    batch_id = (await bus.load_batch("shop", bad, command_type="Work", checkpoint_size=20)).batch_id
-    assert await bus.cancel_batch("shop", batch_id, "wrong file") == 40
-    result = await bus.resume_load("shop", batch_id, json_lines(tmp_path, 60))
+    batch_id = (await bus.loads.load("shop", bad, command_type="Work", checkpoint_size=20)).batch_id
+    assert await bus.batches.cancel("shop", batch_id, "wrong file") == 40
+    result = await bus.loads.resume("shop", batch_id, json_lines(tmp_path, 60))
     assert result.status == "success"
     assert await queued(conn) == 20
     async with working(bus, "shop"):
-        batch = await bus.wait_batch("shop", batch_id, timeout=30)
+        batch = await bus.batches.wait("shop", batch_id, timeout=30)
     assert (batch.status, batch.canceled_count) == ("COMPLETED_WITH_FAILURES", 40)
 
 
@@ -333,7 +333,7 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_doubled(
 
     for name in ("load_chunk", "seal_load", "dispatch_load"):
         lossy(name)
-    result = await bus.load_batch(
+    result = await bus.loads.load(
         "shop", json_lines(tmp_path, 90), command_type="Work", start=start, checkpoint_size=30
     )
     assert (result.status, result.checkpoints) == ("success", 3)
@@ -353,19 +353,19 @@ async def test_a_database_that_stays_away_ends_the_run_and_not_the_load(
     monkeypatch.setattr(load_run, "RETRY_SECONDS", 0.0)
     with monkeypatch.context() as patched:
         patched.setattr(bus._store, "load_chunk", away)
-        result = await bus.load_batch("shop", path, command_type="Work", checkpoint_size=20)
+        result = await bus.loads.load("shop", path, command_type="Work", checkpoint_size=20)
     assert (result.status, result.tasks_committed, result.error) == (
         "partial_success", 0, "no server",
     )  # fmt: skip
     assert (result.recovery_possible, result.line, result.tasks_failed) == (True, None, 50)
     with monkeypatch.context() as patched:
         patched.setattr(bus._store, "dispatch_load", away)
-        result = await bus.resume_load("shop", result.batch_id, path)
+        result = await bus.loads.resume("shop", result.batch_id, path)
     assert (result.status, result.failed_checkpoint, result.tasks_failed) == (
         "partial_success", None, 0,
     )  # fmt: skip
     assert await queued(conn) == 0
-    assert (await bus.resume_load("shop", result.batch_id, path)).status == "success"
+    assert (await bus.loads.resume("shop", result.batch_id, path)).status == "success"
     assert await queued(conn) == 50
 
 
@@ -374,12 +374,12 @@ async def test_two_loaders_of_one_batch_double_nothing(
 ) -> None:
     path, batch_id = json_lines(tmp_path, 300), uuid4()
     results = await asyncio.gather(*(
-        bus.load_batch("shop", path, command_type="Work", checkpoint_size=size, batch_id=batch_id)
+        bus.loads.load("shop", path, command_type="Work", checkpoint_size=size, batch_id=batch_id)
         for size in (20, 30)
     ))  # fmt: skip
     if any(result.status != "success" for result in results):
         assert not all(result.recovery_possible for result in results)
-        await bus.resume_load("shop", batch_id, path)
+        await bus.loads.resume("shop", batch_id, path)
     assert await stored(conn, batch_id) == (300, 300, 1, 300)
     assert (await queued(conn), await total(bus, batch_id)) == (300, 300)
 
@@ -391,7 +391,7 @@ async def test_the_same_call_again_goes_on_and_a_complete_load_stays_as_it_is(
     path = json_lines(tmp_path, 60)
 
     def load(source: object) -> Any:
-        return bus.load_batch(
+        return bus.loads.load(
             "shop", source, command_type="Work", checkpoint_size=25, batch_id=batch_id
         )
 
@@ -403,7 +403,7 @@ async def test_the_same_call_again_goes_on_and_a_complete_load_stays_as_it_is(
         assert (again.status, again.checkpoints, again.tasks_committed) == ("success", 3, 60)
     async with working(bus, "shop"):
         register_work(bus)
-        await bus.wait_batch("shop", batch_id, timeout=30)
+        await bus.batches.wait("shop", batch_id, timeout=30)
     assert (await load(path)).status == "success", "finished, and the same rows"
     with pytest.raises(
         InvalidOperationError, match="complete with 60 rows, and the source has more"
@@ -416,14 +416,14 @@ async def test_a_resume_needs_the_same_source(
     bus: CommandBus, conn: Connection, tmp_path: Path
 ) -> None:
     bad = json_lines(tmp_path, 60, line_55="nonsense")
-    batch_id = (await bus.load_batch("shop", bad, command_type="Work", checkpoint_size=25)).batch_id
+    batch_id = (await bus.loads.load("shop", bad, command_type="Work", checkpoint_size=25)).batch_id
     changed = [{"n": 7 if n == 49 else n} for n in range(60)]
     wrong_ones: tuple[object, ...] = (changed, json_lines(tmp_path, 40), iter(()))
     for wrong in wrong_ones:
         with pytest.raises(InvalidOperationError, match="are not those that batch"):
-            await bus.resume_load("shop", batch_id, wrong)
+            await bus.loads.resume("shop", batch_id, wrong)
     assert await stored(conn, batch_id) == (50, 50, 1, 50)
-    assert (await bus.resume_load("shop", batch_id, json_lines(tmp_path, 60))).status == "success"
+    assert (await bus.loads.resume("shop", batch_id, json_lines(tmp_path, 60))).status == "success"
 
 
 async def test_what_cannot_be_loaded_is_refused_and_creates_nothing(
@@ -431,22 +431,22 @@ async def test_what_cannot_be_loaded_is_refused_and_creates_nothing(
 ) -> None:
     path = json_lines(tmp_path, 10)
     with pytest.raises(SourceError, match="No such file"):
-        await bus.load_batch("shop", tmp_path / "none.jsonl", command_type="Work")
+        await bus.loads.load("shop", tmp_path / "none.jsonl", command_type="Work")
     with pytest.raises(InvalidInputError, match="no rows"):
-        await bus.load_batch("shop", [], command_type="Work")
+        await bus.loads.load("shop", [], command_type="Work")
     with pytest.raises(InvalidInputError, match="start is 'now'"):
-        await bus.load_batch("shop", path, command_type="Work", start="now")
+        await bus.loads.load("shop", path, command_type="Work", start="now")
     with pytest.raises(InvalidInputError, match="checkpoint_size is 0"):
-        await bus.load_batch("shop", path, command_type="Work", checkpoint_size=0)
+        await bus.loads.load("shop", path, command_type="Work", checkpoint_size=0)
     with pytest.raises(InvalidInputError, match="not both"):
-        await bus.load_batch("shop", path, command_type="Work", type_column="type")
+        await bus.loads.load("shop", path, command_type="Work", type_column="type")
     with pytest.raises(InvalidInputError, match="id_column needs"):
-        await bus.load_batch("shop", path, id_column="id")
+        await bus.loads.load("shop", path, id_column="id")
     with pytest.raises(InvalidInputError, match="domain"):
-        await bus.load_batch("Shop", path, command_type="Work")
+        await bus.loads.load("Shop", path, command_type="Work")
     with pytest.raises(BatchNotFoundError):
-        await bus.resume_load("shop", uuid4(), path)
-    assert await bus.get_load("shop", uuid4()) is None
+        await bus.loads.resume("shop", uuid4(), path)
+    assert await bus.loads.get("shop", uuid4()) is None
     assert await value(conn, "select count(*) from commandbus.command_bus_batch") == 0
 
 
@@ -456,14 +456,14 @@ async def test_a_batch_that_is_no_load_or_was_begun_otherwise_is_refused(
     path = json_lines(tmp_path, 10)
     created = await bus.create_batch("shop", [BatchCommand("Work", uuid4(), {"n": 1})])
     with pytest.raises(InvalidOperationError, match="was not made by load_batch"):
-        await bus.resume_load("shop", created, path)
+        await bus.loads.resume("shop", created, path)
     with pytest.raises(InvalidOperationError, match="was not made by load_batch"):
-        await bus.load_batch("shop", path, command_type="Work", batch_id=created)
-    loaded = (await bus.load_batch("shop", path, command_type="Work")).batch_id
+        await bus.loads.load("shop", path, command_type="Work", batch_id=created)
+    loaded = (await bus.loads.load("shop", path, command_type="Work")).batch_id
     with pytest.raises(InvalidOperationError, match="begun with other options"):
-        await bus.load_batch("shop", path, command_type="Other", batch_id=loaded)
+        await bus.loads.load("shop", path, command_type="Other", batch_id=loaded)
     with pytest.raises(BatchNotFoundError):
-        await bus.load_batch("other", path, command_type="Work", batch_id=loaded)
+        await bus.loads.load("other", path, command_type="Work", batch_id=loaded)
     assert await stored(conn, loaded) == (10, 10, 1, 10)
 
 
@@ -473,13 +473,13 @@ async def test_csv_rows_bring_their_ids_and_types(
     ids = [uuid4() for _ in range(3)]
     path = tmp_path / "rows.csv"
     path.write_text("id,kind,amount\n" + "".join(f"{i},Pay,{n}\n" for n, i in enumerate(ids)))
-    result = await bus.load_batch("shop", path, id_column="id", type_column="kind")
+    result = await bus.loads.load("shop", path, id_column="id", type_column="kind")
     listed = await bus.list_batch_commands("shop", result.batch_id)
     assert [(row.command_id, row.command_type) for row in listed] == [(i, "Pay") for i in ids]
     messages = await (await conn.execute("select message from pgmq.q_shop__commands")).fetchall()
     assert [row[0]["data"] for row in messages] == [{"amount": str(n)} for n in range(3)]
     path.write_text("id,kind,amount\nnot-an-id,Pay,1\n")
-    result = await bus.load_batch("shop", path, id_column="id", type_column="kind")
+    result = await bus.loads.load("shop", path, id_column="id", type_column="kind")
     assert (result.line, result.tasks_committed, result.failed_checkpoint) == (2, 0, 1)
     assert "not a UUID" in str(result.error)
 
@@ -489,7 +489,7 @@ async def test_large_payloads_end_a_checkpoint_early(
 ) -> None:
     monkeypatch.setattr(load_run, "MAX_CHUNK_BYTES", 10_000)
     rows = [{"n": n, "text": "x" * 3_000} for n in range(20)]
-    result = await bus.load_batch("shop", rows, command_type="Work")
+    result = await bus.loads.load("shop", rows, command_type="Work")
     assert (result.status, result.checkpoints) == ("success", 5)
 
 
@@ -498,7 +498,7 @@ async def test_who_watches_does_not_stop_the_load(bus: CommandBus, tmp_path: Pat
         raise ZeroDivisionError
 
     path = json_lines(tmp_path, 10)
-    result = await bus.load_batch("shop", path, command_type="Work", on_progress=broken)
+    result = await bus.loads.load("shop", path, command_type="Work", on_progress=broken)
     assert result.status == "success"
 
 
@@ -508,7 +508,7 @@ async def test_the_database_refuses_gaps_other_rows_and_a_sealed_load(
     def rows() -> Iterator[dict[str, int]]:
         return ({"n": n} for n in range(10))
 
-    batch_id = (await bus.load_batch("shop", rows(), command_type="Work")).batch_id
+    batch_id = (await bus.loads.load("shop", rows(), command_type="Work")).batch_id
     held = uuid4()
     await conn.execute("select commandbus.begin_load('shop', %s, 'psql', '{}', 'sealed')", (held,))
 

@@ -64,14 +64,14 @@ async def test_what_a_dead_process_left_is_queued_after_the_grace(
 ) -> None:
     """Lesson 11: a crash after the insert, before the dispatch."""
     batch_id, ids = await hold(conn, 250, pattern=pattern)
-    assert await bus.recover_dispatch("shop") == RecoveryReport()
+    assert await bus.batches.recover_dispatch("shop") == RecoveryReport()
     await age(conn, 3)
-    assert await bus.recover_dispatch("shop") == RecoveryReport(queued=250)
+    assert await bus.batches.recover_dispatch("shop") == RecoveryReport(queued=250)
     assert await queued_ids(conn) == [str(i) for i in ids]
-    assert await bus.recover_dispatch("shop", grace_seconds=0) == RecoveryReport()
+    assert await bus.batches.recover_dispatch("shop", grace_seconds=0) == RecoveryReport()
     seen = register(bus)
     async with working(bus, "shop"):
-        await bus.wait_batch("shop", batch_id, timeout=30)
+        await bus.batches.wait("shop", batch_id, timeout=30)
     assert sorted(seen) == sorted(ids)
 
 
@@ -81,14 +81,14 @@ async def test_a_slow_process_that_shows_signs_of_life_is_left_alone(
     batch_id, _ = await hold(conn, 3)
     await age(conn, 3)
     await bus._store.dispatch_heartbeat(batch_id)  # type: ignore[attr-defined]
-    assert (await bus.recover_dispatch("shop")).queued == 0
+    assert (await bus.batches.recover_dispatch("shop")).queued == 0
 
 
 async def test_a_process_that_was_only_slow_sends_nothing_twice(
     bus: CommandBus, conn: Connection
 ) -> None:
     _, ids = await hold(conn, 5)
-    assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 5
+    assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 5
     store: Any = bus._store
     assert await store.queue_held("shop", ids) == 0
     assert await store.mark_dispatched("shop", ids) == 0
@@ -107,9 +107,9 @@ async def test_two_recoverers_at_once_send_nothing_twice(dsn: str, conn: Connect
             await hold(conn, 300)
             await hold(conn, 300, pattern="optimistic")
             await asyncio.gather(
-                *(b.recover_dispatch("shop", grace_seconds=0) for b in (first, second) * 2)
+                *(b.batches.recover_dispatch("shop", grace_seconds=0) for b in (first, second) * 2)
             )
-        await first.recover_dispatch("shop", grace_seconds=0)
+        await first.batches.recover_dispatch("shop", grace_seconds=0)
     found = await queued_ids(conn)
     assert len(found) == len(set(found)) == 3_000
 
@@ -123,8 +123,8 @@ async def test_what_another_session_holds_is_passed_over(
             "select 1 from commandbus.command_bus_command where command_id = %s for update",
             (ids[0],),
         )
-        assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 2
-    assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 1
+        assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 2
+    assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 1
 
 
 async def test_pages_follow_one_another_until_everything_is_queued(
@@ -132,7 +132,7 @@ async def test_pages_follow_one_another_until_everything_is_queued(
 ) -> None:
     await hold(conn, 1_500)
     await hold(conn, 1_000)
-    assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 2_500
+    assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 2_500
 
 
 async def test_held_for_another_reason_is_not_touched(bus: CommandBus, conn: Connection) -> None:
@@ -141,7 +141,7 @@ async def test_held_for_another_reason_is_not_touched(bus: CommandBus, conn: Con
         await conn.execute(
             "update commandbus.command_bus_command set dispatch_status = %s", (reason,)
         )
-        assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 0
+        assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 0
 
 
 async def test_giving_up_after_three_fails_the_command_with_counters_reply_and_audit(
@@ -153,7 +153,7 @@ async def test_giving_up_after_three_fails_the_command_with_counters_reply_and_a
         ended.append(batch.status)
 
     work = commands(2)
-    result = await bus.dispatch_batch("shop", work, on_complete=on_complete)
+    result = await bus.batches.dispatch("shop", work, on_complete=on_complete)
     await conn.execute("select pgmq.purge_queue('shop__commands')")
     # as if neither had ever been queued
     await conn.execute(
@@ -167,7 +167,7 @@ async def test_giving_up_after_three_fails_the_command_with_counters_reply_and_a
     )
     await break_queue(conn)
     for attempt in (1, 2):
-        report = await bus.recover_dispatch("shop", grace_seconds=0)
+        report = await bus.batches.recover_dispatch("shop", grace_seconds=0)
         assert report == RecoveryReport(failed=2)
         found = await rows(
             conn,
@@ -175,7 +175,7 @@ async def test_giving_up_after_three_fails_the_command_with_counters_reply_and_a
             " from commandbus.command_bus_command",
         )
         assert found == [("PENDING", "pending_retry", attempt)]
-    assert await bus.recover_dispatch("shop", grace_seconds=0) == RecoveryReport(
+    assert await bus.batches.recover_dispatch("shop", grace_seconds=0) == RecoveryReport(
         failed=2, given_up=2
     )
     command = await bus.get_command("shop", work[0].command_id)
@@ -197,12 +197,12 @@ async def test_giving_up_after_three_fails_the_command_with_counters_reply_and_a
     events = [e.event_type for e in await bus.get_audit_trail(work[0].command_id)]
     assert events == ["SENT", "FAILED", "GIVEN_UP"]
 
-    assert await bus.recover_dispatch("shop", grace_seconds=0) == RecoveryReport()
+    assert await bus.batches.recover_dispatch("shop", grace_seconds=0) == RecoveryReport()
     await conn.execute("alter table pgmq.q_shop__broken rename to q_shop__commands")
-    assert await bus.retry_batch("shop", result.batch_id) == 2
+    assert await bus.batches.retry("shop", result.batch_id) == 2
     seen = register(bus)
     async with working(bus, "shop"):
-        await bus.wait_batch("shop", result.batch_id, timeout=30)
+        await bus.batches.wait("shop", result.batch_id, timeout=30)
     assert sorted(seen) == sorted(c.command_id for c in work)
     assert await rows(
         conn, "select distinct dispatch_status from commandbus.command_bus_command"
@@ -219,7 +219,7 @@ async def test_one_that_cannot_be_queued_does_not_take_its_group_with_it(
         (ids[37],),
     )
     await conn.execute("alter table pgmq.q_shop__commands add check (not (message ? 'poison'))")
-    assert await bus.recover_dispatch("shop", grace_seconds=0) == RecoveryReport(
+    assert await bus.batches.recover_dispatch("shop", grace_seconds=0) == RecoveryReport(
         queued=99, failed=1
     )
     assert await queued_ids(conn) == [str(i) for n, i in enumerate(ids) if n != 37]
@@ -230,7 +230,7 @@ async def test_a_lost_payload_is_counted_as_a_failure(bus: CommandBus, conn: Con
     await conn.execute(
         "delete from commandbus.command_bus_payload_archive where command_id = %s", (ids[0],)
     )
-    report = await bus.recover_dispatch("shop", grace_seconds=0)
+    report = await bus.batches.recover_dispatch("shop", grace_seconds=0)
     assert report == RecoveryReport(queued=2, failed=1)
 
 
@@ -238,19 +238,19 @@ async def test_what_is_canceled_while_it_waits_is_never_queued(
     bus: CommandBus, conn: Connection
 ) -> None:
     batch_id, _ = await hold(conn, 2)
-    assert await bus.cancel_batch("shop", batch_id, "not wanted") == 2
-    assert (await bus.recover_dispatch("shop", grace_seconds=0)).queued == 0
+    assert await bus.batches.cancel("shop", batch_id, "not wanted") == 2
+    assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 0
     assert await rows(conn, "select * from commandbus.command_bus_dispatch") == []
 
 
 async def test_recovery_goes_on_at_the_rate_of_the_batch(bus: CommandBus, conn: Connection) -> None:
     await hold(conn, 1_000, rate=1.0)
     await age(conn, 5)
-    first = await bus.recover_dispatch("shop")
+    first = await bus.batches.recover_dispatch("shop")
     assert 300 <= first.queued <= 310
-    assert (await bus.recover_dispatch("shop")).queued == 0
+    assert (await bus.batches.recover_dispatch("shop")).queued == 0
     await age(conn, 3)
-    second = await bus.recover_dispatch("shop")
+    second = await bus.batches.recover_dispatch("shop")
     assert 180 <= second.queued <= 190
 
 
@@ -336,9 +336,9 @@ async def test_views_show_where_commands_are(bus: CommandBus, conn: Connection) 
     async def work(command: Command, ctx: HandlerContext) -> None:
         pass
 
-    done = (await bus.dispatch_batch("shop", commands(4))).batch_id
+    done = (await bus.batches.dispatch("shop", commands(4))).batch_id
     async with working(bus, "shop"):
-        await bus.wait_batch("shop", done, timeout=30)
+        await bus.batches.wait("shop", done, timeout=30)
     part, ids = await hold(conn, 6)
     store: Any = bus._store
     await store.queue_held("shop", ids[:3])

@@ -36,9 +36,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from commandbus.database.postgres import new_store
 from commandbus.errors import CommandBusError
+from commandbus.models import Edit, NewCommand, Outcome
 from commandbus.models import Lease as RealLease
-from commandbus.models import NewCommand, Outcome
-from commandbus.store.searching import Edit
 from commandbus.troubleshooting.model import BulkVerb, NewBulk
 from tests.conformance.worlds import done, failed, new, new_batch, parked, released, retried
 from tests.models.expected import Expected, Lease, Refusal

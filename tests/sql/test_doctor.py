@@ -32,7 +32,7 @@ async def test_a_command_in_every_state_is_no_fault(db: Session, bus: CommandBus
 
     before = await db.everything()
 
-    found = await bus.doctor()
+    found = await bus.upkeep.doctor()
 
     assert codes(found) == set()
     assert found.is_healthy
@@ -46,7 +46,7 @@ async def test_each_of_the_injected_faults_is_named_and_no_other(db: Session) ->
     for inject in INJECTED:
         async with db.conn.transaction(force_rollback=True):
             await inject(db, made)
-            rows = await db.rows("select code, found, examples from commandbus.doctor()")
+            rows = await db.rows("select code, found, examples from commandbus.upkeep.doctor()")
             found[inject.__name__] = [
                 (row["code"], row["found"]) for row in rows if row["code"] not in SURROUNDINGS
             ]
@@ -62,7 +62,7 @@ async def test_what_cannot_be_mended_is_left_alone(
     await inject(db, await healthy(db))
     before = await db.everything()
 
-    found = await bus.doctor(fix=True)
+    found = await bus.upkeep.doctor(fix=True)
 
     assert codes(found) == {INJECTED[inject]}
     assert not found.is_healthy
@@ -83,7 +83,7 @@ async def test_a_function_that_was_changed_and_an_index_that_failed_are_named(
             "create unique index concurrently broken on commandbus.command_bus_command (domain)"
         )
 
-    found = {f.code: f.examples for f in (await bus.doctor()).findings}
+    found = {f.code: f.examples for f in (await bus.upkeep.doctor()).findings}
 
     assert found["FUNCTION_CHANGED"] == ("closing_command_id",)
     assert [name.rpartition(".")[2] for name in found["INDEX_INVALID"]] == ["broken"]
@@ -105,18 +105,18 @@ async def test_a_limit_that_was_lowered_is_no_fault(db: Session, bus: CommandBus
     assert await db.receive(limits={"Debit": 1}) == []
 
     assert await db.status(held.command_id) == "IN_TROUBLESHOOTING_QUEUE"
-    assert codes(await bus.doctor()) == set()
+    assert codes(await bus.upkeep.doctor()) == set()
 
 
 async def test_two_ends_with_a_retry_between_are_no_fault(db: Session, bus: CommandBus) -> None:
     batch = await db.batch()
     await db.put("FAILED", batch)
-    await db.value("select commandbus.retry_batch('payments', %s)", batch)
+    await db.value("select commandbus.batches.retry('payments', %s)", batch)
     (held,) = await db.receive()
     await db.settle("complete", held.item(data=None))
 
     assert len(await db.replies(held.command_id)) == 2
-    assert codes(await bus.doctor()) == set()
+    assert codes(await bus.upkeep.doctor()) == set()
 
 
 async def test_an_open_transaction_is_named(
@@ -148,7 +148,7 @@ async def test_a_role_without_rights_is_told_so_and_what_could_not_be_checked(
     )
     try:
         async with CommandBus.connect(dsn + f" options='-c role={role}'") as bus:
-            found = await bus.doctor()
+            found = await bus.upkeep.doctor()
     finally:
         await db.rows(f"drop owned by {role}")
         await db.rows(f"drop role {role}")
@@ -164,7 +164,7 @@ async def test_a_role_without_rights_is_told_so_and_what_could_not_be_checked(
 async def test_tables_that_nobody_vacuums_are_named(db: Session, bus: CommandBus) -> None:
     await table_without_autovacuum(db, {})
 
-    (finding,) = [f for f in (await bus.doctor()).findings if f.code == "AUTOVACUUM_OFF"]
+    (finding,) = [f for f in (await bus.upkeep.doctor()).findings if f.code == "AUTOVACUUM_OFF"]
 
     assert "commandbus.command_bus_command" in finding.examples
 
@@ -172,7 +172,7 @@ async def test_tables_that_nobody_vacuums_are_named(db: Session, bus: CommandBus
 async def test_psql_sees_the_same_in_one_statement(db: Session) -> None:
     await message_of_ended(db, await healthy(db))
 
-    rows = await db.rows("select code, domain, found from commandbus.doctor()")
+    rows = await db.rows("select code, domain, found from commandbus.upkeep.doctor()")
 
     assert {"code": "MESSAGE_OF_ENDED", "domain": "payments", "found": 1} in rows
 
@@ -181,19 +181,19 @@ async def test_one_domain_can_be_looked_at_alone(db: Session, bus: CommandBus) -
     await message_of_ended(db, await healthy(db))
     await Session(db.conn, "shipping").send()
 
-    assert codes(await bus.doctor(domain="shipping")) == set()
-    assert codes(await bus.doctor(domain="payments")) == {"MESSAGE_OF_ENDED"}
+    assert codes(await bus.upkeep.doctor(domain="shipping")) == set()
+    assert codes(await bus.upkeep.doctor(domain="payments")) == {"MESSAGE_OF_ENDED"}
 
 
 async def test_a_window_leaves_out_what_was_not_touched(db: Session, bus: CommandBus) -> None:
     made = await healthy(db)
     await deleted_message(db, made)
     await command("updated_at = now() - interval '2 days'")(db, made["PENDING"].command_id)
-    found = await bus.doctor(window=timedelta(hours=1))
+    found = await bus.upkeep.doctor(window=timedelta(hours=1))
 
     assert codes(found) == set()
     assert found.since is not None
-    assert codes(await bus.doctor(full=True)) == {"PAYLOAD_LOST"}
+    assert codes(await bus.upkeep.doctor(full=True)) == {"PAYLOAD_LOST"}
 
 
 async def test_very_many_commands_are_looked_at_as_far_as_they_are_recent(
@@ -201,8 +201,8 @@ async def test_very_many_commands_are_looked_at_as_far_as_they_are_recent(
 ) -> None:
     monkeypatch.setattr(postgres_doctor, "FULL_LIMIT", -1)
 
-    assert (await bus.doctor()).since is not None
-    assert (await bus.doctor(full=True)).since is None
+    assert (await bus.upkeep.doctor()).since is not None
+    assert (await bus.upkeep.doctor(full=True)).since is None
 
 
 async def test_the_doctor_writes_nothing_even_if_it_wanted_to(
@@ -214,7 +214,7 @@ async def test_the_doctor_writes_nothing_even_if_it_wanted_to(
         "select 'X', null, commandbus.prune_workers(), array[%%s::text, %%s::text]",
     )  # fmt: skip
 
-    found = await bus.doctor()
+    found = await bus.upkeep.doctor()
 
     (finding,) = [f for f in found.findings if f.code == "CHECK_FAILED"]
     assert "25006" in finding.examples[0], "cannot execute DELETE in a read-only transaction"
@@ -229,14 +229,14 @@ async def test_a_lost_connection_is_an_error_and_no_finding(
     )  # fmt: skip
 
     with pytest.raises((DatabaseUnavailableError, psycopg.Error)):
-        await bus.doctor()
+        await bus.upkeep.doctor()
 
 
 async def test_a_schema_and_a_pgmq_that_are_too_old_are_named(db: Session, bus: CommandBus) -> None:
     await db.rows("delete from commandbus.command_bus_migration")
     await db.rows("alter function pgmq.archive(text, bigint[]) rename to put_away")
 
-    found = {f.code: f.examples for f in (await bus.doctor()).findings}
+    found = {f.code: f.examples for f in (await bus.upkeep.doctor()).findings}
 
     assert found["SCHEMA_OLD"][:2] == ("0001_initial", "0002_governance")
     assert found["PGMQ_LACKS"] == ("pgmq.archive(text, bigint[])",)
@@ -261,7 +261,7 @@ async def test_a_role_that_may_ask_is_told_the_size_of_the_wal(
     )
     monkeypatch.setattr(postgres_doctor, "_WAL", "select sum(size) from (values (7), (8)) w(size)")
 
-    found = await bus.doctor()
+    found = await bus.upkeep.doctor()
 
     assert found.facts["wal_bytes"] == 15
     assert len(found.unknown) == 1

@@ -29,8 +29,8 @@ async def test_what_the_doctor_says_it_can_mend_it_mends(db: Session, bus: Comma
             continue
         await inject(db, made)
 
-        found = await bus.doctor()
-        mended = await bus.doctor(fix=True, operator="ada")
+        found = await bus.upkeep.doctor()
+        mended = await bus.upkeep.doctor(fix=True, operator="ada")
 
         assert codes(found) == {code}, inject.__name__
         assert found.is_healthy == (FAULTS[code].severity is not Severity.ERROR)
@@ -55,7 +55,7 @@ async def test_a_queue_that_was_dropped_is_made_again_and_what_it_held_is_named(
     await dropped_queue(db, {})
     (held,) = await db.rows("select * from commandbus.command_bus_command")
 
-    mended = await bus.doctor(fix=True)
+    mended = await bus.upkeep.doctor(fix=True)
 
     assert [repair.function for repair in mended.repairs] == ["repair_queues"]
     assert codes(mended) == {"PAYLOAD_LOST"}
@@ -70,7 +70,7 @@ async def test_a_lost_message_is_sent_again_and_its_command_runs(
     await archived_message(db, made)
     pending = made["PENDING"].command_id
 
-    await bus.doctor(fix=True)
+    await bus.upkeep.doctor(fix=True)
 
     (held,) = [h for h in await db.receive() if h.command_id == pending]
     assert held.row["data"] == '{"n": 0}'
@@ -85,11 +85,11 @@ async def test_the_new_message_of_a_leased_command_waits_for_its_worker(
     await archived_message_of_a_leased_one(db, made)
     held = made["IN_PROGRESS"]
 
-    await bus.doctor(fix=True)
+    await bus.upkeep.doctor(fix=True)
 
     assert held.command_id not in {h.command_id for h in await db.receive()}
     assert await db.settle("complete", held.item(data=None)) == []
-    assert codes(await bus.doctor()) == set()
+    assert codes(await bus.upkeep.doctor()) == set()
 
 
 async def test_a_batch_that_should_have_ended_is_closed_and_calls_back(
@@ -109,7 +109,7 @@ async def test_a_batch_that_should_have_ended_is_closed_and_calls_back(
     await db.settle("complete", held.item(data=None))
     assert (await db.batch_row(batch))["completed_at"] is None
 
-    await bus.doctor(fix=True)
+    await bus.upkeep.doctor(fix=True)
 
     row = await db.batch_row(batch)
     assert (row["total_count"], row["status"]) == (1, "COMPLETED")

@@ -56,7 +56,7 @@ async def batch_of(db: Session, size: int, domain: str = "payments") -> UUID:
         "select commandbus.create_batch(%s, %s, %s)",
         domain, batch, Jsonb([{"command_id": i, "type": "Debit"} for i in ids]),
     )  # fmt: skip
-    await db.rows("select commandbus.cancel_batch(%s, %s, 'why')", domain, batch)
+    await db.rows("select commandbus.batches.cancel(%s, %s, 'why')", domain, batch)
     return batch
 
 
@@ -74,7 +74,7 @@ async def test_nothing_is_removed_unless_somebody_said_how_long_to_keep_it(
     await age(db)
     before = await db.everything()
 
-    assert await bus.prune() == []
+    assert await bus.upkeep.prune() == []
     assert await db.everything() == before
 
 
@@ -87,14 +87,14 @@ async def test_what_is_open_or_parked_stays_with_all_that_belongs_to_it(
     kept = [lone.command_id, *(made[s].command_id for s in ("PENDING", "IN_PROGRESS", "PARKED"))]
     trails = {i: await db.events(i) for i in kept}
 
-    await bus.prune(older_than=30 * DAY, operator="ada")
+    await bus.upkeep.prune(older_than=30 * DAY, operator="ada")
 
     # The batch is open: all of its commands stay, those that ended too.
     assert await statuses(db) == Counter(
         PENDING=1, IN_PROGRESS=1, IN_TROUBLESHOOTING_QUEUE=2, COMPLETED=1, CANCELED=1, FAILED=1
     )
     assert {i: await db.events(i) for i in kept} == trails
-    assert codes(await bus.doctor()) == set()
+    assert codes(await bus.upkeep.doctor()) == set()
     for parked in (lone.command_id, made["PARKED"].command_id):
         await bus.operator_retry("payments", parked)
         assert await db.status(parked) == "PENDING"
@@ -112,7 +112,7 @@ async def test_what_is_finished_and_old_is_gone_and_what_is_younger_is_not(
     await age(db)
     young = await db.put("COMPLETED")
 
-    await bus.prune(older_than=30 * DAY, operator="ada")
+    await bus.upkeep.prune(older_than=30 * DAY, operator="ada")
 
     assert await statuses(db) == Counter(COMPLETED=1)
     assert await db.events(young.command_id) == ["SENT", "RECEIVED", "COMPLETED"]
@@ -126,7 +126,7 @@ async def test_what_is_finished_and_old_is_gone_and_what_is_younger_is_not(
     )
     assert rows == [{"actor": "ada", "n": 3 + 2 + 6 + 1}]
     assert await db.events(batch) == []
-    assert codes(await bus.doctor()) == set()
+    assert codes(await bus.upkeep.doctor()) == set()
 
 
 async def test_a_dry_run_counts_exactly_and_changes_nothing(db: Session, bus: CommandBus) -> None:
@@ -136,13 +136,13 @@ async def test_a_dry_run_counts_exactly_and_changes_nothing(db: Session, bus: Co
     await db.put("COMPLETED")
     before = await db.everything()
 
-    counted = await bus.prune(older_than=30 * DAY, dry_run=True)
+    counted = await bus.upkeep.prune(older_than=30 * DAY, dry_run=True)
 
     assert await db.everything() == before
-    pruned = await bus.prune(older_than=30 * DAY)
+    pruned = await bus.upkeep.prune(older_than=30 * DAY)
     assert await total(counted) == await total(pruned)
     assert (await total(pruned))["commands"] == 7
-    assert not +await total(await bus.prune(older_than=30 * DAY, dry_run=True))
+    assert not +await total(await bus.upkeep.prune(older_than=30 * DAY, dry_run=True))
 
 
 async def test_a_dry_run_is_exact_also_if_the_kinds_are_kept_for_different_times(
@@ -153,13 +153,13 @@ async def test_a_dry_run_is_exact_also_if_the_kinds_are_kept_for_different_times
     await db.put("FAILED")
     await age(db, 15)
     for kind, days in {"audit": 30, "archives": 10, "replies": 20, "commands": 5}.items():
-        await bus.set_retention(kind, days * DAY)
+        await bus.upkeep.set_retention(kind, days * DAY)
 
-    counted = await bus.prune(dry_run=True)
+    counted = await bus.upkeep.prune(dry_run=True)
 
     assert [result.kind for result in counted] == ["audit", "archives", "replies", "commands"]
-    assert await total(counted) == await total(await bus.prune())
-    assert codes(await bus.doctor()) == set()
+    assert await total(counted) == await total(await bus.upkeep.prune())
+    assert codes(await bus.upkeep.doctor()) == set()
 
 
 async def test_a_domain_may_have_a_rule_of_its_own(db: Session, bus: CommandBus) -> None:
@@ -168,23 +168,23 @@ async def test_a_domain_may_have_a_rule_of_its_own(db: Session, bus: CommandBus)
     for session in (db, other, third):
         await session.put("COMPLETED")
     await age(db, 40)
-    await bus.set_retention("commands", 30 * DAY, operator="ada")
-    await bus.set_retention("commands", 60 * DAY, domain="shipping")
-    await bus.set_retention("commands", None, domain="billing")
+    await bus.upkeep.set_retention("commands", 30 * DAY, operator="ada")
+    await bus.upkeep.set_retention("commands", 60 * DAY, domain="shipping")
+    await bus.upkeep.set_retention("commands", None, domain="billing")
 
-    results = await bus.prune()
+    results = await bus.upkeep.prune()
 
     assert {(r.domain, r.pruned["commands"]) for r in results} == {("payments", 1), ("shipping", 0)}
     rows = await db.rows("select domain from commandbus.command_bus_command order by 1")
     assert [row["domain"] for row in rows] == ["billing", "shipping"]
-    rules = {(rule.domain, rule.keep, rule.updated_by) for rule in await bus.get_retention()}
+    rules = {(rule.domain, rule.keep, rule.updated_by) for rule in await bus.upkeep.get_retention()}
     assert rules == {
         (None, 30 * DAY, "ada"), ("shipping", 60 * DAY, None), ("billing", None, None),
     }  # fmt: skip
 
-    assert await bus.clear_retention("commands", domain="shipping")
-    assert not await bus.clear_retention("commands", domain="shipping")
-    (shipping,) = await bus.prune(domain="shipping")
+    assert await bus.upkeep.clear_retention("commands", domain="shipping")
+    assert not await bus.upkeep.clear_retention("commands", domain="shipping")
+    (shipping,) = await bus.upkeep.prune(domain="shipping")
     assert shipping.pruned["commands"] == 1
 
 
@@ -196,7 +196,7 @@ async def test_a_run_that_is_cut_off_between_chunks_does_no_harm(
         await db.put("COMPLETED")
     await batch_of(db, 5)
     await age(db)
-    counted = await total(await bus.prune(older_than=30 * DAY, dry_run=True))
+    counted = await total(await bus.upkeep.prune(older_than=30 * DAY, dry_run=True))
 
     seen: Counter[str] = Counter()
     cuts = 0
@@ -209,11 +209,11 @@ async def test_a_run_that_is_cut_off_between_chunks_does_no_harm(
                 raise KeyboardInterrupt
 
         try:
-            await bus.prune(older_than=30 * DAY, progress=cut)
+            await bus.upkeep.prune(older_than=30 * DAY, progress=cut)
         except KeyboardInterrupt:
             cuts += 1
         seen.update(await total(list(last.values())))
-        assert codes(await bus.doctor()) == set(), "half a batch is no fault"
+        assert codes(await bus.upkeep.doctor()) == set(), "half a batch is no fault"
         if not last or not any(sum(r.pruned.values()) > 1 for r in last.values()):
             break
 
@@ -236,7 +236,7 @@ async def test_a_batch_goes_as_a_whole_or_not_at_all(
         late,
     )
 
-    (result,) = await bus.prune(older_than=30 * DAY, kinds=["commands"])
+    (result,) = await bus.upkeep.prune(older_than=30 * DAY, kinds=["commands"])
 
     assert result.pruned == {"commands": 10, "batches": 1}
     rows = await db.rows("select batch_id from commandbus.command_bus_batch")
@@ -252,7 +252,7 @@ async def test_a_batch_that_is_being_removed_cannot_be_opened_again(db: Session)
     await db.rows("select commandbus.prune_batches('payments', now(), 10)")
 
     with pytest.raises(psycopg.Error, match="is being removed by retention") as info:
-        await db.value("select commandbus.retry_batch('payments', %s)", batch)
+        await db.value("select commandbus.batches.retry('payments', %s)", batch)
 
     assert info.value.sqlstate == "CB003"
     assert await statuses(db) == Counter(FAILED=1)
@@ -265,7 +265,7 @@ async def test_a_batch_retry_that_was_first_keeps_the_batch(
     await db.put("FAILED", batch)
     await age(db)
     retrier = await session()
-    await retrier.value("select commandbus.retry_batch('payments', %s)", batch)
+    await retrier.value("select commandbus.batches.retry('payments', %s)", batch)
 
     # It holds the batch: pruning passes by, and the audit waits for its command.
     await db.rows("select commandbus.prune_batches('payments', now(), 10)")
@@ -295,10 +295,10 @@ async def test_an_end_that_was_committed_late_does_not_lose_its_event_before_the
 
     assert first["o_pruned"] == second["o_pruned"] == {"audit events": 0}
     assert await db.events(held.command_id) == ["SENT", "RECEIVED", "COMPLETED"]
-    assert codes(await bus.doctor()) == set()
-    (whole,) = await bus.prune(older_than=timedelta(0), kinds=["audit"])
+    assert codes(await bus.upkeep.doctor()) == set()
+    (whole,) = await bus.upkeep.prune(older_than=timedelta(0), kinds=["audit"])
     assert whole.pruned == {"audit events": 3}
-    assert codes(await bus.doctor()) == set()
+    assert codes(await bus.upkeep.doctor()) == set()
 
 
 async def test_a_batch_that_holds_something_open_is_let_go_again(db: Session) -> None:
@@ -326,7 +326,7 @@ async def test_a_reply_that_a_consumer_has_leased_is_left_to_him(
     await age(db)
     await db.rows("select * from commandbus.read_replies('payments.replies', 60, 1)")
 
-    (result,) = await bus.prune(older_than=30 * DAY, kinds=["replies"])
+    (result,) = await bus.upkeep.prune(older_than=30 * DAY, kinds=["replies"])
 
     assert result.pruned == {"replies": 1}
     assert len(await db.queued("replies")) == 2

@@ -37,22 +37,22 @@ def test_what_is_no_age_is_refused(text: str) -> None:
 
 async def test_bad_rules_are_refused_and_nothing_is_changed(bus: CommandBus) -> None:
     with pytest.raises(InvalidSettingError, match="no kind 'payloads'"):
-        await bus.set_retention("payloads", DAY)
+        await bus.upkeep.set_retention("payloads", DAY)
     with pytest.raises(InvalidSettingError, match="one hour at least"):
-        await bus.set_retention("audit", timedelta(minutes=1))
+        await bus.upkeep.set_retention("audit", timedelta(minutes=1))
     with pytest.raises(InvalidNameError):
-        await bus.set_retention("audit", DAY, domain="No")
+        await bus.upkeep.set_retention("audit", DAY, domain="No")
     with pytest.raises(InvalidNameError):
-        await bus.clear_retention("audit", domain="No")
+        await bus.upkeep.clear_retention("audit", domain="No")
     with pytest.raises(InvalidNameError):
-        await bus.prune(domain="No")
+        await bus.upkeep.prune(domain="No")
     with pytest.raises(InvalidSettingError, match="negative"):
-        await bus.prune(older_than=-DAY)
+        await bus.upkeep.prune(older_than=-DAY)
     with pytest.raises(InvalidSettingError, match="contradicts"):
-        await bus.doctor(window=DAY, full=True)
+        await bus.upkeep.doctor(window=DAY, full=True)
     with pytest.raises(InvalidNameError):
-        await bus.doctor(domain="No")
-    assert await bus.get_retention() == []
+        await bus.upkeep.doctor(domain="No")
+    assert await bus.upkeep.get_retention() == []
 
 
 async def test_workers_prune_by_the_rules_as_a_chore(
@@ -66,7 +66,7 @@ async def test_workers_prune_by_the_rules_as_a_chore(
     await chores.step()
     assert await statuses(db) == Counter(COMPLETED=1), "without a rule nothing is removed"
 
-    await bus.set_retention("commands", 30 * DAY)
+    await bus.upkeep.set_retention("commands", 30 * DAY)
     await db.rows("delete from commandbus.command_bus_chore")
     await chores.step()
 
@@ -90,6 +90,6 @@ async def test_a_run_stops_when_its_time_is_up(
 
 async def test_in_memory_there_is_neither_doctor_nor_retention() -> None:
     bus = fake_bus()
-    for call in (bus.doctor(), bus.prune(), bus.get_retention()):
+    for call in (bus.upkeep.doctor(), bus.upkeep.prune(), bus.upkeep.get_retention()):
         with pytest.raises(InvalidOperationError, match="test it on the embedded server"):
             await call

@@ -24,7 +24,7 @@ from commandbus import (
 )
 from commandbus.batches import batch as batch_module
 from commandbus.batches.batch import Batches, BatchOptions, progress_of
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Preparer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

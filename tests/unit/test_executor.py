@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Preparer
 from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,

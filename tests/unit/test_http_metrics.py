@@ -23,8 +23,8 @@ from commandbus.http.metrics import (
     new_metrics,
 )
 from commandbus.http.ratelimits import limit_headers
-from commandbus.store.serving import DomainFigures, GovernedFigures
 from commandbus.testing import fake_bus
+from commandbus.upkeep.figures import DomainFigures, GovernedFigures
 from tests.http_world import app_of, client_of, problem
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)

@@ -27,7 +27,7 @@ async def test_a_cursor_leads_through_all_pages(bus: CommandBus) -> None:
     ids: list[Any] = []
     cursor = None
     while True:
-        page = await bus.search_commands(limit=2, cursor=cursor)
+        page = await bus.search.commands(limit=2, cursor=cursor)
         ids += [command.command_id for command in page.commands]
         assert page.searched_back_to is None
         if (cursor := page.next_cursor) is None:
@@ -37,7 +37,7 @@ async def test_a_cursor_leads_through_all_pages(bus: CommandBus) -> None:
     numbers: list[int] = []
     cursor = None
     while True:
-        events = await bus.list_audit(limit=2, cursor=cursor, newest_first=False)
+        events = await bus.search.audit(limit=2, cursor=cursor, newest_first=False)
         numbers += [event.audit_id for event in events.events]
         if (cursor := events.next_cursor) is None:
             break
@@ -54,30 +54,30 @@ def forged(*values: Any) -> str:
 )
 async def test_a_cursor_that_is_none_is_refused(bus: CommandBus, cursor: Any) -> None:
     with pytest.raises(InvalidSettingError, match="cursor"):
-        await bus.search_commands(cursor=cursor)
+        await bus.search.commands(cursor=cursor)
     with pytest.raises(InvalidSettingError, match="cursor"):
-        await bus.list_audit(cursor=cursor)
+        await bus.search.audit(cursor=cursor)
 
 
 async def test_a_cursor_with_a_forged_place_is_refused(bus: CommandBus) -> None:
-    good = (await bus.search_commands(limit=2)).next_cursor or ""
+    good = (await bus.search.commands(limit=2)).next_cursor or ""
     digest = json.loads(base64.urlsafe_b64decode(good + "=="))[0]
     for values in ([], ["now", None], ["2026-05-01T10:00+00:00", "x"], [5, None]):
         with pytest.raises(InvalidSettingError, match="cursor is not one"):
-            await bus.search_commands(cursor=forged(digest, *values))
-    good = (await bus.list_audit(limit=2)).next_cursor or ""
+            await bus.search.commands(cursor=forged(digest, *values))
+    good = (await bus.search.audit(limit=2)).next_cursor or ""
     digest = json.loads(base64.urlsafe_b64decode(good + "=="))[0]
     with pytest.raises(InvalidSettingError, match="cursor is not one"):
-        await bus.list_audit(cursor=forged(digest, "x"))
+        await bus.search.audit(cursor=forged(digest, "x"))
 
 
 async def test_a_cursor_of_another_search_is_refused(bus: CommandBus) -> None:
-    cursor = (await bus.search_commands(limit=2)).next_cursor
+    cursor = (await bus.search.commands(limit=2)).next_cursor
     with pytest.raises(InvalidSettingError, match="belongs to another search"):
-        await bus.search_commands(domain="shop", cursor=cursor)
-    cursor = (await bus.list_audit(limit=2)).next_cursor
+        await bus.search.commands(domain="shop", cursor=cursor)
+    cursor = (await bus.search.audit(limit=2)).next_cursor
     with pytest.raises(InvalidSettingError, match="belongs to another search"):
-        await bus.list_audit(cursor=cursor, newest_first=False)
+        await bus.search.audit(cursor=cursor, newest_first=False)
 
 
 NOW = datetime.now(UTC)
@@ -96,7 +96,7 @@ async def test_criteria_that_cannot_be_meant_are_refused(
     bus: CommandBus, criteria: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInputError):
-        await bus.search_commands(**criteria)
+        await bus.search.commands(**criteria)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ async def test_criteria_of_the_audit_that_cannot_be_meant_are_refused(
     bus: CommandBus, criteria: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInputError):
-        await bus.list_audit(**criteria)
+        await bus.search.audit(**criteria)
 
 
 @pytest.mark.parametrize("text", ["", "  ", None, "x" * 2_001, "a\x00b"])
 async def test_a_note_that_says_nothing_is_refused(bus: CommandBus, text: Any) -> None:
-    [command] = (await bus.search_commands(limit=1)).commands
+    [command] = (await bus.search.commands(limit=1)).commands
     with pytest.raises(InvalidInputError):
-        await bus.note("shop", command.command_id, text)
+        await bus.troubleshooting.note("shop", command.command_id, text)
     assert [e.event_type for e in await bus.get_audit_trail(command.command_id)] == ["SENT"]

@@ -61,14 +61,14 @@ async def test_a_batch_runs_to_its_end_and_calls_back_at_each_closing(fake: Comm
     await run_until_idle(fake)
     assert called == ["COMPLETED_WITH_FAILURES"]
     is_down = False
-    assert await fake.retry_batch(DOMAIN, batch_id, operator="ann") == 1
-    assert await fake.retry_batch(DOMAIN, batch_id, operator="ann") == 0
+    assert await fake.batches.retry(DOMAIN, batch_id, operator="ann") == 1
+    assert await fake.batches.retry(DOMAIN, batch_id, operator="ann") == 0
     await run_until_idle(fake)
 
     assert called == ["COMPLETED_WITH_FAILURES", "COMPLETED"]
     reports = sent(fake, DOMAIN, "Report")
     assert [report.correlation_id for report in reports] == [batch_id, batch_id]
-    assert (await fake.wait_batch(DOMAIN, batch_id, timeout=1)).completed_count == 3
+    assert (await fake.batches.wait(DOMAIN, batch_id, timeout=1)).completed_count == 3
 
 
 async def test_a_running_worker_ends_a_batch_and_its_callback_is_woken(fake: CommandBus) -> None:
@@ -113,7 +113,7 @@ async def test_what_can_be_read_of_a_batch_is_a_copy(fake: CommandBus) -> None:
 
 
 async def test_an_inline_dispatch_is_a_batch(fake: CommandBus) -> None:
-    result = await fake.dispatch_batch(DOMAIN, commands(2), mode="inline")
+    result = await fake.batches.dispatch(DOMAIN, commands(2), mode="inline")
 
     assert (result.status, result.queued_tasks) == ("success", 2)
     assert len(sent(fake, DOMAIN)) == 2
@@ -121,15 +121,15 @@ async def test_an_inline_dispatch_is_a_batch(fake: CommandBus) -> None:
 
 Verb = Callable[[CommandBus], Awaitable[Any]]
 LOADING: dict[str, Verb] = {
-    "load_batch": lambda bus: bus.load_batch(DOMAIN, commands(1)),
-    "resume_load": lambda bus: bus.resume_load(DOMAIN, uuid4(), commands(1)),
-    "get_load": lambda bus: bus.get_load(DOMAIN, uuid4()),
+    "load_batch": lambda bus: bus.loads.load(DOMAIN, commands(1)),
+    "resume_load": lambda bus: bus.loads.resume(DOMAIN, uuid4(), commands(1)),
+    "get_load": lambda bus: bus.loads.get(DOMAIN, uuid4()),
 }
 DISPATCH: dict[str, Verb] = {
-    "two_phase": lambda bus: bus.dispatch_batch(DOMAIN, commands(1), on_complete=never),
-    "optimistic": lambda bus: bus.dispatch_batch(DOMAIN, commands(1), mode="optimistic"),
-    "relay": lambda bus: bus.relay(DOMAIN, queue=object()),  # type: ignore[arg-type]
-    "recover": lambda bus: bus.recover_dispatch(DOMAIN),
+    "two_phase": lambda bus: bus.batches.dispatch(DOMAIN, commands(1), on_complete=never),
+    "optimistic": lambda bus: bus.batches.dispatch(DOMAIN, commands(1), mode="optimistic"),
+    "relay": lambda bus: bus.batches.relay(DOMAIN, queue=object()),  # type: ignore[arg-type]
+    "recover": lambda bus: bus.batches.recover_dispatch(DOMAIN),
 }
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Preparer
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command, Lease, OutcomeKind

@@ -140,7 +140,7 @@ class Coordination:
         batch, prepared = self._batches.prepare(domain, commands, options)
         job = _Job(batch, how, dispatch_rate, queue, [c.command_id for c in prepared])
         with self._timed(job, "total_ms"):
-            with self._batches.announced(batch, options.on_complete):
+            with self._batches.announced(batch, options.get("on_complete")):
                 await self._store_all(job, prepared)
             if how is not DispatchMode.INLINE:
                 await self._send_all(job)

@@ -27,7 +27,7 @@ from commandbus.cli.options import (
     open_session,
 )
 from commandbus.cli.output import print_json
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Preparer
 from commandbus.errors import DuplicateCommandError, InvalidInputError, InvalidOperationError
 from commandbus.loads.model import RowFormat
 from commandbus.loads.sources import Reader, open_source, to_command

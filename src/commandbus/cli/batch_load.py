@@ -101,7 +101,7 @@ def load(  # noqa: PLR0913  (each is an option)
     custom = parse_custom_data(custom_data)
 
     async def work(session: Session, on_progress: OnProgress) -> LoadResult:
-        return await session.bus.load_batch(
+        return await session.bus.loads.load(
             domain,
             source_of(source),
             command_type=command_type,
@@ -138,7 +138,7 @@ def resume(
 
     async def work(session: Session, on_progress: OnProgress) -> LoadResult:
         batch = await session.find_batch(batch_id, domain)
-        return await session.bus.resume_load(
+        return await session.bus.loads.resume(
             batch.domain, batch.batch_id, source_of(source), on_progress=on_progress
         )
 

@@ -66,7 +66,7 @@ class BatchView:
         """Read it."""
         return cls(
             batch,
-            await session.bus.get_load(batch.domain, batch.batch_id),
+            await session.bus.loads.get(batch.domain, batch.batch_id),
             await _failures(session, batch),
             await _closings(session, batch),
         )

@@ -153,7 +153,7 @@ def watch(
 
 async def _watch(session: Session, found: BatchMetadata, *, quiet: bool) -> BatchMetadata:
     where, wanted, speed = found.domain, str(found.batch_id), Speed()
-    load = await session.bus.get_load(where, found.batch_id)
+    load = await session.bus.loads.get(where, found.batch_id)
     with watcher(quiet=quiet) as stage:
         while True:
             stage.show(Look(found, speed.see(found), hint_of(found, load)))
@@ -161,7 +161,7 @@ async def _watch(session: Session, found: BatchMetadata, *, quiet: bool) -> Batc
                 return found
             await asyncio.sleep(WATCH_SECONDS)
             if load is not None and load.status is not LoadStatus.SEALED:
-                load = await session.bus.get_load(where, found.batch_id)
+                load = await session.bus.loads.get(where, found.batch_id)
             found = await session.find_batch(wanted, where)
 
 
@@ -190,7 +190,7 @@ def cancel(
         async with open_session(place) as session:
             found = await session.find_batch(batch_id, domain)
             _refuse_finished(found)
-            canceled = await session.bus.cancel_batch(
+            canceled = await session.bus.batches.cancel(
                 found.domain, found.batch_id, reason, operator=actor_or_login(by)
             )
             if not canceled:
@@ -271,7 +271,7 @@ def retry(
     async def work() -> tuple[BatchMetadata, int]:
         async with open_session(place) as session:
             found = await session.find_batch(batch_id, domain)
-            retried = await session.bus.retry_batch(
+            retried = await session.bus.batches.retry(
                 found.domain, found.batch_id, operator=actor_or_login(by)
             )
             if not retried and found.completed_at is not None:

@@ -71,7 +71,7 @@ def decide_for_many(place: Place, choice: Choice, decision: Decision) -> None:
             chosen = await choice.filter(session)
             if choice.is_dry_run:
                 return await _preview(session, chosen)
-            operation = await session.bus.start_bulk(
+            operation = await session.bus.bulk.start(
                 decision.verb,
                 chosen,
                 rate=rate,
@@ -95,7 +95,7 @@ def decide_for_many(place: Place, choice: Choice, decision: Decision) -> None:
 
 
 async def _preview(session: Session, chosen: BulkFilter) -> BulkPreview:
-    preview = await session.bus.preview_bulk(chosen)
+    preview = await session.bus.bulk.preview(chosen)
     if not preview.total:
         raise InvalidOperationError(f"nothing in troubleshooting of {chosen.domain!r} matches")
     return preview
@@ -118,7 +118,7 @@ async def _see_through(
     if not quiet:
         say(f"Ctrl-C leaves it to the workers; `commandbus bulk stop {operation.operation_id}`")
     with bulk_view(quiet=quiet) as view:
-        return await session.bus.run_bulk(operation.operation_id, on_progress=view.tell)
+        return await session.bus.bulk.run(operation.operation_id, on_progress=view.tell)
 
 
 def _conclude(operation: BulkOperation, *, as_json: bool, waits: bool) -> None:
@@ -158,7 +158,9 @@ def list_operations(
 
     async def work() -> list[BulkOperation]:
         async with open_session(place) as session:
-            return await session.bus.list_bulks(domain, status=status, limit=limit, before=last)
+            return await session.bus.bulk.operations(
+                domain, status=status, limit=limit, before=last
+            )
 
     found = asyncio.run(work())
     if as_json:
@@ -191,12 +193,12 @@ def show(
 
     async def work() -> tuple[BulkOperation, list[BulkItem]]:
         async with open_session(place) as session:
-            operation = await session.bus.get_bulk(wanted)
+            operation = await session.bus.bulk.get(wanted)
             if operation is None:
                 raise BulkOperationNotFoundError(wanted)
             items: list[BulkItem] = []
             for each in ["failed", "skipped"] if outcome is None else [outcome]:
-                items += await session.bus.list_bulk_items(
+                items += await session.bus.bulk.items(
                     wanted, outcome=each, after=after, limit=limit
                 )
             return operation, items[:limit]
@@ -223,7 +225,7 @@ def stop(
 
     async def work() -> BulkOperation:
         async with open_session(place) as session:
-            return await session.bus.stop_bulk(wanted, operator=actor_or_login(operator))
+            return await session.bus.bulk.stop(wanted, operator=actor_or_login(operator))
 
     operation = asyncio.run(work())
     if as_json:
@@ -251,7 +253,7 @@ def resume(
 
     async def work() -> BulkOperation:
         async with open_session(place) as session:
-            operation = await session.bus.resume_bulk(
+            operation = await session.bus.bulk.resume(
                 wanted, rate=pace, operator=actor_or_login(operator)
             )
             return await _see_through(session, operation, wait, as_json)

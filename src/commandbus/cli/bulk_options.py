@@ -117,7 +117,7 @@ class Choice:
             raise InvalidInputError("--all is everything; leave out --group, --type and --code")
         domain, group = self.domain, self.group
         if group is not None:
-            found = await session.bus.find_failure_group(group, domain)
+            found = await session.bus.troubleshooting.require_group(group, domain)
             domain, group = found.domain, found.fingerprint
         if domain is None:
             raise InvalidInputError("say which domain with --domain")

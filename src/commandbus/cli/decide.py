@@ -110,7 +110,7 @@ def note(
     async def work() -> str:
         async with open_session(place) as session:
             where, wanted = await session.find(command_id, domain)
-            await session.bus.note(where, wanted, text, operator=actor)
+            await session.bus.troubleshooting.note(where, wanted, text, operator=actor)
             return f"{wanted} has a note"
 
     say(asyncio.run(work()))

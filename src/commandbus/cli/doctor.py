@@ -53,7 +53,7 @@ def doctor(
 
     async def work() -> Diagnosis:
         async with open_session(place) as session:
-            return await session.bus.doctor(
+            return await session.bus.upkeep.doctor(
                 domain=domain, window=window, full=full, fix=fix, operator=actor_or_login(operator)
             )
 

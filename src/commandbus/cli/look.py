@@ -152,7 +152,7 @@ def list_commands(  # noqa: PLR0913  (each is an option)
 
     async def work() -> dict[str, Any]:
         async with open_session(place) as session:
-            page = await session.bus.search_commands(**criteria, limit=limit, cursor=cursor)
+            page = await session.bus.search.commands(**criteria, limit=limit, cursor=cursor)
             document: dict[str, Any] = {
                 "commands": page.commands,
                 "next_cursor": page.next_cursor,
@@ -279,7 +279,7 @@ def audit(  # noqa: PLR0913  (each is an option)
 
     async def work() -> AuditPage:
         async with open_session(place) as session:
-            return await session.bus.list_audit(**criteria, limit=limit, cursor=cursor)
+            return await session.bus.search.audit(**criteria, limit=limit, cursor=cursor)
 
     page = asyncio.run(work())
     if as_json:
@@ -332,7 +332,7 @@ async def _events(
     wanted = AuditSearch(**{**criteria, "event_types": kinds and tuple(kinds)})
     floor = max(await _newest(session) - OVERLAP, 0)
     seen = {event.audit_id for event in await _after(session, wanted, floor)}
-    latest = await session.bus.list_audit(**criteria, limit=limit)
+    latest = await session.bus.search.audit(**criteria, limit=limit)
     for event in reversed(latest.events):
         seen.add(event.audit_id)
         yield event
@@ -349,7 +349,7 @@ async def _events(
 
 
 async def _newest(session: Session) -> int:
-    page = await session.bus.list_audit(limit=1)
+    page = await session.bus.search.audit(limit=1)
     return page.events[0].audit_id if page.events else 0
 
 

@@ -87,7 +87,7 @@ async def _parked(
     session: Session, domain: str | None, command_type: str | None, group: str | None, limit: int
 ) -> list[TroubleshootingItem]:
     if group is not None:
-        found = await session.bus.find_failure_group(group, domain)
+        found = await session.bus.troubleshooting.require_group(group, domain)
         domain, group = found.domain, found.fingerprint
     domains = [domain] if domain is not None else await _domains_with_parked(session)
     items = [
@@ -101,7 +101,7 @@ async def _parked(
 
 
 async def _domains_with_parked(session: Session) -> list[str]:
-    found = await session.bus.list_failure_groups(limit=10_000)
+    found = await session.bus.troubleshooting.groups(limit=10_000)
     return sorted({group.domain for group in found})
 
 
@@ -153,7 +153,7 @@ def groups(
 
     async def work() -> list[FailureGroup]:
         async with open_session(place) as session:
-            return await session.bus.list_failure_groups(
+            return await session.bus.troubleshooting.groups(
                 domain, type=command_type, include_empty=include_empty, limit=limit
             )
 

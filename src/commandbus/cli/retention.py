@@ -83,7 +83,7 @@ def prune(
 
     async def work() -> list[PruneResult]:
         async with open_session(place) as session:
-            return await session.bus.prune(
+            return await session.bus.upkeep.prune(
                 domain=domain, older_than=age, kinds=kind or None, dry_run=dry_run,
                 operator=actor_or_login(operator), progress=progress,
             )  # fmt: skip
@@ -130,7 +130,7 @@ def show(as_json: AsJson = False, dsn: Dsn = None, data_dir: DataDir = None) -> 
 
     async def work() -> list[RetentionRule]:
         async with open_session(place) as session:
-            return await session.bus.get_retention()
+            return await session.bus.upkeep.get_retention()
 
     found = asyncio.run(work())
     if as_json:
@@ -190,8 +190,8 @@ def set_rule(
     async def work() -> bool:
         async with open_session(place) as session:
             if keep == "none":
-                return await session.bus.clear_retention(kind, domain=domain)
-            await session.bus.set_retention(
+                return await session.bus.upkeep.clear_retention(kind, domain=domain)
+            await session.bus.upkeep.set_retention(
                 kind, age, domain=domain, operator=actor_or_login(operator)
             )
             return True

@@ -8,18 +8,17 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import orjson
 
 from commandbus.database.store import Listener, Store
-from commandbus.errors import InvalidOperationError, InvalidPayloadError, ReplyTimeoutError
+from commandbus.errors import InvalidPayloadError, ReplyTimeoutError
 from commandbus.loops import Backoff
 from commandbus.models import Reply, ReplyError, ReplyOutcome
-from commandbus.names import check_domain, inbox_channel, replies_queue
+from commandbus.names import inbox_channel, replies_queue
 from commandbus.settings import check_number
-from commandbus.store.serving import ServingStore
 
 #: First and longest wait between two looks for a reply, in seconds.
 POLL_SECONDS = (0.005, 0.5)
@@ -27,8 +26,25 @@ POLL_SECONDS = (0.005, 0.5)
 _log = logging.getLogger("commandbus.replies")
 
 
+_LEASE_REPLIES: LiteralString = (
+    "select msg_id, receipt, body from {schema}.lease_replies(%s, %s, %s)"
+)
+_ACKNOWLEDGE_REPLIES: LiteralString = (
+    "select * from {schema}.acknowledge_replies(%s, cast(%s as bigint[]), cast(%s as bigint[]))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedReply:
+    """A reply that is the caller's for a while; (msg_id, receipt) acknowledges it."""
+
+    msg_id: int
+    receipt: int
+    reply: Reply
+
+
 def parse_reply(body: str) -> Reply:
-    """Read the body of document 004 §7.2."""
+    """Read the body of a reply as the specification prints it."""
     try:
         raw: dict[str, Any] = orjson.loads(body)
         error = raw.get("error")
@@ -115,6 +131,31 @@ class Replies:
             else:
                 await asyncio.sleep(polls.next())
 
+    async def lease(self, domain: str, *, limit: int, vt_seconds: int) -> list[LeasedReply]:
+        """Replies of a domain, nobody else's for `vt_seconds`. Needs PostgreSQL."""
+        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
+        check_number(limit, "limit", 1, 10_000, is_whole=True)
+        queue = replies_queue(domain)
+        leased: list[LeasedReply] = []
+        for msg_id, receipt, body in await self._store.gateway.rows(
+            _LEASE_REPLIES, (queue, vt_seconds, limit)
+        ):
+            try:
+                leased.append(LeasedReply(msg_id, receipt, parse_reply(body)))
+            except InvalidPayloadError as error:
+                _log.warning("message %d of %s is skipped: %s", msg_id, queue, error)
+        return leased
+
+    async def acknowledge(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
+        """Delete the replies whose receipt still holds; returns their numbers."""
+        ordered = sorted(receipts.items())
+        params = (
+            replies_queue(domain),
+            [msg_id for msg_id, _ in ordered],
+            [receipt for _, receipt in ordered],
+        )
+        return {row[0] for row in await self._store.gateway.rows(_ACKNOWLEDGE_REPLIES, params)}
+
     async def close(self) -> None:
         """Stop listening."""
         if self._listening is not None:
@@ -129,51 +170,3 @@ class Replies:
             self._listener = self._store.listener()
             self._listening = asyncio.get_running_loop().create_task(self._listener.run())
         return self._listener
-
-
-@dataclass(frozen=True, slots=True)
-class HeldReply:
-    """A reply that is the caller's for a while; (msg_id, receipt) acknowledges it."""
-
-    msg_id: int
-    receipt: int
-    reply: Reply
-
-
-class ReplyVerbs:
-    """Part of CommandBus: replies for consumers in other processes, that acknowledge by name."""
-
-    _store: Store
-
-    async def lease_replies(
-        self, domain: str, *, limit: int = 100, vt_seconds: int = 30
-    ) -> list[HeldReply]:
-        """Replies of a domain, nobody else's for `vt_seconds`; unacknowledged they come again."""
-        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
-        check_number(limit, "limit", 1, 10_000, is_whole=True)
-        queue = replies_queue(check_domain(domain))
-        found = await self._serving.lease_replies(queue, vt_seconds=vt_seconds, quantity=limit)
-        held: list[HeldReply] = []
-        for item in found:
-            try:
-                held.append(HeldReply(item.msg_id, item.receipt, parse_reply(item.body)))
-            except InvalidPayloadError as error:
-                _log.warning("message %d of %s is skipped: %s", item.msg_id, queue, error)
-        return held
-
-    async def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
-        """Done with these, by msg_id and receipt; returns those that were the caller's still.
-
-        One whose lease lapsed and that somebody else has read since is left to them.
-        """
-        return await self._serving.acknowledge_replies(
-            replies_queue(check_domain(domain)), receipts
-        )
-
-    @property
-    def _serving(self) -> ServingStore:
-        if not isinstance(self._store, ServingStore):
-            raise InvalidOperationError(
-                "the in-memory store gives no receipts; use `replies`, or the embedded server"
-            )
-        return self._store

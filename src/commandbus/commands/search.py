@@ -1,19 +1,49 @@
-"""Searching commands and the audit: pages, and the cursors that lead from one to the next."""
+"""Searching commands and the audit: `bus.search`. Pages, and the cursors that lead on.
+
+No search reads a whole table: what no index helps to find is looked for in steps of SCAN_LIMIT
+rows, and a page says how far it came.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
+import orjson
+
+from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
-from commandbus.errors import InvalidSettingError
-from commandbus.models import AuditEvent, AuditEventType, CommandMetadata
-from commandbus.names import check_command_type, check_domain, check_text, check_uuid
-from commandbus.ops.cursors import bad_cursor, cursor_of, position_of
-from commandbus.paging import check_page
-from commandbus.store.searching import AuditSearch, CommandSearch, Place
+from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
+from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
+from commandbus.names import check_choice, check_command_type, check_domain, check_text, check_uuid
+from commandbus.paging import check_page, cursor_of, position_of, read_moment, read_number
+from commandbus.privacy.redaction import redact_value
+
+#: The keys of a payload that are secret, by domain and command type.
+SecretKeys = Callable[[str, str], Awaitable[frozenset[str]]]
+
+#: Rows that one call of a search looks at, before it says how far it came.
+SCAN_LIMIT = 100_000
+
+_SEARCH_COMMANDS: LiteralString = (
+    "select s.place, "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + " from {schema}.search_commands("
+    "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
+    " cast(%s as timestamptz), cast(%s as uuid), %s, cast(%s as timestamptz),"
+    " cast(%s as uuid), %s, %s) s cross join lateral (select (s.command).*) c"
+)
+_LIST_AUDIT: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + AUDIT_COLUMNS
+    + " from {schema}.list_audit(%s, cast(%s as uuid), cast(%s as uuid), %s,"
+    " cast(%s as text[]), cast(%s as timestamptz), cast(%s as timestamptz),"
+    " cast(%s as bigint), %s, %s, %s) a"
+)
+_FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,97 +71,193 @@ class AuditPage:
     searched_to: datetime | None
 
 
-class Searching:
-    """Searches that never read a whole table."""
+@dataclass(frozen=True, slots=True)
+class _CommandSearch:
+    """Which commands to search for; None means any. In the order of search_commands."""
 
-    def __init__(self, store: Store) -> None:
+    domain: str | None
+    command_type: str | None
+    status: CommandStatus | None
+    batch_id: UUID | None
+    correlation_id: UUID | None
+    created_after: datetime | None
+    created_before: datetime | None
+    command_id: UUID | None
+    error_code: str | None
+
+    def __post_init__(self) -> None:
+        _check_names(self.domain, self.command_type)
+        if self.error_code is not None:
+            check_text(self.error_code, "error_code", max_length=200)
+        _check_ids(self, "command_id", "batch_id", "correlation_id")
+        _check_range(self, "created_after", "created_before")
+
+
+@dataclass(frozen=True, slots=True)
+class _AuditSearch:
+    """Which events to list; None means any. In the order of list_audit."""
+
+    domain: str | None
+    command_id: UUID | None
+    batch_id: UUID | None
+    actor: str | None
+    event_types: tuple[AuditEventType, ...] | None
+    since: datetime | None
+    until: datetime | None
+
+    def __post_init__(self) -> None:
+        _check_names(self.domain, None)
+        _check_ids(self, "command_id", "batch_id")
+        if self.actor is not None:
+            check_text(self.actor, "actor", max_length=200)
+        _check_range(self, "since", "until")
+
+
+class Search:
+    """Searches that never read a whole table. `bus.search`; needs PostgreSQL."""
+
+    def __init__(self, store: Store, secret_keys: SecretKeys) -> None:
         self._store = store
+        self._secret_keys = secret_keys
 
-    async def commands(
-        self, criteria: CommandSearch, *, limit: int, cursor: str | None
+    async def commands(  # noqa: PLR0913  (each is a criterion)
+        self,
+        *,
+        command_id: UUID | None = None,
+        correlation_id: UUID | None = None,
+        batch_id: UUID | None = None,
+        domain: str | None = None,
+        command_type: str | None = None,
+        status: CommandStatus | None = None,
+        error_code: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> CommandPage:
-        """One page of commands."""
-        _check_commands(criteria)
+        """Commands by what is known of them, newest first, page by page.
+
+        Good for very large tables: what no index helps to find is searched for in steps, and a page
+        says how far back it looked. Commands in troubleshooting come by when they were parked.
+        """
+        state = None if status is None else check_choice(CommandStatus, status, "status")
+        criteria = _CommandSearch(
+            domain, command_type, state, batch_id, correlation_id, created_after, created_before,
+            command_id, error_code,
+        )  # fmt: skip
         check_page(limit)
-        start = None if cursor is None else _place_of(cursor, criteria)
-        found = await self._store.search_commands(criteria, start=start, limit=limit)
-        place = found.next_place
-        if place is None:
-            return CommandPage(found.commands, None, None)
-        position = [place.at.isoformat(), str(place.command_id) if place.command_id else None]
-        is_bounded = place.command_id is None
-        return CommandPage(
-            found.commands, cursor_of(position, criteria), place.at if is_bounded else None
+        at, after = position_of(cursor, criteria, _read_place) or (None, None)
+        rows = await self._store.gateway.rows(
+            _SEARCH_COMMANDS, (*astuple(criteria), at, after, limit, SCAN_LIMIT)
         )
+        # A last row without a command says how far a bounded search came.
+        found = [command_of(*row[1:]) for row in rows if row[1] is not None]
+        if len(rows) > len(found):
+            searched_to: datetime = rows[-1][0]
+            return CommandPage(found, cursor_of([searched_to, None], criteria), searched_to)
+        if len(found) < limit:
+            return CommandPage(found, None, None)
+        return CommandPage(found, cursor_of([rows[-1][0], found[-1].command_id], criteria), None)
 
     async def audit(
-        self, criteria: AuditSearch, *, newest_first: bool, limit: int, cursor: str | None
+        self,
+        *,
+        command_id: UUID | None = None,
+        batch_id: UUID | None = None,
+        domain: str | None = None,
+        actor: str | None = None,
+        event_types: Iterable[AuditEventType] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = True,
+        limit: int = 100,
+        cursor: str | None = None,
     ) -> AuditPage:
-        """One page of the audit."""
-        _check_audit(criteria)
+        """The audit by what is known of its events, page by page."""
+        kinds = (
+            None
+            if event_types is None
+            else tuple(check_choice(AuditEventType, each, "event") for each in event_types)
+        )
+        criteria = _AuditSearch(domain, command_id, batch_id, actor, kinds, since, until)
         check_page(limit)
         bound = (criteria, newest_first)
-        start = None if cursor is None else _number_of(cursor, bound)
-        found = await self._store.list_audit(
-            criteria, start=start, newest_first=newest_first, limit=limit
+        start = position_of(cursor, bound, read_number)
+        rows = await self._store.gateway.rows(
+            _LIST_AUDIT,
+            (
+                domain, command_id, batch_id, actor, None if kinds is None else list(kinds),
+                since, until, start, newest_first, limit, SCAN_LIMIT,
+            ),
+        )  # fmt: skip
+        # A last row without a domain says how far a bounded search came.
+        events = [AuditEvent(*row) for row in rows if row[1] is not None]
+        if len(rows) > len(events):
+            return AuditPage(events, cursor_of([rows[-1][0]], bound), rows[-1][4])
+        if len(events) < limit:
+            return AuditPage(events, None, None)
+        return AuditPage(events, cursor_of([events[-1].audit_id], bound), None)
+
+    async def domains(self, command_id: UUID) -> list[str]:
+        """The domains that know this id."""
+        rows = await self._store.gateway.rows(_FIND_DOMAINS, (check_uuid(command_id),))
+        return [row[0] for row in rows]
+
+    async def payload(self, domain: str, command_id: UUID) -> Any:
+        """The payload of a command with its secrets masked; None if it is gone."""
+        wanted = check_uuid(command_id)
+        found = await self._store.get_command(check_domain(domain), wanted)
+        if found is None:
+            raise CommandNotFoundError(domain, wanted)
+        text = await self._store.get_payload(domain, wanted)
+        if text is None:
+            return None
+        return redact_value(
+            orjson.loads(text), marked=await self._secret_keys(domain, found.command_type)
         )
-        following = None if found.next_id is None else cursor_of([found.next_id], bound)
-        return AuditPage(found.events, following, found.searched_to)
+
+    async def original_of_repeat(
+        self, domain: str, command_type: str, command_id: UUID, data: Mapping[str, Any]
+    ) -> CommandMetadata:
+        """The command that was sent before under this id, if it is the same one.
+
+        For callers that repeat a request because its answer was lost. Another type, or another
+        payload: DuplicateCommandError. The payload of a command that has ended may be gone; then
+        the type alone must match.
+        """
+        wanted = check_uuid(command_id)
+        found = await self._store.get_command(check_domain(domain), wanted)
+        if found is None or found.command_type != command_type:
+            raise DuplicateCommandError(domain, [wanted])
+        payload = await self._store.get_payload(domain, wanted)
+        if payload is not None and orjson.loads(payload) != orjson.loads(orjson.dumps(data)):
+            raise DuplicateCommandError(domain, [wanted])
+        return found
 
 
-def _check_commands(criteria: CommandSearch) -> None:
-    if criteria.domain is not None:
-        check_domain(criteria.domain)
-    if criteria.command_type is not None:
-        check_command_type(criteria.command_type)
-    if criteria.error_code is not None:
-        check_text(criteria.error_code, "error_code", max_length=200)
-    for name in ("command_id", "batch_id", "correlation_id"):
+def _read_place(at: str, command_id: str | None) -> tuple[datetime, UUID | None]:
+    return read_moment(at), None if command_id is None else UUID(command_id)
+
+
+def _check_names(domain: str | None, command_type: str | None) -> None:
+    if domain is not None:
+        check_domain(domain)
+    if command_type is not None:
+        check_command_type(command_type)
+
+
+def _check_ids(criteria: object, *names: str) -> None:
+    for name in names:
         if getattr(criteria, name) is not None:
             check_uuid(getattr(criteria, name), name)
-    _check_range(criteria.created_after, criteria.created_before, "created_after", "created_before")
 
 
-def _check_audit(criteria: AuditSearch) -> None:
-    if criteria.domain is not None:
-        check_domain(criteria.domain)
-    for name in ("command_id", "batch_id"):
-        if getattr(criteria, name) is not None:
-            check_uuid(getattr(criteria, name), name)
-    if criteria.actor is not None:
-        check_text(criteria.actor, "actor", max_length=200)
-    for kind in criteria.event_types or ():
-        if kind not in set(AuditEventType):
-            names = ", ".join(AuditEventType)
-            raise InvalidSettingError(f"no event {kind!r}; use one of {names}")
-    _check_range(criteria.since, criteria.until, "since", "until")
-
-
-def _check_range(first: Any, last: Any, first_name: str, last_name: str) -> None:
+def _check_range(criteria: object, first_name: str, last_name: str) -> None:
+    first, last = getattr(criteria, first_name), getattr(criteria, last_name)
     for value, name in ((first, first_name), (last, last_name)):
-        if value is None:
-            continue
-        if not isinstance(value, datetime) or value.tzinfo is None:
+        if value is not None and not (isinstance(value, datetime) and value.tzinfo):
             raise InvalidSettingError(f"{name} must be a datetime with a time zone")
     if first is not None and last is not None and first >= last:
         raise InvalidSettingError(
             f"{first_name} is not before {last_name}, so nothing can be found; swap them?"
         )
-
-
-def _place_of(cursor: str, bound: object) -> Place:
-    try:
-        at, command_id = position_of(cursor, bound)
-        return Place(datetime.fromisoformat(at), None if command_id is None else UUID(command_id))
-    except (ValueError, TypeError, AttributeError) as error:
-        if isinstance(error, InvalidSettingError):
-            raise
-        raise bad_cursor() from None
-
-
-def _number_of(cursor: str, bound: object) -> int:
-    match position_of(cursor, bound):
-        case [int(number)]:
-            return number
-        case _:
-            raise bad_cursor()

@@ -1,5 +1,6 @@
-"""Sending: single sends of many tasks share their commits, without one of them waiting for company.
+"""Sending: commands are checked and encoded before a transaction begins.
 
+Single sends of many tasks share their commits, without one of them waiting for company.
 A send goes at once while fewer than LANES of its domain are on their way. What is sent meanwhile
 gathers, and goes as one group when a lane is free: one round trip and one commit for all of them.
 Each caller gets the answer for its own command.
@@ -9,17 +10,125 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
+import orjson
+
+from commandbus.commands.payload import encode_payload
 from commandbus.database.store import Store
-from commandbus.errors import CommandBusError, DatabaseUnavailableError
-from commandbus.models import NewCommand
+from commandbus.errors import CommandBusError, DatabaseUnavailableError, InvalidInputError
+from commandbus.models import BatchCommand, NewCommand, OutgoingCommands
+from commandbus.names import (
+    NO_REPLY,
+    check_command_type,
+    check_domain,
+    check_reply_to,
+    check_uuid,
+    new_id,
+    replies_queue,
+)
+from commandbus.retry import RetryPolicy, check_max_attempts
+from commandbus.settings import Settings
 
 #: Commits of one domain in flight at once.
 LANES = 2
 #: Commands and bytes of payload in one group.
 MAX_GROUP, MAX_GROUP_BYTES = 200, 4 * 1024 * 1024
+
+
+def check_batch_command(command: Any) -> BatchCommand:
+    """Return the command, or raise InvalidInputError."""
+    if not isinstance(command, BatchCommand):
+        raise InvalidInputError(
+            "commands are BatchCommand(command_type, command_id, data), "
+            f"not {type(command).__name__}"
+        )
+    return command
+
+
+class Preparer:
+    """Turns what a caller says into a command that can be stored, or says what is wrong with it."""
+
+    def __init__(self, settings: Settings, policy: RetryPolicy) -> None:
+        self._settings = settings
+        self._policy = policy
+        if settings.replies not in {"domain", "none"}:
+            check_reply_to(settings.replies)
+
+    def command(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: Mapping[str, Any],
+        reply_to: str | None,
+        correlation_id: UUID | None,
+        max_attempts: int | None = None,
+    ) -> NewCommand:
+        """Check and encode one command."""
+        check_domain(domain)
+        return NewCommand(
+            command_type=check_command_type(command_type),
+            command_id=check_uuid(command_id),
+            data=encode_payload(data, max_bytes=self._settings.max_payload_bytes),
+            reply_to=self._reply_queue(domain) if reply_to is None else check_reply_to(reply_to),
+            correlation_id=new_id()
+            if correlation_id is None
+            else check_uuid(correlation_id, "correlation_id"),
+            max_attempts=self._policy.max_attempts
+            if max_attempts is None
+            else check_max_attempts(max_attempts),
+        )
+
+    def batch_command(
+        self, domain: str, command: BatchCommand, max_attempts: int | None = None
+    ) -> NewCommand:
+        """Check and encode one of several commands."""
+        c = check_batch_command(command)
+        return self.command(
+            domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
+            max_attempts,
+        )  # fmt: skip
+
+    def outgoing(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: dict[str, Any],
+        reply_to: str | None,
+        correlation_id: UUID | None,
+    ) -> OutgoingCommands:
+        """Check and encode what a handler sends."""
+        command = self.command(domain, command_type, command_id, data, reply_to, correlation_id)
+        return OutgoingCommands(domain, (command,))
+
+    def closing_command(self, domain: str, command: BatchCommand) -> bytes:
+        """Check and encode the command that a batch sends when it ends.
+
+        Its id is made at each closing (a batch that is retried ends again), and its correlation
+        id is the id of the batch.
+        """
+        prepared = self.command(
+            domain, command.command_type, command.command_id, command.data, command.reply_to, None
+        )
+        return orjson.dumps(
+            {
+                "domain": domain,
+                "type": prepared.command_type,
+                "data": orjson.Fragment(prepared.data),
+                "reply_to": prepared.reply_to,
+                "max_attempts": prepared.max_attempts,
+            }
+        )
+
+    def _reply_queue(self, domain: str) -> str:
+        if self._settings.replies == "domain":
+            return replies_queue(domain)
+        return NO_REPLY if self._settings.replies == "none" else self._settings.replies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,14 +140,56 @@ class _Waiting:
 class Sending:
     """Sends commands one by one for each caller, in groups for the database."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, preparer: Preparer, *, max_send_many: int) -> None:
         self._store = store
+        self._preparer = preparer
+        self._max_send_many = max_send_many
         self._on_their_way: defaultdict[str, int] = defaultdict(int)
         self._waiting: defaultdict[str, deque[_Waiting]] = defaultdict(deque)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def send(self, domain: str, command: NewCommand) -> None:
+    async def send_many(
+        self,
+        domain: str,
+        commands: Iterable[BatchCommand],
+        *,
+        batch_id: UUID | None,
+        max_attempts: int | None,
+        conn: Any,
+    ) -> list[UUID]:
+        """Send all in one transaction, or none. A generator is read while it is sent."""
+        if batch_id is not None or isinstance(commands, Collection):
+            commands = list(commands)
+            if not commands:
+                return []
+            self._check_count(len(commands))
+        ids: list[UUID] = []
+
+        def prepared() -> Iterator[NewCommand]:
+            # Encoded as they are sent: all payloads at once would be many times the list's size.
+            for number, each in enumerate(commands, 1):
+                self._check_count(number)
+                command = self._preparer.batch_command(domain, each, max_attempts)
+                ids.append(command.command_id)
+                yield command
+
+        await self._store.send(domain, prepared(), batch_id=batch_id, conn=conn)
+        return ids
+
+    def _check_count(self, commands: int) -> None:
+        if commands > self._max_send_many:
+            raise InvalidInputError(
+                f"{commands:,} commands are more than one transaction should hold; send at "
+                f"most {self._max_send_many:,} at a time"
+            )
+
+    async def send(
+        self, domain: str, command: NewCommand, *, batch_id: UUID | None = None, conn: Any = None
+    ) -> None:
         """Send one command, or raise what is wrong with it."""
+        if batch_id is not None or conn is not None:
+            await self._store.send(domain, [command], batch_id=batch_id, conn=conn)
+            return
         if self._on_their_way[domain] < LANES:
             self._on_their_way[domain] += 1
             try:

@@ -13,8 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.models import Lease, NewCommand, Outcome, OutcomeKind
-from commandbus.store.searching import Edit
+from commandbus.models import Edit, Lease, NewBatch, NewCommand, Outcome, OutcomeKind
 
 
 def dump(value: Any) -> str:
@@ -62,6 +61,22 @@ def _message(command: NewCommand) -> bytes:
             "data": orjson.Fragment(command.data),
         }
     )[1:]
+
+
+def batch(new: NewBatch) -> tuple[str | None, str | None, str | None, str | None, bool]:
+    """What the functions that create a batch take after the commands."""
+    return (
+        new.name,
+        text(new.custom_data),
+        new.created_by,
+        text(new.on_complete),
+        new.notifies,
+    )
+
+
+def text(encoded: bytes | None) -> str | None:
+    """JSON that is encoded already, as a parameter."""
+    return None if encoded is None else encoded.decode()
 
 
 def leases(held: Iterable[Lease]) -> str:

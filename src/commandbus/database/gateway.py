@@ -1,208 +1,163 @@
-"""Connections: how a statement reaches PostgreSQL, ours or the caller's own.
+"""The gateway: how a statement reaches PostgreSQL, for everything that is not the hot path.
 
-`conn=` takes whatever the application has its transaction on: a psycopg connection (sync or
-async), an SQLAlchemy session or connection (sync or async), or an asyncpg connection. Each is
-known by the module of its class, so that nothing optional has to be imported.
+One place chooses the connection, fills in the schema, turns rows into values and turns errors
+into ours by their SQLSTATE. A statement is a LiteralString that stands beside the code that uses
+it, with %s for parameters and {schema} for our schema.
+
+Services get a gateway from the store (`store.gateway`) and import this module for its types only,
+so that `import commandbus` does not load the driver.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import re
-import select
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, LiteralString, cast
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString, TypeVar, overload
 
 import psycopg
-from psycopg import sql
-from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool
 
-from commandbus.errors import InvalidInputError
+from commandbus.database.connections import AsyncPool, Row, Statement, run, run_on_foreign
+from commandbus.database.migrations import check_schema
+from commandbus.database.sqlstate import translated
+from commandbus.settings import Settings
 
-Row = tuple[Any, ...]
-AsyncPool = AsyncConnectionPool[Any]
-
-
-class Statement:
-    """One statement in the placeholder style of each driver; the schema is filled in once.
-
-    Written with %s for parameters and {schema} for our schema. Casts are spelled `cast(… as …)`,
-    because `::` is a placeholder to SQLAlchemy.
-    """
-
-    def __init__(self, text: LiteralString, schema: str) -> None:
-        composed = sql.SQL(text).format(schema=sql.Identifier(schema))
-        self.psycopg: bytes = composed.as_bytes(None)
-        parts = composed.as_string(None).split("%s")
-        self.asyncpg = "".join(
-            part + (f"${index}" if index < len(parts) else "")
-            for index, part in enumerate(parts, 1)
-        )
-        self.sqlalchemy = "".join(
-            part + (f":p{index}" if index < len(parts) else "")
-            for index, part in enumerate(parts, 1)
-        )
+Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionSource:
-    """How to open connections like those of a pool, beside the pool."""
+class Statements(ABC):
+    """Runs statements and gives their rows: on a connection of the pool, or in one transaction."""
 
-    conninfo: str | Callable[[], Any]
-    kwargs: dict[str, Any] | Callable[[], Any] | None
+    @abstractmethod
+    async def _run(self, text: LiteralString, params: Row, domain: str, conn: Any) -> list[Row]: ...
 
-    @classmethod
-    def of(cls, pool: AsyncPool) -> ConnectionSource:
-        """The source that a pool draws from."""
-        return cls(cast("Any", pool.conninfo), cast("Any", pool.kwargs))
+    @overload
+    async def rows(
+        self, text: LiteralString, params: Row = (), *, domain: str = "", conn: Any = None
+    ) -> list[Row]: ...
 
-    async def resolve(self) -> tuple[str, dict[str, Any]]:
-        """The address and the arguments, asked anew each time: passwords may be rotated."""
-        conninfo = await _resolve(self.conninfo)
-        kwargs = dict(await _resolve(self.kwargs) or {})
-        # TCP settings that find a dead peer in seconds; harmless on a local socket.
-        guards: dict[str, Any] = {
-            "connect_timeout": 5,
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 10_000,
-        }
-        return conninfo or "", {**guards, **kwargs, "autocommit": True}
-
-    async def connect(self) -> psycopg.AsyncConnection[Any]:
-        """Open one autocommit connection."""
-        conninfo, kwargs = await self.resolve()
-        return await psycopg.AsyncConnection.connect(conninfo, **kwargs)
-
-    async def open_pool(
+    @overload
+    async def rows(
         self,
-        purpose: str,
-        size: int,
+        text: LiteralString,
+        params: Row = (),
         *,
-        timeout_seconds: float,
-        statement_timeout_seconds: float | None,
-    ) -> AsyncPool:
-        """Open a pool of autocommit connections."""
+        into: Callable[..., Value],
+        domain: str = "",
+        conn: Any = None,
+    ) -> list[Value]: ...
 
-        async def configure(conn: psycopg.AsyncConnection[Any]) -> None:
-            if statement_timeout_seconds is not None:
-                await conn.execute(
-                    "select set_config('statement_timeout', %s, false)",
-                    (f"{round(statement_timeout_seconds * 1000)}ms",),
-                )
+    async def rows(
+        self,
+        text: LiteralString,
+        params: Row = (),
+        *,
+        into: Callable[..., Any] | None = None,
+        domain: str = "",
+        conn: Any = None,
+    ) -> list[Any]:
+        """All rows, each as `into(*row)`. `domain` is named by errors; `conn` is the caller's."""
+        rows = await self._run(text, params, domain, conn)
+        return rows if into is None else [into(*row) for row in rows]
 
-        async def resolve_kwargs() -> dict[str, Any]:
-            return (await self.resolve())[1]
+    @overload
+    async def row(
+        self, text: LiteralString, params: Row = (), *, domain: str = "", conn: Any = None
+    ) -> Row | None: ...
 
-        pool: AsyncPool = AsyncConnectionPool(
-            cast("Any", self.conninfo),
-            kwargs=cast("Any", resolve_kwargs),
-            min_size=1,
-            max_size=size,
-            timeout=timeout_seconds,
-            open=False,
-            name=f"commandbus-{purpose}",
-            configure=configure,
-            check=_check_if_suspicious,
-            # A pool that cannot connect tries again quickly: the server may be back at once.
-            reconnect_timeout=5.0,
-        )
-        await pool.open()
-        return pool
+    @overload
+    async def row(
+        self,
+        text: LiteralString,
+        params: Row = (),
+        *,
+        into: Callable[..., Value],
+        domain: str = "",
+        conn: Any = None,
+    ) -> Value | None: ...
 
+    async def row(
+        self,
+        text: LiteralString,
+        params: Row = (),
+        *,
+        into: Callable[..., Any] | None = None,
+        domain: str = "",
+        conn: Any = None,
+    ) -> Any:
+        """The first row, or None."""
+        rows = await self._run(text, params, domain, conn)
+        if not rows:
+            return None
+        return rows[0] if into is None else into(*rows[0])
 
-async def _check_if_suspicious(conn: psycopg.AsyncConnection[Any]) -> None:
-    # A server that went away leaves something to read on an idle connection (its farewell, or the
-    # end of the stream). So a look at the socket, which costs microseconds, tells whether the
-    # round trip of a real check is worth it.
-    readable, _, _ = select.select([conn.fileno()], [], [], 0)
-    if readable:
-        await AsyncConnectionPool.check_connection(conn)
-
-
-async def run(conn: psycopg.AsyncConnection[Any], statement: Statement, params: Row) -> list[Row]:
-    """Run a statement on one of our own connections, prepared."""
-    cursor = conn.cursor(row_factory=tuple_row)
-    await cursor.execute(statement.psycopg, params, prepare=True)
-    # Not `cursor.description`: that makes an object for each column, on every call.
-    has_rows = cursor.pgresult is not None and cursor.pgresult.nfields > 0
-    return await cursor.fetchall() if has_rows else []
-
-
-async def run_on_foreign(conn: Any, statement: Statement, params: Row) -> list[Row]:
-    """Run a statement in the transaction of the caller's own connection."""
-    if isinstance(conn, psycopg.AsyncConnection):
-        cursor = conn.cursor(row_factory=tuple_row)
-        await cursor.execute(statement.psycopg, params)
-        return await cursor.fetchall() if cursor.description else []
-    if isinstance(conn, psycopg.Connection):
-        return await asyncio.to_thread(_run_blocking, conn, statement, params)
-    origin = _origin(conn)
-    # Engines, pools and session factories come from the same packages, and have no transaction.
-    if origin == "sqlalchemy" and hasattr(conn, "execute"):
-        return await _run_sqlalchemy(conn, statement, params)
-    if origin == "asyncpg" and hasattr(conn, "is_in_transaction"):
-        return [tuple(row) for row in await conn.fetch(statement.asyncpg, *params)]
-    raise InvalidInputError(
-        f"conn is a {type(conn).__module__}.{type(conn).__name__}; use a psycopg, SQLAlchemy or "
-        "asyncpg connection, or an SQLAlchemy session"
-    )
+    async def value(
+        self, text: LiteralString, params: Row = (), *, domain: str = "", conn: Any = None
+    ) -> Any:
+        """The first column of the first row; None without a row."""
+        rows = await self._run(text, params, domain, conn)
+        return rows[0][0] if rows else None
 
 
-def _origin(conn: Any) -> str | None:
-    # An asyncpg connection from a pool is a proxy of the same package.
-    for base in type(conn).__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in {"sqlalchemy", "asyncpg"}:
-            return package
-    return None
+class Gateway(Statements):
+    """Statements on connections of a pool, each its own transaction."""
+
+    def __init__(self, pool: AsyncPool, settings: Settings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self._statements: dict[str, Statement] = {}
+        self._known_domains: set[str] = set()
+
+    def statement(self, text: LiteralString) -> Statement:
+        """The statement in the style of each driver, made once."""
+        found = self._statements.get(text)
+        if found is None:
+            found = self._statements[text] = Statement(text, self.settings.schema)
+        return found
+
+    async def _run(self, text: LiteralString, params: Row, domain: str, conn: Any) -> list[Row]:
+        statement = self.statement(text)
+        with translated(domain):
+            if conn is not None:
+                return await run_on_foreign(conn, statement, params)
+            async with self.pool.connection() as own:
+                return await run(own, statement, params)
+
+    @asynccontextmanager
+    async def transaction(self, domain: str = "") -> AsyncIterator[Session]:
+        """One transaction: leaving the block commits, an error rolls back."""
+        with translated(domain):
+            async with self.pool.connection() as conn, conn.transaction():
+                yield Session(self, conn)
+
+    async def check(self) -> None:
+        """Raise if the database is not one that this version can work with."""
+        with translated():
+            async with self.pool.connection() as conn:
+                await check_schema(conn, self.settings)
+
+    async def ensure_domain(self, domain: str) -> None:
+        """Create the queues of a domain if they are missing.
+
+        In a transaction of its own and once per process: the DDL of a first use must never sit,
+        with its locks, in a caller's open transaction.
+        """
+        if not self._known_domains:
+            await self.check()
+        if domain not in self._known_domains:
+            await self.rows("select {schema}.ensure_domain(%s)", (domain,), domain=domain)
+            self._known_domains.add(domain)
 
 
-def _run_blocking(conn: psycopg.Connection[Any], statement: Statement, params: Row) -> list[Row]:
-    with conn.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(statement.psycopg, params)
-        return cursor.fetchall() if cursor.description else []
+class Session(Statements):
+    """Statements in one open transaction."""
 
+    def __init__(self, gateway: Gateway, conn: psycopg.AsyncConnection[Any]) -> None:
+        self.gateway = gateway
+        self.conn = conn
 
-async def _run_sqlalchemy(conn: Any, statement: Statement, params: Row) -> list[Row]:
-    from sqlalchemy import text  # noqa: PLC0415  (only there when the caller has it)
-
-    clause = text(statement.sqlalchemy)
-    values = {f"p{index}": value for index, value in enumerate(params, 1)}
-    if inspect.iscoroutinefunction(conn.execute):
-        result = await conn.execute(clause, values)
-    else:
-        result = await asyncio.to_thread(conn.execute, clause, values)
-    return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
-
-
-async def _resolve(value: Any) -> Any:
-    if not callable(value):
-        return value
-    resolved = value()
-    return await resolved if isinstance(resolved, Awaitable) else resolved
-
-
-_PASSWORD = re.compile(
-    r"(password\s*=\s*)('(?:[^'\\]|\\.)*(?:'|\Z)|(?:\\.|\S)+)|(://[^:/@\s]*:)(\S+)(@)", re.I
-)
-
-
-def redact_dsn(dsn: str) -> str:
-    """The address without its password, for messages."""
-    return _PASSWORD.sub(lambda m: f"{m[1]}[REDACTED]" if m[1] else f"{m[3]}[REDACTED]{m[5]}", dsn)
-
-
-__all__: Sequence[str] = (
-    "AsyncPool",
-    "ConnectionSource",
-    "Row",
-    "Statement",
-    "redact_dsn",
-    "run",
-    "run_on_foreign",
-)
+    async def _run(self, text: LiteralString, params: Row, domain: str, conn: Any) -> list[Row]:
+        with translated(domain):
+            if conn is not None:
+                return await run_on_foreign(conn, self.gateway.statement(text), params)
+            return await run(self.conn, self.gateway.statement(text), params)

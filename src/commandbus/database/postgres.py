@@ -1,98 +1,88 @@
-"""The store on PostgreSQL: one method, one call of a SQL function."""
+"""The store on PostgreSQL: one method, one call of a SQL function. Its reads are in reads.py."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from commandbus.database import encoding
-from commandbus.database.bulk_sender import BulkSender
-from commandbus.database.gateway import (
-    AsyncPool,
-    ConnectionSource,
-    Row,
-    Statement,
-    run,
-    run_on_foreign,
-)
-from commandbus.database.migrations import check_schema
+from commandbus.database.chunks import OFFER, OFFER_ONE, ChunkSender
+from commandbus.database.connections import AsyncPool, ConnectionSource, Row, Statement, run
+from commandbus.database.gateway import Gateway
 from commandbus.database.pgmq.notify import PostgresListener
+from commandbus.database.reads import PostgresReads
+from commandbus.database.rows import raise_if_known
 from commandbus.database.sqlstate import translated
-from commandbus.database.store import CommandFilter, Store
+from commandbus.database.store import Store
 from commandbus.models import (
-    AuditEvent,
-    CommandMetadata,
-    CommandStatus,
+    Edit,
     Lease,
+    NewBatch,
     NewCommand,
     Outcome,
     OutcomeKind,
     QueuedReply,
-    TroubleshootingItem,
 )
 from commandbus.settings import Settings
-from commandbus.store.postgres_batches import (
-    PostgresBatches,
-    metadata_of,
-    parked_item_of,
-    raise_if_known,
+from commandbus.store.legacy import Legacy
+
+_RECEIVE: LiteralString = (
+    "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
+    " correlation_id, reply_queue, batch_id, created_at, data"
+    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s)"
 )
-from commandbus.store.postgres_bulk import PostgresBulk
-from commandbus.store.postgres_dispatch import PostgresDispatch
-from commandbus.store.postgres_doctor import PostgresDoctor
-from commandbus.store.postgres_governance import PostgresGovernance
-from commandbus.store.postgres_loading import PostgresLoading
-from commandbus.store.postgres_search import PostgresSearch
-from commandbus.store.postgres_serving import PostgresServing
-from commandbus.store.postgres_tokens import PostgresTokens
-from commandbus.store.searching import Edit
-from commandbus.store.serving_statements import SERVING_STATEMENTS
-from commandbus.store.statements import STATEMENTS
+_COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
+_SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
+_SETTLE_OWN: LiteralString = "select * from {schema}.settle_own(%s, cast(%s as jsonb))"
+_CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
+_EXTEND: LiteralString = "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)"
+_OPERATOR_RETRY: LiteralString = (
+    "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb))"
+)
+_OPERATOR_CANCEL: LiteralString = "select {schema}.operator_cancel(%s, %s, %s, %s)"
+_OPERATOR_COMPLETE: LiteralString = (
+    "select {schema}.operator_complete(%s, %s, cast(%s as jsonb), %s)"
+)
+_CANCEL: LiteralString = (
+    "select {schema}.cancel_commands(%s, cast(%s as uuid[]), cast(%s as text), cast(%s as text))"
+)
+_ADD_NOTE: LiteralString = "select {schema}.add_note(%s, %s, %s, %s)"
+_CREATE_BATCH: LiteralString = (
+    "select {schema}.create_batch(cast(%s as text), cast(%s as uuid), cast(%s as jsonb),"
+    " cast(%s as text), cast(%s as jsonb), cast(%s as text), cast(%s as jsonb),"
+    " cast(%s as boolean))"
+)
+_TRANSACTION: LiteralString = "select cast(pg_current_xact_id() as text)"
+_CANCEL_BATCH: LiteralString = "select {schema}.cancel_batch(%s, %s, %s, %s)"
+_RETRY_BATCH: LiteralString = "select {schema}.retry_batch(%s, %s, %s, 10000000)"
+_READ_REPLIES: LiteralString = "select msg_id, body from {schema}.read_replies(%s, %s, %s)"
+_DELETE_REPLIES: LiteralString = (
+    "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))"
+)
+_TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
+_HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)"
+_WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
+_DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
 
-class PostgresStore(
-    PostgresBatches,
-    PostgresLoading,
-    PostgresDispatch,
-    PostgresSearch,
-    PostgresBulk,
-    PostgresDoctor,
-    PostgresGovernance,
-    PostgresTokens,
-    PostgresServing,
-):
+class PostgresStore(PostgresReads, Legacy):
     """Implements commandbus.database.store.Store."""
 
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:
+        self.gateway = Gateway(pool, settings or Settings())
         self._pool = pool
-        self._settings = settings or Settings()
-        self._sql = {
-            name: Statement(text, self._settings.schema)
-            for name, text in (STATEMENTS | SERVING_STATEMENTS).items()
-        }
-        self._known_domains: set[str] = set()
-
-    async def _call(self, verb: str, params: Row, *, domain: str = "") -> list[Row]:
-        with translated(domain):
-            async with self._pool.connection() as conn:
-                return await run(conn, self._sql[verb], params)
+        self._set_up_legacy()
 
     # -- sending
 
     async def ensure_domain(self, domain: str) -> None:
-        # In a transaction of its own and once per process: the DDL of a first use must never
-        # sit, with its locks, in a caller's open transaction.
-        if not self._known_domains:
-            await self.check()
-        if domain not in self._known_domains:
-            await self._call("ensure_domain", (domain,), domain=domain)
-            self._known_domains.add(domain)
+        await self.gateway.ensure_domain(domain)
 
     async def send(
         self,
@@ -102,20 +92,22 @@ class PostgresStore(
         batch_id: UUID | None = None,
         conn: Any = None,
     ) -> None:
-        await self.ensure_domain(domain)
+        gateway = self.gateway
+        await gateway.ensure_domain(domain)
+        if conn is not None:
+            # One call whatever the size: were it cut, a caller who catches the duplicate of a
+            # later chunk would commit the earlier ones.
+            params: Row = (domain, encoding.sends(commands), batch_id)
+            raise_if_known(domain, await gateway.value(OFFER, params, domain=domain, conn=conn))
+            return
         with translated(domain):
-            if conn is not None:
-                # One call whatever the size: were it cut, a caller who catches the duplicate of a
-                # later chunk would commit the earlier ones.
-                params = (domain, encoding.sends(commands), batch_id)
-                raise_if_known(domain, await run_on_foreign(conn, self._sql["offer"], params))
-                return
             async with self._pool.connection() as own:
-                sender = BulkSender(
-                    self._sql, domain, size=self._settings.send_chunk_size, batch_id=batch_id,
-                    packs=self._settings.command_id_scope == "domain",
-                )  # fmt: skip
-                await sender.send(own, commands)
+                if isinstance(commands, list) and len(commands) == 1:
+                    params = (domain, *encoding.alone(commands[0]), batch_id)
+                    rows = await run(own, gateway.statement(OFFER_ONE), params)
+                    raise_if_known(domain, rows[0][0])
+                else:
+                    await ChunkSender(gateway, domain, batch_id).send(own, commands)
 
     # -- receiving and the ways a lease ends
 
@@ -131,8 +123,8 @@ class PostgresStore(
         from_head: bool = False,
     ) -> list[Lease]:
         encoded = encoding.dump(dict(limits))
-        rows = await self._call(
-            "receive",
+        rows = await self.gateway.rows(
+            _RECEIVE,
             (domain, vt_seconds, quantity, worker, encoded, mark_in_progress, from_head),
             domain=domain,
         )
@@ -141,35 +133,25 @@ class PostgresStore(
         return leases
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
-        with translated(domain):
-            async with self._pool.connection() as conn:
-                return await self._settle_on(conn, domain, outcomes)
-
-    async def _settle_on(
-        self, conn: psycopg.AsyncConnection[Any], domain: str, outcomes: Sequence[Outcome]
-    ) -> set[UUID]:
         if all(o.kind is OutcomeKind.COMPLETE and not o.sends for o in outcomes):
-            params: Row = (domain, encoding.completions(outcomes))
-            rows = await run(conn, self._sql["complete"], params)
+            text, document = _COMPLETE, encoding.completions(outcomes)
         else:
-            rows = await run(conn, self._sql["settle"], (domain, encoding.outcomes(outcomes)))
-        return {row[0] for row in rows}
+            text, document = _SETTLE, encoding.outcomes(outcomes)
+        return {row[0] for row in await self.gateway.rows(text, (domain, document), domain=domain)}
 
     async def confirm_start(self, lease: Lease) -> bool:
-        rows = await self._call(
-            "confirm_start", (lease.domain, lease.command_id, lease.lease_epoch)
-        )
-        return bool(rows[0][0])
+        params = (lease.domain, lease.command_id, lease.lease_epoch)
+        return bool(await self.gateway.value(_CONFIRM_START, params))
 
     async def extend(self, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
-        rows = await self._call("extend", (domain, encoding.leases(leases), ceil(seconds)))
-        return {row[0] for row in rows}
+        params = (domain, encoding.leases(leases), ceil(seconds))
+        return {row[0] for row in await self.gateway.rows(_EXTEND, params)}
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresTransaction]:
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
-                yield PostgresTransaction(self, conn)
+                yield PostgresTransaction(self.gateway, conn)
 
     # -- operators
 
@@ -182,21 +164,21 @@ class PostgresStore(
         reset_attempts: bool,
         edits: Mapping[UUID, Edit] | None = None,
     ) -> None:
-        document = encoding.edits(edits or {})
+        document = encoding.edits(edits) if edits else None
         params = (domain, list(command_ids), actor, reset_attempts, document)
-        await self._call("operator_retry", params, domain=domain)
+        await self.gateway.rows(_OPERATOR_RETRY, params, domain=domain)
 
     async def operator_cancel(
         self, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
     ) -> None:
         params = (domain, list(command_ids), reason, actor)
-        await self._call("operator_cancel", params, domain=domain)
+        await self.gateway.rows(_OPERATOR_CANCEL, params, domain=domain)
 
     async def operator_complete(
         self, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
     ) -> None:
         params = (domain, list(command_ids), result.decode(), actor)
-        await self._call("operator_complete", params, domain=domain)
+        await self.gateway.rows(_OPERATOR_COMPLETE, params, domain=domain)
 
     async def cancel(
         self,
@@ -208,99 +190,75 @@ class PostgresStore(
         conn: Any = None,
     ) -> None:
         params = (domain, list(command_ids), reason, actor)
-        if conn is None:
-            await self._call("cancel", params, domain=domain)
-            return
-        with translated(domain):
-            await run_on_foreign(conn, self._sql["cancel"], params)
+        await self.gateway.rows(_CANCEL, params, domain=domain, conn=conn)
 
-    # -- reading
+    async def add_note(
+        self, domain: str, command_id: UUID, *, text: str, actor: str | None
+    ) -> None:
+        await self.gateway.rows(_ADD_NOTE, (domain, command_id, text, actor), domain=domain)
 
-    async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
-        rows = await self._call("get_command", (domain, command_id))
-        return metadata_of(rows[0]) if rows else None
+    # -- batches
 
-    async def find_domains(self, command_id: UUID) -> list[str]:
-        return [row[0] for row in await self._call("find_domains", (command_id,))]
+    async def create_batch(
+        self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
+    ) -> str | None:
+        domain = batch.domain
+        await self.gateway.ensure_domain(domain)
+        params = (domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch))
+        known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)
+        raise_if_known(domain, known)
+        if conn is None or not batch.notifies:
+            return None
+        return str(await self.gateway.value(_TRANSACTION, conn=conn))
 
-    async def query_commands(
-        self, criteria: CommandFilter, *, limit: int, offset: int
-    ) -> list[CommandMetadata]:
-        status = None if criteria.status is None else criteria.status.value
-        rows = await self._call(
-            "query",
-            (
-                criteria.domain, criteria.command_type, status, criteria.batch_id,
-                criteria.correlation_id, criteria.created_after, criteria.created_before,
-                limit, offset,
-            ),
-        )  # fmt: skip
-        return [metadata_of(row) for row in rows]
+    async def cancel_batch(
+        self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+    ) -> int:
+        params = (domain, batch_id, reason, actor)
+        return int(await self.gateway.value(_CANCEL_BATCH, params, domain=domain))
 
-    async def list_troubleshooting(
-        self,
-        domain: str,
-        *,
-        command_type: str | None,
-        limit: int,
-        offset: int,
-        group: str | None = None,
-    ) -> list[TroubleshootingItem]:
-        params = (domain, command_type, limit, offset, group)
-        rows = await self._call("list_troubleshooting", params, domain=domain)
-        return [parked_item_of(row) for row in rows]
-
-    async def get_payload(self, domain: str, command_id: UUID) -> str | None:
-        payload: str | None = (await self._call("get_payload", (domain, command_id)))[0][0]
-        return payload
-
-    async def get_audit_trail(
-        self, command_id: UUID, *, domain: str | None, limit: int
-    ) -> list[AuditEvent]:
-        rows = await self._call("audit", (command_id, domain, domain, limit))
-        return [AuditEvent(*row) for row in rows]
-
-    async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
-        rows = await self._call("count_by_status", (domain, domain))
-        return {(row[0], CommandStatus(row[1])): row[2] for row in rows}
+    async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
+        params = (domain, batch_id, actor)
+        return int(await self.gateway.value(_RETRY_BATCH, params, domain=domain))
 
     # -- replies
 
     async def read_replies(
         self, queue: str, *, vt_seconds: int, quantity: int
     ) -> list[QueuedReply]:
-        rows = await self._call("read_replies", (queue, vt_seconds, quantity))
+        rows = await self.gateway.rows(_READ_REPLIES, (queue, vt_seconds, quantity))
         return [QueuedReply(queue, msg_id, body) for msg_id, body in rows]
 
     async def delete_replies(self, queue: str, msg_ids: Collection[int]) -> None:
-        await self._call("delete_replies", (queue, sorted(msg_ids)))
+        await self.gateway.rows(_DELETE_REPLIES, (queue, sorted(msg_ids)))
 
     async def take_inbox_reply(self, domain: str, command_id: UUID) -> str | None:
-        reply: str | None = (await self._call("take_inbox_reply", (domain, command_id)))[0][0]
+        reply: str | None = await self.gateway.value(_TAKE_INBOX_REPLY, (domain, command_id))
         return reply
 
     # -- workers
 
     @asynccontextmanager
     async def dedicated(self, purpose: str, size: int) -> AsyncIterator[Store]:
+        settings = self.gateway.settings
         with translated():
             pool = await ConnectionSource.of(self._pool).open_pool(
                 purpose,
                 size,
-                timeout_seconds=self._settings.connect_timeout_seconds,
+                timeout_seconds=settings.connect_timeout_seconds,
                 # A handler's own statements are its own business.
                 statement_timeout_seconds=None
                 if purpose == "handlers"
-                else self._settings.statement_timeout_seconds,
+                else settings.statement_timeout_seconds,
             )
         try:
-            yield PostgresStore(pool, self._settings)
+            yield PostgresStore(pool, settings)
         finally:
             await pool.close()
 
     async def open_extender(self) -> PostgresExtender:
         conninfo, kwargs = await ConnectionSource.of(self._pool).resolve()
-        return PostgresExtender(conninfo, kwargs, self._sql["extend"])
+        return PostgresExtender(conninfo, kwargs, self.gateway.statement(_EXTEND))
 
     def listener(self) -> PostgresListener:
         return PostgresListener(ConnectionSource.of(self._pool).connect)
@@ -308,27 +266,29 @@ class PostgresStore(
     async def heartbeat(
         self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int
     ) -> None:
-        await self._call("heartbeat", (worker, domain, is_idle, concurrency, in_flight))
+        await self.gateway.rows(_HEARTBEAT, (worker, domain, is_idle, concurrency, in_flight))
+
+    async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
+        document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})
+        await self.gateway.rows(_DECLARE_SECRETS, (domain, document))
 
     async def worker_gone(self, worker: str) -> None:
-        await self._call("worker_gone", (worker,))
+        await self.gateway.rows(_WORKER_GONE, (worker,))
 
     async def check(self) -> None:
-        with translated():
-            async with self._pool.connection() as conn:
-                await check_schema(conn, self._settings)
+        await self.gateway.check()
 
 
 class PostgresTransaction:
     """Implements commandbus.database.store.Transaction."""
 
-    def __init__(self, store: PostgresStore, conn: psycopg.AsyncConnection[Any]) -> None:
-        self._store = store
+    def __init__(self, gateway: Gateway, conn: psycopg.AsyncConnection[Any]) -> None:
+        self._gateway = gateway
         self.conn = conn
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
         params = (domain, encoding.outcomes(outcomes))
-        rows = await run(self.conn, self._store._sql["settle_own"], params)
+        rows = await run(self.conn, self._gateway.statement(_SETTLE_OWN), params)
         return {row[0] for row in rows}
 
 

@@ -1,22 +1,25 @@
-"""What services ask of a store. Two implementations: PostgreSQL, and memory for tests.
+"""The store of the command core. Two implementations: PostgreSQL, and memory for tests.
 
 Every verb takes many commands and is one transaction. Those with `conn` may instead join the
 transaction of the caller. `tests/conformance` runs one suite over both implementations.
+
+What is not the command core (bulk operations, loads, governance, search, upkeep, ...) has no
+protocol: its services send their own statements by `Store.gateway`, which only PostgreSQL has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from commandbus.loads.model import LoadMetadata, NewLoad
 from commandbus.models import (
     AuditEvent,
     BatchMetadata,
     CommandMetadata,
     CommandStatus,
+    Edit,
     Lease,
     NewBatch,
     NewCommand,
@@ -24,8 +27,10 @@ from commandbus.models import (
     QueuedReply,
     TroubleshootingItem,
 )
-from commandbus.store.searching import CommandFilter, Edit, SearchingStore
 from commandbus.troubleshooting.model import FailureGroup
+
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Gateway
 
 
 class Transaction(Protocol):
@@ -62,8 +67,12 @@ class Listener(Protocol):
         """Listen until cancelled, reconnecting as often as it takes."""
 
 
-class Store(SearchingStore, Protocol):
-    """The verbs of the command bus."""
+class Store(Protocol):
+    """The verbs of the command core."""
+
+    @property
+    def gateway(self) -> Gateway:
+        """The way to PostgreSQL for what is not the command core; raises where there is none."""
 
     # -- sending
     async def ensure_domain(self, domain: str) -> None:
@@ -141,17 +150,14 @@ class Store(SearchingStore, Protocol):
     ) -> None:
         """PENDING -> CANCELED, all or none."""
 
+    async def add_note(
+        self, domain: str, command_id: UUID, *, text: str, actor: str | None
+    ) -> None:
+        """Put a remark into the audit of a command."""
+
     # -- reading
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         """One command, or None."""
-
-    async def find_domains(self, command_id: UUID) -> list[str]:
-        """The domains that know this id."""
-
-    async def query_commands(
-        self, criteria: CommandFilter, *, limit: int, offset: int
-    ) -> list[CommandMetadata]:
-        """Commands, newest first."""
 
     async def list_troubleshooting(
         self,
@@ -224,9 +230,6 @@ class Store(SearchingStore, Protocol):
     async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
         """Of these, the batches that have ended."""
 
-    async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
-        """How many commands stand where; reads every row."""
-
     # -- replies
     async def read_replies(
         self, queue: str, *, vt_seconds: int, quantity: int
@@ -254,50 +257,14 @@ class Store(SearchingStore, Protocol):
     ) -> None:
         """Say that a worker is alive, and whether it waits for commands."""
 
+    async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
+        """Remember, by command type, which keys of payloads must not be shown."""
+
+    async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:
+        """The keys that were declared for a command type."""
+
     async def worker_gone(self, worker: str) -> None:
         """Say that a worker has ended."""
 
     async def check(self) -> None:
         """Raise if the database is not one that this version can work with."""
-
-
-@runtime_checkable
-class LoadingStore(Protocol):
-    """The verbs of loading; each may be repeated. The store in memory does without them."""
-
-    async def begin_load(self, load: NewLoad) -> None:
-        """Create the batch of a load, or find that it is there, begun in the same way."""
-
-    async def load_chunk(
-        self,
-        domain: str,
-        batch_id: UUID,
-        commands: Sequence[NewCommand],
-        *,
-        checkpoint: int,
-        first_row: int,
-        digest: bytes,
-    ) -> bool:
-        """Commit one checkpoint; False if it was there. DuplicateCommandError: nothing of it is."""
-
-    async def seal_load(self, domain: str, batch_id: UUID, rows: int) -> None:
-        """The source ended after so many rows: the batch may end from now on."""
-
-    async def dispatch_load(self, domain: str, batch_id: UUID, limit: int) -> int:
-        """Queue the next so many rows of a sealed load; returns how many are queued in all."""
-
-    async def fail_load(self, domain: str, batch_id: UUID, error: str) -> None:
-        """Note why a load stopped."""
-
-    async def get_load(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
-        """One load, or None."""
-
-
-__all__ = (
-    "CommandFilter",
-    "LeaseExtender",
-    "Listener",
-    "LoadingStore",
-    "Store",
-    "Transaction",
-)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.database.gateway import Statement, run
+from commandbus.database.connections import Statement, run
 
 ACCOUNTS = 500
 #: Payments from this account fail until an operator opens it.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.database.gateway import Statement, run
+from commandbus.database.connections import Statement, run
 
 _TABLES: LiteralString = """
 select pg_advisory_xact_lock(hashtext('commandbus_demo'));

@@ -15,7 +15,7 @@ from commandbus.access.callers import (
     is_visible,
     sees_all,
 )
-from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Preparer
 from commandbus.database.store import Listener
 from commandbus.errors import (
     BatchSizeExceededError,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commandbus.commands.preparing import Preparer
 from commandbus.commands.replies import Replies
+from commandbus.commands.sending import Preparer
 from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
 from commandbus.governance.service import Governance

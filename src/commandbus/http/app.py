@@ -156,9 +156,9 @@ def _platform(bus: CommandBus, settings: HttpSettings, metrics: NoMetrics, prefi
     async def read(since: datetime) -> Figures:
         declare()  # an app may declare types after this one was made
         return Figures(
-            domains=await bus.domain_figures(),
-            governed=await bus.governed_figures(since),
-            pool=bus.pool_figures(),
+            domains=await bus.upkeep.figures.domains(),
+            governed=await bus.upkeep.figures.governed(since),
+            pool=bus.upkeep.figures.pool(),
             at=datetime.now(UTC),
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.governance.model import ChildStatus, LimitType
-from commandbus.store.serving import DomainFigures, GovernedFigures
+from commandbus.upkeep.figures import DomainFigures, GovernedFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: What became of a request for a governed batch.

@@ -1,4 +1,4 @@
-"""Loader: batches too large for one transaction, committed in checkpoints and resumable (002)."""
+"""Loads: `bus.loads`. Batches too large for one transaction, in checkpoints that resume."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from commandbus.commands.payload import encode_json
-from commandbus.commands.preparing import Preparer
-from commandbus.database.store import LoadingStore, Store
+from commandbus.commands.sending import Preparer
+from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
     InvalidInputError,
@@ -25,10 +25,17 @@ from commandbus.loads.model import (
 from commandbus.loads.run import LARGEST_SIZE, LoadRun
 from commandbus.loads.sources import name_of, open_source
 from commandbus.models import BatchCommand
-from commandbus.names import check_command_type, check_domain, check_text, check_uuid
+from commandbus.names import (
+    check_choice,
+    check_command_type,
+    check_domain,
+    check_text,
+    check_uuid,
+)
+from commandbus.store.loading import LoadingStore
 
 
-class Loader:
+class Loads:
     """Loads sources into batches."""
 
     def __init__(self, store: Store, preparer: Preparer) -> None:
@@ -43,30 +50,47 @@ class Loader:
             )
         return self._any_store
 
-    def prepare(
+    async def load(  # noqa: PLR0913  (what a batch is, what a row is, how to load)
         self,
         domain: str,
         source: object,
-        row_format: RowFormat,
         *,
-        start: str,
-        checkpoint_size: int | None,
-        batch_id: UUID | None,
-        name: str | None,
-        custom_data: dict[str, Any] | None,
-        created_by: str | None,
-        on_complete_command: BatchCommand | None,
-    ) -> NewLoad:
-        """Check and encode everything but the rows."""
+        command_type: str | None = None,
+        id_column: str | None = None,
+        type_column: str | None = None,
+        start: LoadStart = LoadStart.SEALED,
+        checkpoint_size: int | None = None,
+        batch_id: UUID | None = None,
+        name: str | None = None,
+        custom_data: dict[str, Any] | None = None,
+        created_by: str | None = None,
+        on_complete_command: BatchCommand | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> LoadResult:
+        """Create a batch of any size from a source, in checkpoints, without holding it in memory.
+
+        `source`: a path (.jsonl, .ndjson, .csv; .parquet and .arrow with pyarrow), a pyarrow
+        table, an iterable or an async iterable of BatchCommand or dicts. A row is an object with
+        `command_type`, `data` and perhaps `command_id`; or, given `command_type` or `type_column`,
+        it is the data itself. A row without an id gets one from the batch_id and its position.
+
+        `start="sealed"`: workers see nothing until the whole source is in, so that a bad row
+        half-way has started nothing; "as_it_loads": they begin with the first checkpoint. Either
+        way the batch does not end before everything is in. `checkpoint_size`: rows per commit;
+        None begins with 1,000 and aims at half a second.
+
+        A bad row, a duplicate id, a source that fails: the result is partial_success with the line
+        and the reason, nothing of its checkpoint was created, earlier ones stay. Fix it and call
+        `resume`. Give a `batch_id` of your own, and after a crash the very same call goes on
+        after the last checkpoint.
+        """
         check_domain(domain)
-        if start not in set(LoadStart):
-            raise InvalidSettingError(f"start is {start!r}; use 'sealed' or 'as_it_loads'")
-        return NewLoad(
+        new = NewLoad(
             batch_id=uuid4() if batch_id is None else check_uuid(batch_id, "batch_id"),
             domain=domain,
             source=name_of(source),
-            row_format=_checked_format(row_format),
-            start=LoadStart(start),
+            row_format=_checked_format(RowFormat(command_type, id_column, type_column)),
+            start=check_choice(LoadStart, start, "start"),
             checkpoint_size=_checked_size(checkpoint_size),
             name=None if name is None else check_text(name, "name", max_length=255),
             custom_data=None
@@ -77,11 +101,6 @@ class Loader:
             if on_complete_command is None
             else self._preparer.closing_command(domain, on_complete_command),
         )
-
-    async def load(
-        self, new: NewLoad, source: object, on_progress: OnProgress | None
-    ) -> LoadResult:
-        """Begin a load, or go on with the one that has this batch_id."""
         store = self._store
         async with open_source(source, new.row_format) as reader:
             if await reader.is_at_end():
@@ -90,29 +109,40 @@ class Loader:
                     "nothing was created"
                 )
             await store.begin_load(new)
-            load = await self._find(new.domain, new.batch_id)
+            load = await self.require(domain, new.batch_id)
             return await LoadRun(store, self._preparer, load, reader, on_progress).run()
 
     async def resume(
-        self, domain: str, batch_id: UUID, source: object, on_progress: OnProgress | None
+        self,
+        domain: str,
+        batch_id: UUID,
+        source: object,
+        *,
+        on_progress: OnProgress | None = None,
     ) -> LoadResult:
-        """Go on after the last checkpoint; the source is given again, from its beginning."""
-        load = await self._find(check_domain(domain), check_uuid(batch_id, "batch_id"))
+        """Go on with a load after its last checkpoint; `source` is the same, from its beginning.
+
+        Rows that are committed are passed over, the last checkpoint's are compared. A load that is
+        complete is left as it is.
+        """
+        load = await self.require(domain, batch_id)
         async with open_source(source, load.row_format) as reader:
             return await LoadRun(self._store, self._preparer, load, reader, on_progress).run()
 
     async def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
-        """One load, or None."""
+        """How far a load is, from any process; None if there is no such load."""
         return await self._store.get_load(check_domain(domain), check_uuid(batch_id, "batch_id"))
 
-    async def _find(self, domain: str, batch_id: UUID) -> LoadMetadata:
-        load = await self._store.get_load(domain, batch_id)
+    async def require(self, domain: str, batch_id: UUID) -> LoadMetadata:
+        """One load; raises if there is no such batch, or if it is not a load."""
+        load = await self.get(domain, batch_id)
         if load is not None:
             return load
-        if await self._any_store.get_batch(domain, batch_id) is None:
-            raise BatchNotFoundError(domain, batch_id)
+        wanted = check_uuid(batch_id, "batch_id")
+        if await self._any_store.get_batch(domain, wanted) is None:
+            raise BatchNotFoundError(domain, wanted)
         raise InvalidOperationError(
-            f"batch {batch_id} was not made by load_batch; load into a new batch"
+            f"batch {wanted} was not made by `bus.loads.load`; load into a new batch"
         )
 
 

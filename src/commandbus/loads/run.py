@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeVar
 
-from commandbus.commands.preparing import Preparer
-from commandbus.database.store import LoadingStore
+from commandbus.commands.sending import Preparer
 from commandbus.errors import (
     BatchNotFoundError,
     CommandBusError,
@@ -40,6 +39,7 @@ from commandbus.loads.sources import Reader, to_command
 from commandbus.loops import Backoff
 from commandbus.models import NewCommand
 from commandbus.privacy.redaction import redact_text
+from commandbus.store.loading import LoadingStore
 
 #: A checkpoint's rows: the first size, and the bounds between which it adapts.
 FIRST_SIZE, SMALLEST_SIZE, LARGEST_SIZE = 1_000, 100, 10_000

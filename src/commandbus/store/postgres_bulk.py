@@ -7,7 +7,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from commandbus.database import encoding
-from commandbus.database.gateway import Row
+from commandbus.database.connections import Row
 from commandbus.troubleshooting.model import (
     BulkItem,
     BulkMatch,

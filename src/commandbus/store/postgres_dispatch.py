@@ -8,7 +8,7 @@ from dataclasses import asdict
 from uuid import UUID
 
 from commandbus.database import encoding
-from commandbus.database.gateway import Row
+from commandbus.database.connections import Row
 from commandbus.models import NewBatch, NewCommand
 from commandbus.settings import Settings
 from commandbus.store.dispatching import CreationMetric, InterruptedLoad, RecoveryReport

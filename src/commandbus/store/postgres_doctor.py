@@ -9,7 +9,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from commandbus.database.gateway import AsyncPool, Row, Statement, run
+from commandbus.database.connections import AsyncPool, Row, Statement, run
 from commandbus.database.migrations import function_bodies, schema_status
 from commandbus.database.pgmq.install import REQUIRED_FUNCTIONS
 from commandbus.database.sqlstate import translated

@@ -11,7 +11,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from commandbus.database import encoding
-from commandbus.database.gateway import Row, Statement, run, run_on_foreign
+from commandbus.database.connections import Row, Statement, run, run_on_foreign
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import Transaction
 from commandbus.governance.model import (

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.database import encoding
-from commandbus.database.gateway import Row
+from commandbus.database.connections import Row
 from commandbus.loads.model import LoadMetadata, LoadStart, LoadStatus, NewLoad, RowFormat
 from commandbus.models import NewCommand
 

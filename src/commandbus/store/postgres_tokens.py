@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from datetime import datetime
 
-from commandbus.database.gateway import Row
+from commandbus.database.connections import Row
 from commandbus.governance.model import ApiToken, Scope
 from commandbus.store.tokens import StoredToken
 

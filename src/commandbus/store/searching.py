@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from commandbus.models import AuditEvent, CommandMetadata, CommandStatus
@@ -74,15 +74,6 @@ class FoundEvents:
     events: list[AuditEvent]
     next_id: int | None
     searched_to: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A payload that replaces another at a retry: encoded, with its redacted difference."""
-
-    data: bytes
-    previous_msg_id: int | None
-    changes: Mapping[str, Any]
 
 
 class SearchingStore(Protocol):

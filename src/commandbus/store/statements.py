@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-COMMAND_COLUMNS: LiteralString = (
-    "c.domain, c.queue_name, c.msg_id, c.command_id, c.command_type, c.status, c.attempts, "
-    "c.max_attempts, c.lease_expires_at, c.last_error_type, c.last_error_code, c.last_error_msg, "
-    "c.created_at, c.updated_at, c.reply_queue, c.correlation_id, c.batch_id, c.lease_epoch, "
-    "c.leased_by"
-)
-
-BATCH_COLUMNS: LiteralString = (
-    "b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count, b.completed_count, "
-    "b.failed_count, b.canceled_count, b.in_troubleshooting_count, b.created_at, b.started_at, "
-    "b.completed_at"
-)
-
 BULK_COLUMNS: LiteralString = (
     "o.operation_id, o.domain, o.verb, o.filter, o.arguments, o.rate, o.actor, o.status, o.total,"
     " o.done, o.skipped, o.failed, o.executor, o.heartbeat_at, o.created_at, o.started_at,"
@@ -40,127 +27,13 @@ _TICKET_FILTER: LiteralString = (
     " order by t.created_at desc, t.ticket_id desc limit %s"
 )
 
+FIELDS: LiteralString = (
+    "t.token_id, t.user_id, t.scopes, t.domains, t.label, t.created_at, t.expires_at,"
+    " t.revoked_at, t.last_used_at"
+)
+
 #: Every statement that this store sends, by the name of its verb.
 STATEMENTS: dict[str, LiteralString] = {
-    "ensure_domain": "select {schema}.ensure_domain(%s)",
-    "offer": "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid))",
-    "offer_one": (
-        "select {schema}.offer_one(%s, %s, %s, %s, %s, cast(%s as int), %s, cast(%s as uuid))"
-    ),
-    "send_packed": "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid))",
-    "sent_ids": (
-        "select c.command_id from {schema}.command_bus_command c"
-        " where c.domain = %s and c.command_id = any(cast(%s as uuid[]))"
-    ),
-    "receive": (
-        "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-        " correlation_id, reply_queue, batch_id, created_at, data"
-        " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s)"
-    ),
-    "complete": "select * from {schema}.complete_commands(%s, cast(%s as jsonb))",
-    "settle": "select * from {schema}.settle_commands(%s, cast(%s as jsonb))",
-    "settle_own": "select * from {schema}.settle_own(%s, cast(%s as jsonb))",
-    "confirm_start": "select {schema}.confirm_start(%s, %s, %s)",
-    "extend": "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)",
-    "operator_retry": "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb))",
-    "operator_cancel": "select {schema}.operator_cancel(%s, %s, %s, %s)",
-    "operator_complete": "select {schema}.operator_complete(%s, %s, cast(%s as jsonb), %s)",
-    "cancel": (
-        "select {schema}.cancel_commands("
-        "%s, cast(%s as uuid[]), cast(%s as text), cast(%s as text))"
-    ),
-    "get_command": (
-        "select "  # noqa: S608  (literals only)
-        + COMMAND_COLUMNS
-        + " from {schema}.command_bus_command c"
-        " where c.domain = %s and c.command_id = %s"
-    ),
-    "find_domains": "select * from {schema}.find_domains(%s)",
-    "query": (
-        "select "  # noqa: S608  (literals only)
-        + COMMAND_COLUMNS
-        + " from {schema}.query_commands("
-        "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
-        " cast(%s as timestamptz), %s, %s) c"
-    ),
-    "search": (
-        "select s.place, "  # noqa: S608  (literals only)
-        + COMMAND_COLUMNS
-        + " from {schema}.search_commands("
-        "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
-        " cast(%s as timestamptz), cast(%s as uuid), %s, cast(%s as timestamptz),"
-        " cast(%s as uuid), %s, %s) s cross join lateral (select (s.command).*) c"
-    ),
-    "list_audit": (
-        "select a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id,"
-        " a.actor from {schema}.list_audit(%s, cast(%s as uuid), cast(%s as uuid), %s,"
-        " cast(%s as text[]), cast(%s as timestamptz), cast(%s as timestamptz),"
-        " cast(%s as bigint), %s, %s, %s) a"
-    ),
-    "add_note": "select {schema}.add_note(%s, %s, %s, %s)",
-    "declare_secrets": "select {schema}.declare_secrets(%s, cast(%s as jsonb))",
-    "secret_keys": (
-        "select k.key from {schema}.command_bus_secret_key k"
-        " where k.domain = %s and k.command_type = %s"
-    ),
-    "list_troubleshooting": "select * from {schema}.list_troubleshooting(%s, %s, %s, %s, %s)",
-    "get_payload": "select {schema}.command_payload(%s, %s)",
-    "audit": (
-        "select a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id,"
-        " a.actor from {schema}.command_bus_audit a where a.command_id = %s"
-        " and (cast(%s as text) is null or a.domain = %s) order by a.ts, a.audit_id limit %s"
-    ),
-    "create_batch": (
-        "select {schema}.create_batch(cast(%s as text), cast(%s as uuid), cast(%s as jsonb),"
-        " cast(%s as text), cast(%s as jsonb), cast(%s as text), cast(%s as jsonb),"
-        " cast(%s as boolean))"
-    ),
-    "list_batches": (
-        "select "  # noqa: S608  (literals only)
-        + BATCH_COLUMNS
-        + " from {schema}.command_bus_batch b where b.domain = %s"
-        " and (cast(%s as text) is null or b.status = %s)"
-        " order by b.created_at desc, b.batch_id limit %s offset %s"
-    ),
-    "list_batch_commands": (
-        "select "  # noqa: S608  (literals only)
-        + COMMAND_COLUMNS
-        + " from {schema}.command_bus_command c where c.batch_id = %s and c.domain = %s"
-        " and (cast(%s as text) is null or c.status = %s)"
-        " order by c.sequence_no, c.created_at, c.command_id limit %s offset %s"
-    ),
-    "cancel_batch": "select {schema}.cancel_batch(%s, %s, %s, %s)",
-    "retry_batch": "select {schema}.retry_batch(%s, %s, %s, 10000000)",
-    "closed_batches": (
-        "select "  # noqa: S608  (literals only)
-        + BATCH_COLUMNS
-        + " from {schema}.command_bus_batch b"
-        " where b.batch_id = any(%s) and b.completed_at is not null"
-    ),
-    "transaction": "select cast(pg_current_xact_id() as text)",
-    # By the snapshot, not by the state of the transaction now: what has ended before the snapshot
-    # is either in it or will never be.
-    "settled_batches": (
-        "select u.batch_id, b.batch_id is not null"
-        " from unnest(cast(%s as uuid[]), cast(%s as xid8[])) as u(batch_id, transaction)"
-        " left join {schema}.command_bus_batch b on b.batch_id = u.batch_id"
-        " where pg_visible_in_snapshot(u.transaction, pg_current_snapshot())"
-    ),
-    "get_batch": (
-        "select "  # noqa: S608  (literals only)
-        + BATCH_COLUMNS
-        + " from {schema}.command_bus_batch b"
-        " where b.domain = %s and b.batch_id = %s"
-    ),
-    "count_by_status": (
-        "select c.domain, c.status, count(*) from {schema}.command_bus_command c"
-        " where cast(%s as text) is null or c.domain = %s group by 1, 2"
-    ),
-    "read_replies": "select msg_id, body from {schema}.read_replies(%s, %s, %s)",
-    "delete_replies": "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))",
-    "take_inbox_reply": "select {schema}.take_inbox_reply(%s, %s)",
-    "heartbeat": "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)",
-    "worker_gone": "select {schema}.worker_gone(%s)",
     "create_held_batch": (
         "select {schema}.create_held_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
         " cast(%s as jsonb), %s, %s, cast(%s as float8), %s)"
@@ -321,5 +194,24 @@ STATEMENTS: dict[str, LiteralString] = {
     "list_user_limits": (
         "select o.user_id, o.max_pending_batches, o.max_pending_children, o.cooldown_seconds,"
         " o.updated_by, o.updated_at from {schema}.rate_limit_override o order by o.user_id"
+    ),
+    "create_token": (
+        "select {schema}.create_api_token(%s, %s, cast(%s as text[]), cast(%s as text[]), %s, %s,"
+        " cast(%s as timestamptz), %s)"
+    ),
+    "revoke_token": "select {schema}.revoke_api_token(%s, %s)",
+    "touch_token": "select {schema}.touch_api_token(%s)",
+    "find_token": (
+        "select "  # noqa: S608  (literals only)
+        + FIELDS
+        + ", t.secret_hash from {schema}.command_bus_api_token t where t.token_id = %s"
+    ),
+    "list_tokens": (
+        "select "  # noqa: S608  (literals only)
+        + FIELDS
+        + " from {schema}.command_bus_api_token t"
+        " where (cast(%s as text) is null or t.user_id = %s)"
+        " and (%s or t.revoked_at is null and (t.expires_at is null or t.expires_at > now()))"
+        " order by t.created_at desc, t.token_id desc limit %s"
     ),
 }

@@ -1,4 +1,4 @@
-"""Bulk operations: one decision for many parked commands, frozen, paced, resumable."""
+"""Bulk operations: `bus.bulk`. One decision for many parked commands, frozen, paced, resumable."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BulkArguments:
     reset_attempts: bool = True
 
 
-class Bulk:
+class BulkOperations:
     """Starts, runs, stops and shows bulk operations."""
 
     def __init__(
@@ -98,16 +98,25 @@ class Bulk:
 
     async def start(
         self,
-        verb: str,
+        verb: BulkVerb,
         chosen: BulkFilter,
-        arguments: BulkArguments,
         *,
-        rate: float | None,
-        operator: str | None,
-        operation_id: UUID | None,
-        everything: bool,
+        reason: str | None = None,
+        result_data: Any = None,
+        reset_attempts: bool = True,
+        rate: float | None = None,
+        operator: str | None = None,
+        operation_id: UUID | None = None,
+        everything: bool = False,
     ) -> BulkOperation:
-        """Freeze what matches and let it be acted on."""
+        """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete".
+
+        What matches now is frozen. Workers of the domain then act on it, or `run` does, at
+        `rate` commands per second. With an `operation_id` of your own a repeat is the same
+        operation; so is a start while the same decision on the same filter still runs.
+        A filter that matches nothing is refused, and one that matches all there is, unless
+        `everything` says that it is meant.
+        """
         store = self.store
         asked = _check_verb(verb)
         bulk = NewBulk(
@@ -115,7 +124,7 @@ class Bulk:
             domain="",
             verb=asked,
             conditions=b"{}",
-            arguments=self._arguments(asked, arguments),
+            arguments=self._arguments(asked, BulkArguments(reason, result_data, reset_attempts)),
             rate=_check_rate(rate),
             actor=check_operator(operator),
             everything=everything,
@@ -123,18 +132,20 @@ class Bulk:
         chosen = await self._checked(chosen)
         conditions = encode_json(chosen.conditions(), what="filter", max_bytes=1_000_000)
         bulk = replace(bulk, domain=chosen.domain, conditions=conditions)
-        return await self.get(await store.start_bulk(bulk))
+        return await self.require(await store.start_bulk(bulk))
 
-    async def run(self, operation_id: UUID, *, on_progress: BulkProgress | None) -> BulkOperation:
+    async def run(
+        self, operation_id: UUID, *, on_progress: BulkProgress | None = None
+    ) -> BulkOperation:
         """Act on it here, until it is finished or stopped. Others may act on it too."""
         store = self.store
-        operation = await self.get(operation_id)
+        operation = await self.require(operation_id)
         while operation.status is BulkStatus.RUNNING:
             step = await store.run_bulk_chunk(
                 operation.operation_id, limit=CHUNK, executor=self._executor
             )
             if step.acted or step.status is not BulkStatus.RUNNING:
-                operation = await self.get(operation_id)
+                operation = await self.require(operation_id)
                 if on_progress is not None:
                     told = on_progress(operation)
                     if inspect.isawaitable(told):
@@ -144,27 +155,27 @@ class Bulk:
                 await self._sleep(min(step.wait_seconds, 1.0))
         return operation
 
-    async def stop(self, operation_id: UUID, *, operator: str | None) -> BulkOperation:
+    async def stop(self, operation_id: UUID, *, operator: str | None = None) -> BulkOperation:
         """Act on no further item."""
         wanted = check_uuid(operation_id, "operation_id")
         await self.store.stop_bulk(wanted, actor=check_operator(operator))
-        return await self.get(wanted)
+        return await self.require(wanted)
 
     async def resume(
-        self, operation_id: UUID, *, rate: float | None, operator: str | None
+        self, operation_id: UUID, *, rate: float | None = None, operator: str | None = None
     ) -> BulkOperation:
         """Go on where it was left."""
         wanted = check_uuid(operation_id, "operation_id")
         await self.store.resume_bulk(wanted, actor=check_operator(operator), rate=_check_rate(rate))
-        return await self.get(wanted)
+        return await self.require(wanted)
 
-    async def find(self, operation_id: UUID) -> BulkOperation | None:
+    async def get(self, operation_id: UUID) -> BulkOperation | None:
         """One operation, or None."""
         return await self.store.get_bulk(check_uuid(operation_id, "operation_id"))
 
-    async def get(self, operation_id: UUID) -> BulkOperation:
+    async def require(self, operation_id: UUID) -> BulkOperation:
         """One operation; raises if there is none."""
-        found = await self.find(operation_id)
+        found = await self.get(operation_id)
         if found is None:
             raise BulkOperationNotFoundError(check_uuid(operation_id, "operation_id"))
         return found
@@ -188,7 +199,7 @@ class Bulk:
     ) -> list[BulkItem]:
         """Items of an operation, in their order."""
         check_page(limit, after)
-        wanted = (await self.get(operation_id)).operation_id
+        wanted = (await self.require(operation_id)).operation_id
         return await self.store.list_bulk_items(
             wanted,
             outcome=None if outcome is None else _check_word(BulkOutcome, outcome, "outcome"),

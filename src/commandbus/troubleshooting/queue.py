@@ -1,18 +1,24 @@
-"""Troubleshooting: what failed for good waits here until a person decides."""
+"""The troubleshooting queue: what failed for good waits here until a person decides.
+
+`bus.troubleshooting`. Of two operators at once one wins, the other gets InvalidOperationError.
+"""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, LiteralString
 from uuid import UUID
 
 import orjson
 
 from commandbus.commands.payload import encode_json, encode_payload
+from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.handler import HandlerRegistry
-from commandbus.models import CommandStatus, TroubleshootingItem
+from commandbus.models import CommandStatus, Edit, TroubleshootingItem
 from commandbus.names import (
     check_command_type,
     check_domain,
@@ -20,19 +26,33 @@ from commandbus.names import (
     check_text,
     check_uuid,
 )
-from commandbus.paging import check_page
-from commandbus.privacy.redaction import redact_text
+from commandbus.paging import check_page, cursor_of, position_of, read_key
+from commandbus.privacy.redaction import redact_text, redact_value
 from commandbus.privacy.secrets import check_fits
-from commandbus.store.searching import Edit
 from commandbus.troubleshooting.edits import difference, unmasked
-from commandbus.troubleshooting.groups import check_fingerprint
+from commandbus.troubleshooting.groups import Groups, check_fingerprint
+from commandbus.troubleshooting.model import FailureGroup
 
 #: Characters of a note.
 MAX_NOTE = 2_000
 
 
+_PAGE: LiteralString = (
+    "select * from {schema}.page_troubleshooting(%s, %s, %s, cast(%s as uuid),"
+    " cast(%s as timestamptz), cast(%s as uuid), %s)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleshootingPage:
+    """Some of what waits for an operator, longest first; with a `next_cursor` there may be more."""
+
+    items: list[TroubleshootingItem]
+    next_cursor: str | None
+
+
 class Troubleshooting:
-    """The operator's verbs. Of two at once one wins, the other gets InvalidOperationError."""
+    """The operator's verbs."""
 
     def __init__(self, store: Store, registry: HandlerRegistry, *, max_bytes: int) -> None:
         self._store = store
@@ -43,32 +63,98 @@ class Troubleshooting:
         self,
         domain: str,
         *,
-        command_type: str | None,
-        limit: int,
-        offset: int,
-        group: str | None = None,
+        command_type: str | None = None,
+        limit: int = 100,
+        offset: int = 0,
     ) -> list[TroubleshootingItem]:
-        """What waits, longest first."""
+        """What waits, longest first, with its payload."""
         check_domain(domain)
         if command_type is not None:
             check_command_type(command_type)
-        if group is not None:
-            check_fingerprint(group)
         check_page(limit, offset)
         return await self._store.list_troubleshooting(
-            domain, command_type=command_type, limit=limit, offset=offset, group=group
+            domain, command_type=command_type, limit=limit, offset=offset
         )
+
+    async def page(
+        self,
+        domain: str,
+        *,
+        command_type: str | None = None,
+        group: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> TroubleshootingPage:
+        """What waits, longest first, page by page; `group`: the fingerprint of a failure group."""
+        bound = (
+            "troubleshooting",
+            check_domain(domain),
+            None if command_type is None else check_command_type(command_type),
+            None if group is None else check_fingerprint(group),
+        )
+        check_page(limit)
+        after = position_of(cursor, bound, read_key) or (None, None)
+        found = await self._store.gateway.rows(
+            _PAGE, (*bound[1:], None, *after, limit), into=parked_item_of, domain=domain
+        )
+        if len(found) < limit:
+            return TroubleshootingPage(found, None)
+        last = found[-1]
+        return TroubleshootingPage(found, cursor_of([last.parked_at, last.command_id], bound))
+
+    async def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
+        """One parked command, or None if it is not parked."""
+        params = (check_domain(domain), None, None, check_uuid(command_id), None, None, 1)
+        return await self._store.gateway.row(_PAGE, params, into=parked_item_of, domain=domain)
+
+    async def require(self, domain: str, command_id: UUID) -> TroubleshootingItem:
+        """One parked command; CommandNotFoundError if it is not parked."""
+        found = await self.get(domain, command_id)
+        if found is None:
+            raise CommandNotFoundError(domain, check_uuid(command_id))
+        return found
+
+    async def masked(self, item: TroubleshootingItem) -> Any:
+        """The payload of a parked command with its secrets masked."""
+        if item.data is None:
+            return None
+        marked = await self.secret_keys(item.domain, item.command_type)
+        return redact_value(item.data, marked=marked)
+
+    async def groups(
+        self,
+        domain: str | None = None,
+        *,
+        command_type: str | None = None,
+        include_empty: bool = False,
+        limit: int = 100,
+    ) -> builtins.list[FailureGroup]:
+        """Parked commands by cause, largest group first; it reads no command.
+
+        `include_empty`: also the causes of which nothing is parked any more.
+        """
+        return await Groups(self._store).list(
+            domain, command_type=command_type, include_empty=include_empty, limit=limit
+        )
+
+    async def require_group(self, fingerprint: str, domain: str | None = None) -> FailureGroup:
+        """The one group whose fingerprint begins so; raises if there is none, or several."""
+        return await Groups(self._store).find(domain, fingerprint)
 
     async def retry(
         self,
         domain: str,
         command_id: UUID,
         *,
-        operator: str | None,
-        reset_attempts: bool,
+        operator: str | None = None,
+        reset_attempts: bool = True,
         payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send the same payload again, or an edited one."""
+        """Send the same payload again, or an edited one.
+
+        The audit gets the difference, redacted; the old payload stays in PGMQ's archive. Fields of
+        an edited payload that stand as they were shown, masked, keep their real values.
+        """
         check_domain(domain)
         wanted = check_uuid(command_id)
         actor = check_operator(operator)
@@ -116,7 +202,9 @@ class Troubleshooting:
         known = await self._store.secret_keys(domain, command_type)
         return known if entry is None else known | entry.secret_keys
 
-    async def note(self, domain: str, command_id: UUID, text: str, *, operator: str | None) -> None:
+    async def note(
+        self, domain: str, command_id: UUID, text: str, *, operator: str | None = None
+    ) -> None:
         """Put a remark into the audit; the command stays as it is."""
         await self._store.add_note(
             check_domain(domain),
@@ -126,7 +214,7 @@ class Troubleshooting:
         )
 
     async def cancel(
-        self, domain: str, command_id: UUID, reason: str, *, operator: str | None
+        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None
     ) -> None:
         """End it as CANCELED, with a reply."""
         await self._store.operator_cancel(
@@ -137,7 +225,7 @@ class Troubleshooting:
         )
 
     async def complete(
-        self, domain: str, command_id: UUID, result_data: Any, *, operator: str | None
+        self, domain: str, command_id: UUID, result_data: Any = None, *, operator: str | None = None
     ) -> None:
         """End it as COMPLETED with this result, with a reply."""
         await self._store.operator_complete(

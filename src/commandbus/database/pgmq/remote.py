@@ -22,7 +22,7 @@ from commandbus.names import dispatch_queue
 if TYPE_CHECKING:
     import psycopg
 
-    from commandbus.database.gateway import AsyncPool
+    from commandbus.database.connections import AsyncPool
     from commandbus.database.pgmq.client import PgmqClient
 
 #: Keeps two processes from installing PGMQ at once; "cmdbusrq" as a number.
@@ -47,7 +47,7 @@ class RemoteQueue:
         cls, dsn: str, *, name: str = "remote", pool_size: int = 2, timeout_seconds: float = 5.0
     ) -> AsyncIterator[RemoteQueue]:
         """Open a queue on a database; creates PGMQ and the queues there if they are missing."""
-        from commandbus.database.gateway import ConnectionSource  # noqa: PLC0415  (the driver)
+        from commandbus.database.connections import ConnectionSource  # noqa: PLC0415  (the driver)
         from commandbus.database.sqlstate import translated  # noqa: PLC0415  (the driver)
 
         with translated():

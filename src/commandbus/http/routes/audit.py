@@ -35,7 +35,7 @@ async def list_audit(
     cursor: Cursor = None,
 ) -> AuditPageView:
     """Search the audit, newest event first."""
-    page = await here.bus.list_audit(
+    page = await here.bus.search.audit(
         domain=reached_domain(caller, domain), command_id=command_id, batch_id=batch_id,
         actor=actor, event_types=event_type or None, since=since, until=until,
         newest_first=not oldest_first, limit=limit, cursor=cursor,

@@ -85,7 +85,7 @@ async def list_command_batches(
     cursor: Cursor = None,
 ) -> BatchPageView:
     """List batches, newest first."""
-    page = await here.bus.page_batches(domain, status=status, limit=limit, cursor=cursor)
+    page = await here.bus.batches.page(domain, status=status, limit=limit, cursor=cursor)
     return BatchPageView(
         items=[_view(batch, caller) for batch in page.batches], next_cursor=page.next_cursor
     )
@@ -112,7 +112,7 @@ async def get_command_batch(
         response.headers["Preference-Applied"] = f"wait={seconds:g}"
         with here.polls.place():
             try:
-                found = await here.bus.wait_batch(domain, batch_id, timeout=seconds)
+                found = await here.bus.batches.wait(domain, batch_id, timeout=seconds)
             except TimeoutError:
                 found = await here.bus.get_batch(domain, batch_id)
     if found is None:
@@ -131,7 +131,7 @@ async def list_batch_commands(
     cursor: Cursor = None,
 ) -> BatchCommandPageView:
     """List the commands of a batch, in their order."""
-    page = await here.bus.page_batch_commands(
+    page = await here.bus.batches.page_commands(
         domain, batch_id, status=status, limit=limit, cursor=cursor
     )
     return BatchCommandPageView(
@@ -145,7 +145,7 @@ async def cancel_command_batch(
     domain: DomainPath, batch_id: UUID, form: WithReason, here: Here, caller: Operator
 ) -> Counted:
     """Cancel what nobody works on yet."""
-    count = await here.bus.cancel_batch(domain, batch_id, form.reason, operator=caller.user_id)
+    count = await here.bus.batches.cancel(domain, batch_id, form.reason, operator=caller.user_id)
     return Counted(count=count)
 
 
@@ -154,5 +154,5 @@ async def retry_command_batch(
     domain: DomainPath, batch_id: UUID, here: Here, caller: Operator
 ) -> Counted:
     """Send the failed and the parked commands again. A second click finds nothing to do."""
-    count = await here.bus.retry_batch(domain, batch_id, operator=caller.user_id)
+    count = await here.bus.batches.retry(domain, batch_id, operator=caller.user_id)
     return Counted(count=count)

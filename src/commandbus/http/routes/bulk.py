@@ -38,7 +38,7 @@ def _filter_of(caller: Caller, form: BulkFilterForm) -> BulkFilter:
 
 
 async def _reached(here: Platform, caller: Caller, operation_id: UUID) -> BulkOperation:
-    found = await here.bus.get_bulk(operation_id)
+    found = await here.bus.bulk.get(operation_id)
     if found is None or not caller.reaches(found.domain):
         raise BulkOperationNotFoundError(operation_id)
     return found
@@ -47,7 +47,7 @@ async def _reached(here: Platform, caller: Caller, operation_id: UUID) -> BulkOp
 @router.post("/preview")
 async def preview_bulk(form: BulkFilterForm, here: Here, caller: Reader) -> BulkPreviewView:
     """Count what a filter matches now, by cause. Changes nothing."""
-    return BulkPreviewView.model_validate(await here.bus.preview_bulk(_filter_of(caller, form)))
+    return BulkPreviewView.model_validate(await here.bus.bulk.preview(_filter_of(caller, form)))
 
 
 @router.post("", status_code=202)
@@ -60,17 +60,17 @@ async def start_bulk(
     operation.
     """
     chosen = _filter_of(caller, form.filter)
-    known = None if form.operation_id is None else await here.bus.get_bulk(form.operation_id)
+    known = None if form.operation_id is None else await here.bus.bulk.get(form.operation_id)
     if known is not None:
         refuse_domain(caller, known.domain)
     elif form.expected_total is not None:
-        total = (await here.bus.preview_bulk(chosen)).total
+        total = (await here.bus.bulk.preview(chosen)).total
         if total != form.expected_total:
             raise InvalidOperationError(
                 f"the filter matches {total} commands now, not {form.expected_total}; look at the "
                 "preview again"
             )
-    started = await here.bus.start_bulk(
+    started = await here.bus.bulk.start(
         form.verb, chosen, reason=form.reason, result_data=form.result,
         reset_attempts=form.reset_attempts, rate=form.rate, operator=caller.user_id,
         operation_id=form.operation_id, everything=form.everything,
@@ -90,7 +90,7 @@ async def list_bulks(
     limit: Limit = 50,
 ) -> BulkList:
     """List operations, newest first."""
-    found = await here.bus.list_bulks(
+    found = await here.bus.bulk.operations(
         reached_domain(caller, domain), status=status, limit=limit, before=before
     )
     return BulkList(
@@ -116,7 +116,7 @@ async def list_bulk_items(
 ) -> BulkItemList:
     """List what became of each command."""
     await _reached(here, caller, operation_id)
-    found = await here.bus.list_bulk_items(operation_id, outcome=outcome, after=after, limit=limit)
+    found = await here.bus.bulk.items(operation_id, outcome=outcome, after=after, limit=limit)
     return BulkItemList(
         items=[BulkItemView.model_validate(item) for item in found],
         next_after=found[-1].item_no if len(found) == limit else None,
@@ -127,7 +127,7 @@ async def list_bulk_items(
 async def stop_bulk(operation_id: UUID, here: Here, caller: Operator) -> BulkView:
     """Stop it: once this is answered, no further command is acted on."""
     await _reached(here, caller, operation_id)
-    return BulkView.model_validate(await here.bus.stop_bulk(operation_id, operator=caller.user_id))
+    return BulkView.model_validate(await here.bus.bulk.stop(operation_id, operator=caller.user_id))
 
 
 @router.post("/{operation_id}/resume")
@@ -137,5 +137,5 @@ async def resume_bulk(
     """Let it go on where it was left, at another rate if one is given."""
     await _reached(here, caller, operation_id)
     return BulkView.model_validate(
-        await here.bus.resume_bulk(operation_id, rate=form.rate, operator=caller.user_id)
+        await here.bus.bulk.resume(operation_id, rate=form.rate, operator=caller.user_id)
     )

@@ -76,7 +76,7 @@ async def send_command(
         )  # fmt: skip
         status = CommandStatus.PENDING
     except DuplicateCommandError:
-        original = await here.bus.original_of_repeat(
+        original = await here.bus.search.original_of_repeat(
             form.domain, form.command_type, command_id, form.data
         )
         status, is_repeat = original.status, True
@@ -96,7 +96,7 @@ async def send_command(
 async def refuse_unknown_domain(here: Platform, caller: Caller, domain: str) -> None:
     """A first use of a domain makes its queues: not for everybody who can spell a new name."""
     is_named = caller.domains is not None and domain in caller.domains
-    if is_named or caller.may(Scope.ADMIN) or await here.bus.knows_domain(domain):
+    if is_named or caller.may(Scope.ADMIN) or await here.bus.upkeep.figures.knows_domain(domain):
         return
     raise not_found(
         "no such domain; it is there once a worker has served it, or somebody with the scope "
@@ -127,7 +127,7 @@ async def search_commands(
     cursor: Cursor = None,
 ) -> CommandPageView:
     """Search commands, newest first; those in troubleshooting by when they were parked."""
-    page = await here.bus.search_commands(
+    page = await here.bus.search.commands(
         domain=reached_domain(caller, domain), command_type=command_type, status=status,
         error_code=error_code, correlation_id=correlation_id, batch_id=batch_id,
         command_id=command_id, created_after=created_after, created_before=created_before,
@@ -157,7 +157,7 @@ async def get_command(
     found = await here.bus.get_command(domain, command_id)
     if found is None:
         raise CommandNotFoundError(domain, command_id)
-    shown = await here.bus.get_payload(domain, command_id) if payload else None
+    shown = await here.bus.search.payload(domain, command_id) if payload else None
     return _detail(request, found, shown)
 
 
@@ -196,7 +196,7 @@ async def command_audit(
     """The life of a command, oldest event first."""
     if cursor is None and await here.bus.get_command(domain, command_id) is None:
         raise CommandNotFoundError(domain, command_id)
-    page = await here.bus.list_audit(
+    page = await here.bus.search.audit(
         command_id=command_id, domain=domain, newest_first=False, limit=limit, cursor=cursor
     )
     return AuditPageView(

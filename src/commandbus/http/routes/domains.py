@@ -19,7 +19,7 @@ Reader = Annotated[Caller, requires(Scope.READ)]
 @router.get("/domains")
 async def list_domains(here: Here, caller: Reader) -> DomainList:
     """How much waits, runs and is parked in each domain that the caller reaches."""
-    figures = await here.bus.domain_figures()
+    figures = await here.bus.upkeep.figures.domains()
     return DomainList(
         items=[DomainView.model_validate(each) for each in figures if caller.reaches(each.domain)]
     )

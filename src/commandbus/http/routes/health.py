@@ -77,7 +77,7 @@ async def _database(here: Platform) -> str:
 
 def _pool(here: Platform) -> str:
     try:
-        figures = here.bus.pool_figures()
+        figures = here.bus.upkeep.figures.pool()
     except InvalidOperationError:
         return "ok"  # a store without connections
     is_exhausted = figures["waiting"] > 0 and figures["available"] == 0

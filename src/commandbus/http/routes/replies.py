@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter
 
-from commandbus.commands.replies import HeldReply
+from commandbus.commands.replies import LeasedReply
 from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import DomainPath
@@ -29,7 +29,7 @@ router = APIRouter(prefix="/replies/{domain}", tags=["replies"])
 Sender = Annotated[Caller, requires(Scope.SEND)]
 
 
-def _view(held: HeldReply) -> ReplyView:
+def _view(held: LeasedReply) -> ReplyView:
     reply = held.reply
     return ReplyView(
         msg_id=held.msg_id,

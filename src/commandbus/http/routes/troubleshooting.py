@@ -38,7 +38,7 @@ GroupQuery = Annotated[Fingerprint | None, Query(description="Only this failure 
 async def _view(here: Platform, item: TroubleshootingItem, *, payload: bool) -> ParkedView:
     view = ParkedView.model_validate(item)
     if payload:
-        view.payload = await here.bus.mask_item(item)
+        view.payload = await here.bus.troubleshooting.masked(item)
     return view
 
 
@@ -67,8 +67,8 @@ async def list_troubleshooting(
 ) -> ParkedPageView:
     """List what waits, longest first."""
     _refuse_payload(caller, payload)
-    page = await here.bus.page_troubleshooting(
-        domain, type=command_type, group=group, limit=limit, cursor=cursor
+    page = await here.bus.troubleshooting.page(
+        domain, command_type=command_type, group=group, limit=limit, cursor=cursor
     )
     items = [await _view(here, item, payload=payload) for item in page.items]
     return ParkedPageView(items=items, next_cursor=page.next_cursor)
@@ -84,7 +84,7 @@ async def get_troubleshooting(
 ) -> ParkedView:
     """Show one that waits."""
     _refuse_payload(caller, payload)
-    item = await here.bus.get_troubleshooting(domain, command_id)
+    item = await here.bus.troubleshooting.require(domain, command_id)
     return await _view(here, item, payload=payload)
 
 
@@ -100,7 +100,7 @@ async def retry_parked(
         reset_attempts=form.reset_attempts,
         payload=form.payload,
     )
-    await here.bus.note(domain, command_id, form.reason, operator=caller.user_id)
+    await here.bus.troubleshooting.note(domain, command_id, form.reason, operator=caller.user_id)
     return await _after(here, domain, command_id)
 
 
@@ -119,7 +119,7 @@ async def complete_parked(
 ) -> CommandView:
     """End it as done; its reply goes out. The reason becomes a note."""
     await here.bus.operator_complete(domain, command_id, form.result, operator=caller.user_id)
-    await here.bus.note(domain, command_id, form.reason, operator=caller.user_id)
+    await here.bus.troubleshooting.note(domain, command_id, form.reason, operator=caller.user_id)
     return await _after(here, domain, command_id)
 
 
@@ -128,7 +128,7 @@ async def note_command(
     domain: DomainPath, command_id: UUID, form: NoteText, here: Here, caller: Operator
 ) -> None:
     """Leave a remark in the audit of a command, in whichever state it is."""
-    await here.bus.note(domain, command_id, form.text, operator=caller.user_id)
+    await here.bus.troubleshooting.note(domain, command_id, form.text, operator=caller.user_id)
 
 
 @router.get("/failure-groups")
@@ -141,7 +141,7 @@ async def list_failure_groups(
     limit: Limit = 50,
 ) -> GroupList:
     """List what waits by cause, largest first."""
-    found = await here.bus.list_failure_groups(
-        reached_domain(caller, domain), type=command_type, include_empty=include_empty, limit=limit
+    found = await here.bus.troubleshooting.groups(
+        reached_domain(caller, domain), command_type=command_type, include_empty=include_empty, limit=limit
     )
     return GroupList(items=[GroupView.model_validate(group) for group in found])

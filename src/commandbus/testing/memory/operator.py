@@ -9,9 +9,8 @@ from uuid import UUID
 import orjson
 
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
-from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
+from commandbus.models import AuditEventType, CommandStatus, Edit, ReplyOutcome
 from commandbus.names import check_domain, commands_queue
-from commandbus.store.searching import Edit
 from commandbus.testing.memory.counters import move_batch_counters
 from commandbus.testing.memory.groups import leave_troubleshooting
 from commandbus.testing.memory.replies import canceled_error, publish_reply

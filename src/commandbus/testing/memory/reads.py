@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -11,36 +10,16 @@ from uuid import UUID
 import orjson
 
 from commandbus.commands.payload import decode_payload
-from commandbus.database.store import CommandFilter
 from commandbus.errors import InvalidPayloadError
 from commandbus.models import (
     AuditEvent,
     Command,
-    CommandMetadata,
-    CommandStatus,
     QueuedReply,
     TroubleshootingItem,
 )
 from commandbus.names import check_domain, commands_queue
 from commandbus.testing.fakes import StoredMessage
 from commandbus.testing.memory.tables import CommandRow, State
-
-
-def find_domains(state: State, command_id: UUID) -> list[str]:
-    """The domains that know an id, of a command or of a batch."""
-    domains = {domain for domain, known in state.commands if known == command_id}
-    batch = state.batches.get(command_id)
-    return sorted(domains if batch is None else domains | {batch.domain})
-
-
-def query_commands(
-    state: State, criteria: CommandFilter, *, limit: int, offset: int
-) -> list[CommandMetadata]:
-    """Commands, newest first."""
-    found = [row for row in state.commands.values() if matches(row, criteria)]
-    found.sort(key=lambda row: row.command_id)
-    found.sort(key=lambda row: row.created_at, reverse=True)  # and, among equals, as before
-    return [row.metadata() for row in found[offset : offset + limit]]
 
 
 def matches(row: CommandRow, criteria: CommandFilter) -> bool:
@@ -154,12 +133,6 @@ def get_audit_trail(
         if event.command_id == command_id and domain in {None, event.domain}
     ]
     return [replace(event, details=copy.deepcopy(event.details)) for event in events[:limit]]
-
-
-def count_by_status(state: State, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
-    """How many commands stand where."""
-    rows = state.commands.values()
-    return dict(Counter((r.domain, r.status) for r in rows if domain in {None, r.domain}))
 
 
 def read_replies(state: State, queue: str, *, vt_seconds: int, quantity: int) -> list[QueuedReply]:

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from commandbus.database.store import CommandFilter, Store
+from commandbus.database.store import Store
+from commandbus.errors import InvalidOperationError
 from commandbus.models import (
     AuditEvent,
     Command,
     CommandMetadata,
-    CommandStatus,
+    Edit,
     Lease,
     NewCommand,
     Outcome,
@@ -22,7 +23,6 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.names import commands_queue
-from commandbus.store.searching import Edit
 from commandbus.testing.memory import groups, operator, reads
 from commandbus.testing.memory.commands import (
     confirm_start,
@@ -38,6 +38,9 @@ from commandbus.testing.memory.tables import State
 from commandbus.testing.memory.transaction import MemoryTransaction
 from commandbus.troubleshooting.model import FailureGroup
 
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Gateway
+
 
 class InMemoryStore(MemoryBatches, MemorySearch):
     """Implements commandbus.database.store.Store.
@@ -45,6 +48,13 @@ class InMemoryStore(MemoryBatches, MemorySearch):
     `conn` of send, create_batch and cancel may be the connection of `transaction()`. Any other is
     taken at its word: the command is there at once, whatever becomes of that connection.
     """
+
+    @property
+    def gateway(self) -> Gateway:
+        raise InvalidOperationError(
+            "this needs PostgreSQL, and this bus keeps everything in memory; test it on the "
+            "embedded server: CommandBus.connect()"
+        )
 
     # -- for tests
 
@@ -181,14 +191,6 @@ class InMemoryStore(MemoryBatches, MemorySearch):
         row = self._state.commands.get((domain, command_id))
         return None if row is None else row.metadata()
 
-    async def find_domains(self, command_id: UUID) -> list[str]:
-        return self._read(reads.find_domains, command_id)
-
-    async def query_commands(
-        self, criteria: CommandFilter, *, limit: int, offset: int
-    ) -> list[CommandMetadata]:
-        return self._read(reads.query_commands, criteria, limit=limit, offset=offset)
-
     async def list_troubleshooting(
         self,
         domain: str,
@@ -232,9 +234,6 @@ class InMemoryStore(MemoryBatches, MemorySearch):
         self, command_id: UUID, *, domain: str | None, limit: int
     ) -> list[AuditEvent]:
         return self._read(reads.get_audit_trail, command_id, domain=domain, limit=limit)
-
-    async def count_by_status(self, domain: str | None) -> dict[tuple[str, CommandStatus], int]:
-        return self._read(reads.count_by_status, domain)
 
     # -- replies
 

@@ -1,20 +1,25 @@
-"""The doctor and retention as CommandBus shows them."""
+"""Upkeep: `bus.upkeep`. The doctor, retention, and figures of what is where."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from commandbus.database.store import Store
 from commandbus.store.upkeep import RetentionRule
 from commandbus.upkeep.doctor import Diagnosis, Doctor
+from commandbus.upkeep.figures import Figures
 from commandbus.upkeep.retention import PruneResult, Retention
 
 
-class UpkeepVerbs:
-    """Part of CommandBus."""
+class Upkeep:
+    """Keeps a database healthy and small. Needs PostgreSQL."""
 
-    _doctor: Doctor
-    _retention: Retention
+    def __init__(self, store: Store) -> None:
+        self._doctor = Doctor(store)
+        self._retention = Retention(store)
+        #: How much is where.
+        self.figures = Figures(store)
 
     async def doctor(
         self,
@@ -25,7 +30,7 @@ class UpkeepVerbs:
         fix: bool = False,
         operator: str | None = None,
     ) -> Diagnosis:
-        """Examine the database in one read-only snapshot; with `fix`, mend what can be mended.
+        """Examine the database in one read-only snapshot; with `fix`, repair what can be repaired.
 
         Above a million commands only what was touched in the last day is looked at, unless `full`.
         """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.database.gateway import ConnectionSource, Statement, redact_dsn, run_on_foreign
+from commandbus.database.connections import ConnectionSource, Statement, redact_dsn, run_on_foreign
 from commandbus.errors import InvalidInputError
 from commandbus.store.statements import STATEMENTS
 

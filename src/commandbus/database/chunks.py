@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import LiteralString
 from uuid import UUID
 
 import psycopg
 
 from commandbus.database import encoding
-from commandbus.database.gateway import Row, Statement, run
+from commandbus.database.connections import Row, run
+from commandbus.database.gateway import Gateway
+from commandbus.database.rows import raise_if_known
 from commandbus.errors import DuplicateCommandError
 from commandbus.models import NewCommand
-from commandbus.store.postgres_batches import raise_if_known
 
 #: Commands that are prepared before the event loop gets its turn. A chunk does not fit into the
 #: socket: each turn sends some more of it, and the server begins when it has all.
@@ -23,6 +25,18 @@ SLICE = 20
 #: Chunks of this size are packed. A known id is then an error in the server's log, so what single
 #: senders share is not: there a repeat is nothing special.
 PACKED_FROM = 500
+
+OFFER: LiteralString = "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid))"
+OFFER_ONE: LiteralString = (
+    "select {schema}.offer_one(%s, %s, %s, %s, %s, cast(%s as int), %s, cast(%s as uuid))"
+)
+_SEND_PACKED: LiteralString = (
+    "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid))"
+)
+_SENT_IDS: LiteralString = (
+    "select c.command_id from {schema}.command_bus_command c"
+    " where c.domain = %s and c.command_id = any(cast(%s as uuid[]))"
+)
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -34,34 +48,23 @@ class _Chunk:
     """Commands that are ready to go."""
 
     ids: list[UUID]
-    statement: str
+    statement: LiteralString
     params: Row
 
 
-class BulkSender:
+class ChunkSender:
     """Sends in chunks, on one connection of our own."""
 
-    def __init__(
-        self,
-        statements: Mapping[str, Statement],
-        domain: str,
-        *,
-        size: int,
-        batch_id: UUID | None,
-        packs: bool,
-    ) -> None:
-        self._sql = statements
+    def __init__(self, gateway: Gateway, domain: str, batch_id: UUID | None) -> None:
+        self._gateway = gateway
         self._domain = domain
-        self._size = size
+        self._size = gateway.settings.send_chunk_size
         self._batch_id = batch_id
         #: Not where ids must be looked for in all domains: send_packed does not.
-        self._packs = packs
+        self._packs = gateway.settings.command_id_scope == "domain"
 
     async def send(self, conn: Connection, commands: Iterable[NewCommand]) -> None:
         """Send all or, on any error, none. The next chunk is made ready while the server works."""
-        if isinstance(commands, list) and 0 < len(commands) <= self._size:
-            await self._offer(conn, self._ready(commands))  # nothing to divide or to overlap
-            return
         waiting = iter(commands)
         chunk = await self._next_chunk(waiting)
         following = await self._next_chunk(waiting)
@@ -92,9 +95,9 @@ class BulkSender:
             raise await self._duplicates(conn, chunk, error) from error
 
     async def _call(self, conn: Connection, chunk: _Chunk) -> None:
-        rows = await run(conn, self._sql[chunk.statement], chunk.params)
-        if chunk.statement != "send_packed":  # there a known id is an error of the server
-            raise_if_known(self._domain, rows)
+        rows = await run(conn, self._gateway.statement(chunk.statement), chunk.params)
+        if chunk.statement is not _SEND_PACKED:  # there a known id is an error of the server
+            raise_if_known(self._domain, rows[0][0])
 
     async def _next_chunk(self, commands: Iterator[NewCommand]) -> _Chunk | None:
         chunk: list[NewCommand] = []
@@ -109,19 +112,17 @@ class BulkSender:
     def _ready(self, chunk: list[NewCommand]) -> _Chunk:
         ids = [command.command_id for command in chunk]
         document: Row
-        if self._packs and len(chunk) == 1:
-            statement, document = "offer_one", encoding.alone(chunk[0])
-        elif self._packs and len(chunk) >= PACKED_FROM:
-            statement, document = "send_packed", encoding.packed(chunk)
+        if self._packs and len(chunk) >= PACKED_FROM:
+            statement, document = _SEND_PACKED, encoding.packed(chunk)
         else:
-            statement, document = "offer", (encoding.sends(chunk),)
+            statement, document = OFFER, (encoding.sends(chunk),)
         return _Chunk(ids, statement, (self._domain, *document, self._batch_id))
 
     async def _duplicates(
         self, conn: Connection, chunk: _Chunk, error: psycopg.Error
     ) -> DuplicateCommandError:
         ids = list(dict.fromkeys(chunk.ids))
-        rows = await run(conn, self._sql["sent_ids"], (self._domain, ids))
+        rows = await run(conn, self._gateway.statement(_SENT_IDS), (self._domain, ids))
         known = {UUID(str(row[0])) for row in rows}
         if not known:
             # It stands twice in this very call, so it is gone with the call.

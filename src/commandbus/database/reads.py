@@ -1,0 +1,143 @@
+"""What the command core reads on PostgreSQL: commands, what is parked, batches, the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import LiteralString
+from uuid import UUID
+
+from commandbus.database.gateway import Gateway
+from commandbus.database.rows import (
+    AUDIT_COLUMNS,
+    BATCH_COLUMNS,
+    COMMAND_COLUMNS,
+    command_of,
+    parked_item_of,
+)
+from commandbus.models import (
+    AuditEvent,
+    BatchMetadata,
+    CommandMetadata,
+    CommandStatus,
+    TroubleshootingItem,
+)
+
+_GET_COMMAND: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + " from {schema}.command_bus_command c where c.domain = %s and c.command_id = %s"
+)
+_GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
+_LIST_TROUBLESHOOTING: LiteralString = (
+    "select * from {schema}.list_troubleshooting(%s, %s, %s, %s, %s)"
+)
+_AUDIT_TRAIL: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + AUDIT_COLUMNS
+    + " from {schema}.command_bus_audit a where a.command_id = %s"
+    " and (cast(%s as text) is null or a.domain = %s) order by a.ts, a.audit_id limit %s"
+)
+_MARKED_KEYS: LiteralString = (
+    "select k.key from {schema}.command_bus_secret_key k"
+    " where k.domain = %s and k.command_type = %s"
+)
+_GET_BATCH: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + BATCH_COLUMNS
+    + " from {schema}.command_bus_batch b where b.domain = %s and b.batch_id = %s"
+)
+_LIST_BATCHES: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + BATCH_COLUMNS
+    + " from {schema}.command_bus_batch b where b.domain = %s"
+    " and (cast(%s as text) is null or b.status = %s)"
+    " order by b.created_at desc, b.batch_id limit %s offset %s"
+)
+_LIST_BATCH_COMMANDS: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + " from {schema}.command_bus_command c where c.batch_id = %s and c.domain = %s"
+    " and (cast(%s as text) is null or c.status = %s)"
+    " order by c.sequence_no, c.created_at, c.command_id limit %s offset %s"
+)
+_CLOSED_BATCHES: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + BATCH_COLUMNS
+    + " from {schema}.command_bus_batch b"
+    " where b.batch_id = any(%s) and b.completed_at is not null"
+)
+# By the snapshot, not by the state of the transaction now: what has ended before the snapshot is
+# either in it or will never be.
+_SETTLED_BATCHES: LiteralString = (
+    "select u.batch_id, b.batch_id is not null"
+    " from unnest(cast(%s as uuid[]), cast(%s as xid8[])) as u(batch_id, transaction)"
+    " left join {schema}.command_bus_batch b on b.batch_id = u.batch_id"
+    " where pg_visible_in_snapshot(u.transaction, pg_current_snapshot())"
+)
+
+
+class PostgresReads:
+    """The reading half of commandbus.database.store.Store."""
+
+    gateway: Gateway
+
+    async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
+        return await self.gateway.row(_GET_COMMAND, (domain, command_id), into=command_of)
+
+    async def get_payload(self, domain: str, command_id: UUID) -> str | None:
+        payload: str | None = await self.gateway.value(_GET_PAYLOAD, (domain, command_id))
+        return payload
+
+    async def get_audit_trail(
+        self, command_id: UUID, *, domain: str | None, limit: int
+    ) -> list[AuditEvent]:
+        params = (command_id, domain, domain, limit)
+        return await self.gateway.rows(_AUDIT_TRAIL, params, into=AuditEvent)
+
+    async def list_troubleshooting(
+        self,
+        domain: str,
+        *,
+        command_type: str | None,
+        limit: int,
+        offset: int,
+        group: str | None = None,
+    ) -> list[TroubleshootingItem]:
+        params = (domain, command_type, limit, offset, group)
+        return await self.gateway.rows(
+            _LIST_TROUBLESHOOTING, params, into=parked_item_of, domain=domain
+        )
+
+    async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:
+        rows = await self.gateway.rows(_MARKED_KEYS, (domain, command_type))
+        return frozenset(row[0] for row in rows)
+
+    # -- batches
+
+    async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+        return await self.gateway.row(_GET_BATCH, (domain, batch_id), into=BatchMetadata)
+
+    async def list_batches(
+        self, domain: str, *, status: str | None, limit: int, offset: int
+    ) -> list[BatchMetadata]:
+        params = (domain, status, status, limit, offset)
+        return await self.gateway.rows(_LIST_BATCHES, params, into=BatchMetadata)
+
+    async def list_batch_commands(
+        self,
+        domain: str,
+        batch_id: UUID,
+        *,
+        status: CommandStatus | None,
+        limit: int,
+        offset: int,
+    ) -> list[CommandMetadata]:
+        params = (batch_id, domain, status, status, limit, offset)
+        return await self.gateway.rows(_LIST_BATCH_COMMANDS, params, into=command_of)
+
+    async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
+        return await self.gateway.rows(_CLOSED_BATCHES, (list(batch_ids),), into=BatchMetadata)
+
+    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
+        params = (list(transactions), list(transactions.values()))
+        return {row[0]: row[1] for row in await self.gateway.rows(_SETTLED_BATCHES, params)}

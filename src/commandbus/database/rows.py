@@ -1,0 +1,49 @@
+"""Rows of the core tables: their columns, in the order of the models that they become."""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString, cast
+from uuid import UUID
+
+from commandbus.commands.payload import decode_payload
+from commandbus.errors import DuplicateCommandError, InvalidPayloadError
+from commandbus.models import CommandMetadata, CommandStatus, ParkReason, TroubleshootingItem
+
+COMMAND_COLUMNS: LiteralString = (
+    "c.domain, c.queue_name, c.msg_id, c.command_id, c.command_type, c.status, c.attempts, "
+    "c.max_attempts, c.lease_expires_at, c.last_error_type, c.last_error_code, c.last_error_msg, "
+    "c.created_at, c.updated_at, c.reply_queue, c.correlation_id, c.batch_id, c.lease_epoch, "
+    "c.leased_by"
+)
+#: In the order of BatchMetadata.
+BATCH_COLUMNS: LiteralString = (
+    "b.batch_id, b.domain, b.name, b.custom_data, b.status, b.total_count, b.completed_count, "
+    "b.failed_count, b.canceled_count, b.in_troubleshooting_count, b.created_at, b.started_at, "
+    "b.completed_at"
+)
+#: In the order of AuditEvent.
+AUDIT_COLUMNS: LiteralString = (
+    "a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id, a.actor"
+)
+
+
+def command_of(*row: Any) -> CommandMetadata:
+    """A row of COMMAND_COLUMNS."""
+    values = cast("Any", (*row[:5], CommandStatus(row[5]), *row[6:]))
+    return CommandMetadata(*values)
+
+
+def parked_item_of(*row: Any) -> TroubleshootingItem:
+    """A row of list_troubleshooting."""
+    try:
+        data = None if row[14] is None else decode_payload(row[14])
+    except InvalidPayloadError:
+        data = None  # it may be the very reason why the command is here
+    values = cast("Any", (*row[:3], ParkReason(row[3]), *row[4:14], data))
+    return TroubleshootingItem(*values)
+
+
+def raise_if_known(domain: str, known: list[Any] | None) -> None:
+    """Refuse what offer_commands and create_batch did not create, because ids were known."""
+    if known:
+        raise DuplicateCommandError(domain, [UUID(str(command_id)) for command_id in known])

@@ -1,0 +1,95 @@
+"""Figures: how much is where, at one moment, for metrics and overviews. One query each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+from uuid import UUID
+
+from commandbus.database.store import Store
+from commandbus.models import CommandStatus
+from commandbus.names import check_domain
+
+_KNOWS_DOMAIN: LiteralString = "select {schema}.queue_exists(%s || '.commands')"
+_DOMAIN_FIGURES: LiteralString = (
+    "select domain, ready, delayed, oldest_seconds, parked, workers, concurrency, in_flight,"
+    " heartbeat_seconds, batch_remaining from {schema}.domain_figures()"
+)
+_GOVERNED_FIGURES: LiteralString = (
+    "select b.batch_id, b.batch_type, b.created_at, b.completed_at, b.completed_count,"
+    " b.failed_count + b.in_troubleshooting_count, b.canceled_count"
+    " from {schema}.command_bus_batch b where b.batch_type is not null"
+    " and (b.completed_at is null or b.completed_at > %s)"
+)
+_COUNT_BY_STATUS: LiteralString = (
+    "select c.domain, c.status, count(*) from {schema}.command_bus_command c"
+    " where cast(%s as text) is null or c.domain = %s group by 1, 2"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainFigures:
+    """How much is where in one domain, at one moment."""
+
+    domain: str
+    ready: int
+    #: Leased, or backing off.
+    delayed: int
+    oldest_seconds: float
+    parked: int
+    workers: int
+    concurrency: int
+    in_flight: int
+    #: Since the worker that has been silent for longest was heard of.
+    heartbeat_seconds: float
+    batch_remaining: int
+
+
+@dataclass(frozen=True, slots=True)
+class GovernedFigures:
+    """The counters of one governed batch, at one moment."""
+
+    batch_id: UUID
+    batch_type: str
+    created_at: datetime
+    completed_at: datetime | None
+    succeeded: int
+    failed: int
+    canceled: int
+
+
+class Figures:
+    """`bus.upkeep.figures`; needs PostgreSQL."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def knows_domain(self, domain: str) -> bool:
+        """Whether the queues of a domain are in the database."""
+        return bool(await self._store.gateway.value(_KNOWS_DOMAIN, (check_domain(domain),)))
+
+    async def domains(self) -> list[DomainFigures]:
+        """How much waits, runs and is parked in each domain."""
+        return await self._store.gateway.rows(_DOMAIN_FIGURES, into=DomainFigures)
+
+    async def governed(self, since: datetime) -> list[GovernedFigures]:
+        """The counters of governed batches that are open, or have ended since then."""
+        return await self._store.gateway.rows(_GOVERNED_FIGURES, (since,), into=GovernedFigures)
+
+    async def statuses(self, domain: str | None = None) -> dict[tuple[str, CommandStatus], int]:
+        """How many commands stand where, by domain and status; reads every row."""
+        rows = await self._store.gateway.rows(_COUNT_BY_STATUS, (domain, domain))
+        return {(name, CommandStatus(status)): count for name, status, count in rows}
+
+    def pool(self) -> Mapping[str, int]:
+        """How the pool of connections stands: max, size, available, waiting."""
+        pool = self._store.gateway.pool
+        stats = pool.get_stats()
+        return {
+            "max": pool.max_size,
+            "size": stats.get("pool_size", 0),
+            "available": stats.get("pool_available", 0),
+            "waiting": stats.get("requests_waiting", 0),
+        }
