@@ -196,6 +196,5 @@ async def test_a_batch_of_another_domain_is_not_found(world: World, store: Store
                 await verb
             assert (refused.value.domain, refused.value.batch_id) == (domain, asked)
     assert await store.list_batches("shipping", status=None, limit=9, offset=0) == []
-    assert await store.find_domains(batch_id) == [DOMAIN]
 
     assert await world.dump() == before

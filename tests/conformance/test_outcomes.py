@@ -314,7 +314,7 @@ async def test_what_a_handler_sends_goes_out_with_its_outcome(
         second.command_id,
     ]
     assert await world.events(third.command_id) == ["SENT"]
-    assert await store.find_domains(third.command_id) == ["shipping"]
+    assert await world.domains_of(third.command_id) == ["shipping"]
 
 
 async def test_what_a_handler_sends_may_join_a_batch(world: World) -> None:

@@ -111,7 +111,7 @@ async def test_two_domains_may_know_the_same_id(world: World, store: Store) -> N
     await world.send(command)
     await store.send("shipping", [command])
 
-    assert await store.find_domains(command.command_id) == [DOMAIN, "shipping"]
+    assert await world.domains_of(command.command_id) == [DOMAIN, "shipping"]
     trail = await store.get_audit_trail(command.command_id, domain=None, limit=10)
     assert [event.domain for event in trail] == [DOMAIN, "shipping"]
     trail = await store.get_audit_trail(command.command_id, domain="shipping", limit=10)
@@ -129,14 +129,14 @@ async def test_with_global_ids_one_domain_only_may_know_an_id(world: World, stor
             await store.send("shipping", [fresh, known])
         assert caught.value.command_ids == (known.command_id,)
 
-    assert await store.find_domains(fresh.command_id) == []
+    assert await world.domains_of(fresh.command_id) == []
     await store.send("shipping", [fresh])
 
 
 async def test_sending_nothing_creates_nothing(world: World, store: Store) -> None:
     await store.send(DOMAIN, [], batch_id=uuid4())
 
-    assert await store.count_by_status(DOMAIN) == {}
+    assert await world.counts(DOMAIN) == {}
 
 
 async def test_a_domain_can_be_ensured_twice(world: World, store: Store) -> None:
@@ -175,7 +175,7 @@ async def test_a_batch_that_is_not_there_is_refused(world: World, store: Store) 
             await world.send(new(), batch_id=batch_id)
         assert (caught.value.domain, caught.value.batch_id) == (DOMAIN, batch_id)
 
-    assert await store.count_by_status(DOMAIN) == {}
+    assert await world.counts(DOMAIN) == {}
 
 
 async def test_a_finished_batch_takes_no_more_commands(world: World, store: Store) -> None:

@@ -7,6 +7,7 @@ numbers: two stores that did the same show the same.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -20,7 +21,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from commandbus.database.pgmq.client import PgmqClient
 from commandbus.database.postgres import new_store
-from commandbus.database.store import CommandFilter, Store
+from commandbus.database.rows import COMMAND_COLUMNS, command_of
+from commandbus.database.store import Store
 from commandbus.models import (
     BatchMetadata,
     CommandMetadata,
@@ -229,8 +231,7 @@ class World(ABC):
 
     async def dump(self, domain: str = DOMAIN) -> dict[str, Any]:
         """Everything that the store remembers of a domain."""
-        criteria = CommandFilter(domain=domain)
-        commands = await self.store.query_commands(criteria, limit=10_000, offset=0)
+        commands = await self.all_commands(domain)
         known = {command.command_id for command in commands}
         batches = await self.store.list_batches(domain, status=None, limit=10_000, offset=0)
         batch_ids = [b.batch_id for b in batches]
@@ -241,35 +242,33 @@ class World(ABC):
             "commands": {c.command_id: shown(asdict(c)) for c in commands},
             "newest_first": [c.command_id for c in commands],
             "parked": [shown(asdict(item)) for item in waiting],
-            "groups": await self.groups(domain),
             "audit": {i: await self._trail(domain, i) for i in sorted(known | {*batch_ids})},
             "batches": [shown(asdict(b)) for b in batches],
             "members": {i: await self.members(i, domain=domain) for i in batch_ids},
-            "counts": await self.store.count_by_status(domain),
             "payloads": {
                 i: decoded(await self.store.get_payload(domain, i)) for i in sorted(known)
             },
             **await self.hidden(domain),
         }
 
-    async def groups(self, domain: str = DOMAIN) -> dict[str, tuple[Any, ...]]:
-        """The failure groups, the empty ones too; which command is the sample does not count."""
-        found = await self.store.list_failure_groups(
-            domain, command_type=None, include_empty=True, limit=10_000
-        )
-        return {
-            g.fingerprint: (
-                g.command_type, g.error_class, g.error_code, g.message, g.parked_count,
-                g.total_seen,
-            )
-            for g in found
-        }  # fmt: skip
+    async def counts(self, domain: str | None = None) -> Counter[tuple[str, CommandStatus]]:
+        """How many commands stand where."""
+        return Counter((c.domain, c.status) for c in await self.all_commands(domain))
+
+    async def domains_of(self, command_id: UUID) -> list[str]:
+        """The domains that know an id."""
+        found = await self.all_commands()
+        return sorted(c.domain for c in found if c.command_id == command_id)
 
     async def _trail(self, domain: str, command_id: UUID) -> list[tuple[Any, ...]]:
         trail = await self.store.get_audit_trail(command_id, domain=domain, limit=10_000)
         return [(e.event_type, shown(e.details), e.batch_id, e.actor) for e in trail]
 
     # -- what no verb of the store does
+
+    @abstractmethod
+    async def all_commands(self, domain: str | None = None) -> list[CommandMetadata]:
+        """All commands, newest first and within one call by id."""
 
     @abstractmethod
     async def advance(self, seconds: float) -> None:
@@ -297,6 +296,12 @@ class MemoryWorld(World):
         self.memory = store or InMemoryStore()
         self.store = self.memory
         self.pgmq = self.memory.pgmq
+
+    async def all_commands(self, domain: str | None = None) -> list[CommandMetadata]:
+        rows = [r for r in self.memory._state.commands.values() if domain in {None, r.domain}]
+        rows.sort(key=lambda row: row.command_id)
+        rows.sort(key=lambda row: row.created_at, reverse=True)  # among equals, as before
+        return [row.metadata() for row in rows]
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
@@ -355,6 +360,16 @@ class PostgresWorld(World):
                 "select commandbus.change_setting('command_id_scope', 'domain')"
             )
         self.store = new_store(self.pool)  # which does not remember the queues
+
+    async def all_commands(self, domain: str | None = None) -> list[CommandMetadata]:
+        return await self.store.gateway.rows(
+            "select "
+            + COMMAND_COLUMNS
+            + " from {schema}.command_bus_command c where cast(%s as text) is null or c.domain = %s"
+            " order by c.created_at desc, c.command_id",
+            (domain, domain),
+            into=command_of,
+        )
 
     async def advance(self, seconds: float) -> None:
         # PGMQ's clock cannot be moved, so the messages are.

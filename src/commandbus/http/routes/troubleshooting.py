@@ -142,6 +142,9 @@ async def list_failure_groups(
 ) -> GroupList:
     """List what waits by cause, largest first."""
     found = await here.bus.troubleshooting.groups(
-        reached_domain(caller, domain), command_type=command_type, include_empty=include_empty, limit=limit
+        reached_domain(caller, domain),
+        command_type=command_type,
+        include_empty=include_empty,
+        limit=limit,
     )
     return GroupList(items=[GroupView.model_validate(group) for group in found])

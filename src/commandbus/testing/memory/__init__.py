@@ -1,10 +1,9 @@
-"""The store of document 004 §12.1: everything in memory, time by a clock that tests move.
+"""The command core in memory, for the tests of applications.
 
-One file for each file of sql/functions, and the same verbs in it; tests/conformance proves that
-the two behave alike.
+It has the verbs of commandbus.database.store.Store and no more; anything else needs PostgreSQL and
+says so. tests/conformance runs one suite over this store and the real one.
 """
 
 from commandbus.testing.memory.store import InMemoryStore
-from commandbus.testing.memory.transaction import MemoryConnection
 
-__all__ = ["InMemoryStore", "MemoryConnection"]
+__all__ = ["InMemoryStore"]

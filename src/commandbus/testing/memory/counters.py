@@ -1,4 +1,4 @@
-"""The counters of batches: what sql/functions/batches.sql does when a command moves, one by one."""
+"""The counters of batches: what sql/functions/batches.sql does when a command moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start_batch(state: State, row: CommandRow, now: datetime) -> None:
     if batch is None or batch.status is not BatchStatus.PENDING:
         return
     batch = state.change_batch(batch, status=BatchStatus.IN_PROGRESS, started_at=now)
-    state.record_batch(batch, AuditEventType.BATCH_STARTED, now)
+    state.record(batch, AuditEventType.BATCH_STARTED, now)
 
 
 def move_batch_counters(
@@ -54,7 +54,7 @@ def move_batch_counters(
         _close(state, batch)
     elif not batch.is_done and batch.completed_at is not None:
         batch = state.change_batch(batch, status=BatchStatus.IN_PROGRESS, completed_at=None)
-        state.record_batch(batch, AuditEventType.BATCH_REOPENED, state.clock.now(), actor=actor)
+        state.record(batch, AuditEventType.BATCH_REOPENED, state.clock.now(), actor=actor)
 
 
 def _close(state: State, batch: BatchRow) -> None:
@@ -74,7 +74,7 @@ def _close(state: State, batch: BatchRow) -> None:
         "failed": batch.failed_count,
         "canceled": batch.canceled_count,
     }
-    state.record_batch(batch, AuditEventType.BATCH_COMPLETED, now, details)
+    state.record(batch, AuditEventType.BATCH_COMPLETED, now, details)
     if batch.on_complete is not None:
         _send_closing_command(state, batch, orjson.loads(batch.on_complete))
     if batch.notifies:

@@ -1,4 +1,4 @@
-"""Operators: what sql/functions/operator.sql does. All of the ids are moved, or none."""
+"""Operators: what sql/functions/operator.sql does, for commands and batches. All ids, or none."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from commandbus.errors import CommandNotFoundError, InvalidOperationError, Paylo
 from commandbus.models import AuditEventType, CommandStatus, Edit, ReplyOutcome
 from commandbus.names import check_domain, commands_queue
 from commandbus.testing.memory.counters import move_batch_counters
-from commandbus.testing.memory.groups import leave_troubleshooting
-from commandbus.testing.memory.replies import canceled_error, publish_reply
+from commandbus.testing.memory.reads import rows_of_batch
+from commandbus.testing.memory.sending import publish_cancel, publish_reply, require_batch
 from commandbus.testing.memory.tables import CommandRow, State
 
-PARKED = "a command in troubleshooting"
-PENDING = "a command that is PENDING"
+#: Commands that one call of cancel_batch ends.
+CANCEL_LIMIT = 5_000
 
 
 def operator_retry(
@@ -31,31 +31,26 @@ def operator_retry(
 ) -> None:
     """The same payload in a new message, or an edited one."""
     check_domain(domain)
+    edits = edits or {}
     parked = _movable(state, domain, command_ids, _is_parked)
     for row in parked:
-        if (
-            edits
-            and row.command_id in edits
-            and edits[row.command_id].previous_msg_id != row.msg_id
-        ):
+        if row.command_id in edits and edits[row.command_id].previous_msg_id != row.msg_id:
             raise InvalidOperationError(
                 f"cannot retry command {row.command_id}: it was sent again since its payload was "
                 "read; read the payload again, and edit that"
             )
-    moved = requeue_commands(
-        state, domain, parked, actor=actor, reset_attempts=reset_attempts, edits=edits or {}
-    )
-    _refuse_unmoved(state, domain, command_ids, moved, "retry", PARKED)
+    moved = _requeue(state, domain, parked, actor=actor, reset_attempts=reset_attempts, edits=edits)
+    _refuse_unmoved(state, domain, command_ids, moved, "retry", _PARKED)
 
 
-def requeue_commands(
+def _requeue(
     state: State,
     domain: str,
     rows: Sequence[CommandRow],
     *,
     actor: str | None,
     reset_attempts: bool,
-    edits: Mapping[UUID, Edit] | None = None,
+    edits: Mapping[UUID, Edit],
 ) -> Sequence[CommandRow]:
     """Send archived payloads again, of commands that are parked or FAILED; returns those moved."""
     queue = commands_queue(domain)
@@ -70,7 +65,6 @@ def requeue_commands(
                 "complete it, and send the work again under a new id"
             )
     now = state.clock.now()
-    edits = edits or {}
     messages = [archive[row.msg_id].message for row in rows]
     for index, row in enumerate(rows):
         if row.command_id in edits:
@@ -87,7 +81,7 @@ def requeue_commands(
             # Without a reset there is still one attempt to use.
             attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
         )
-        was_parked = leave_troubleshooting(state, row)
+        was_parked = state.parked.pop(row.key, None) is not None
         move_batch_counters(state, row, "tsq" if was_parked else "failed", "open", actor)
         details: dict[str, Any] = {"msg_id": msg_id, "reset_attempts": reset_attempts}
         if row.command_id in edits:
@@ -104,13 +98,9 @@ def requeue_commands(
 def operator_cancel(
     state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
 ) -> None:
-    """End what is parked as CANCELED, with the reply that was held back."""
-    rows = _movable(state, domain, command_ids, _is_parked)
-    _refuse_unmoved(state, domain, command_ids, rows, "cancel", PARKED)
-    for parked in rows:
-        row = _resolve(state, parked, CommandStatus.CANCELED)
-        error = canceled_error(reason)
-        publish_reply(state, row, ReplyOutcome.CANCELED, row.updated_at, error=error)
+    """End what is parked as CANCELED, with the reply that it did not have yet."""
+    for row in _resolve(state, domain, command_ids, CommandStatus.CANCELED, "cancel"):
+        publish_cancel(state, row, reason)
         move_batch_counters(state, row, "tsq", "canceled")
         event = AuditEventType.OPERATOR_CANCEL
         state.record(row, event, row.updated_at, {"reason": reason}, actor)
@@ -119,12 +109,9 @@ def operator_cancel(
 def operator_complete(
     state: State, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
 ) -> None:
-    """End what is parked as COMPLETED, with the reply that was held back."""
+    """End what is parked as COMPLETED, with the reply that it did not have yet."""
     data: Any = orjson.loads(result)
-    rows = _movable(state, domain, command_ids, _is_parked)
-    _refuse_unmoved(state, domain, command_ids, rows, "complete", PARKED)
-    for parked in rows:
-        row = _resolve(state, parked, CommandStatus.COMPLETED)
+    for row in _resolve(state, domain, command_ids, CommandStatus.COMPLETED, "complete"):
         publish_reply(state, row, ReplyOutcome.SUCCESS, row.updated_at, data=data)
         move_batch_counters(state, row, "tsq", "completed")
         state.record(row, AuditEventType.OPERATOR_COMPLETE, row.updated_at, actor=actor)
@@ -132,32 +119,63 @@ def operator_complete(
 
 def cancel_commands(
     state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
-) -> list[UUID]:
-    """End what nobody works on as CANCELED; a leased command is refused."""
+) -> None:
+    """End what no worker has as CANCELED; a leased command is refused."""
     check_domain(domain)
-    rows = _movable(state, domain, command_ids, _is_waiting)
-    _refuse_unmoved(state, domain, command_ids, rows, "cancel", PENDING)
+    rows = _movable(state, domain, command_ids, lambda row: row.is_waiting)
+    _refuse_unmoved(state, domain, command_ids, rows, "cancel", "a command that is PENDING")
     for pending in rows:
         now = state.clock.now()
         row = state.change(pending, status=CommandStatus.CANCELED, updated_at=now)
-        state.queues.archive(commands_queue(domain), [row.msg_id])
-        publish_reply(state, row, ReplyOutcome.CANCELED, now, error=canceled_error(reason))
+        state.queues.archive(row.queue_name, [row.msg_id])
+        publish_cancel(state, row, reason)
         move_batch_counters(state, row, "open", "canceled")
         state.record(row, AuditEventType.CANCELED, now, {"reason": reason}, actor)
-    return [row.command_id for row in rows]
 
 
-def _resolve(state: State, parked: CommandRow, status: CommandStatus) -> CommandRow:
-    leave_troubleshooting(state, parked)
-    return state.change(parked, status=status, updated_at=state.clock.now())
+def add_note(state: State, domain: str, command_id: UUID, *, text: str, actor: str | None) -> None:
+    """Put a remark into the audit of a command."""
+    row = state.commands.get((domain, command_id))
+    if row is None:
+        raise CommandNotFoundError(domain, command_id)
+    state.record(row, AuditEventType.NOTE, state.clock.now(), {"text": text}, actor)
+
+
+def cancel_batch(
+    state: State, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+) -> int:
+    """End what no worker has; what a worker has goes on."""
+    require_batch(state, domain, batch_id)
+    waiting = [row.command_id for row in rows_of_batch(state, domain, batch_id) if row.is_waiting]
+    chosen = waiting[:CANCEL_LIMIT]
+    cancel_commands(state, domain, chosen, reason=reason, actor=actor)
+    return len(chosen)
+
+
+def retry_batch(state: State, domain: str, batch_id: UUID, *, actor: str | None) -> int:
+    """Send again what failed: the parked and the FAILED ones."""
+    require_batch(state, domain, batch_id)
+    failed = {CommandStatus.IN_TROUBLESHOOTING_QUEUE, CommandStatus.FAILED}
+    rows = [row for row in rows_of_batch(state, domain, batch_id) if row.status in failed]
+    return len(_requeue(state, domain, rows, actor=actor, reset_attempts=True, edits={}))
+
+
+_PARKED = "a command in troubleshooting"
 
 
 def _is_parked(row: CommandRow) -> bool:
     return row.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
 
-def _is_waiting(row: CommandRow) -> bool:
-    return row.status is CommandStatus.PENDING and row.leased_by is None
+def _resolve(
+    state: State, domain: str, command_ids: Sequence[UUID], status: CommandStatus, verb: str
+) -> list[CommandRow]:
+    """End all of these parked commands, or none."""
+    rows = _movable(state, domain, command_ids, _is_parked)
+    _refuse_unmoved(state, domain, command_ids, rows, verb, _PARKED)
+    for row in rows:
+        del state.parked[row.key]
+    return [state.change(row, status=status, updated_at=state.clock.now()) for row in rows]
 
 
 def _movable(

@@ -1,4 +1,4 @@
-"""The tables of the in-memory store, and the errors and events that every verb shares.
+"""The tables of the store in memory, and the errors and events that every verb shares.
 
 Rows are frozen and replaced, never changed: so a copy of the dictionaries is a copy of the state,
 which is how a verb that fails halfway leaves nothing behind.
@@ -7,7 +7,7 @@ which is how a verb that fails halfway leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -24,40 +24,22 @@ from commandbus.models import (
     Lease,
     ParkReason,
 )
-from commandbus.names import commands_queue, wakeup_channel
+from commandbus.names import wakeup_channel
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import Queues
-from commandbus.troubleshooting.model import FailureGroup
 
 Key = tuple[str, UUID]
 IdScope = Literal["domain", "global"]
 
 
 @dataclass(frozen=True, slots=True)
-class CommandRow:
+class CommandRow(CommandMetadata):
     """A row of command_bus_command, and the payload that was sent with it."""
 
-    domain: str
-    command_id: UUID
-    command_type: str
     msg_id: int
-    max_attempts: int
-    created_at: datetime
-    updated_at: datetime
-    reply_queue: str
-    correlation_id: UUID
-    batch_id: UUID | None
     data: bytes
     #: Its place in the batch that was created with it; None if it joined one, or has none.
     sequence_no: int | None = None
-    status: CommandStatus = CommandStatus.PENDING
-    attempts: int = 0
-    lease_expires_at: datetime | None = None
-    last_error_type: str | None = None
-    last_error_code: str | None = None
-    last_error_msg: str | None = None
-    lease_epoch: int = 0
-    leased_by: str | None = None
     lapses: int = 0
     started_alone: bool = False
 
@@ -76,43 +58,28 @@ class CommandRow:
         """Neither ended nor parked."""
         return self.status in {CommandStatus.PENDING, CommandStatus.IN_PROGRESS}
 
-    def is_held(self, lease: Lease) -> bool:
+    @property
+    def is_waiting(self) -> bool:
+        """PENDING, and no worker has it."""
+        return self.status is CommandStatus.PENDING and self.leased_by is None
+
+    def is_leased_as(self, lease: Lease) -> bool:
         """Whether this lease is the one that counts: the fence."""
         return self.leased_by is not None and self.lease_epoch == lease.lease_epoch
 
     def metadata(self) -> CommandMetadata:
         """The row as callers see it."""
-        return CommandMetadata(
-            domain=self.domain,
-            queue_name=commands_queue(self.domain),
-            msg_id=self.msg_id,
-            command_id=self.command_id,
-            command_type=self.command_type,
-            status=self.status,
-            attempts=self.attempts,
-            max_attempts=self.max_attempts,
-            lease_expires_at=self.lease_expires_at,
-            last_error_type=self.last_error_type,
-            last_error_code=self.last_error_code,
-            last_error_msg=self.last_error_msg,
-            created_at=self.created_at,
-            updated_at=self.updated_at,
-            reply_queue=self.reply_queue,
-            correlation_id=self.correlation_id,
-            batch_id=self.batch_id,
-            lease_epoch=self.lease_epoch,
-            leased_by=self.leased_by,
-        )
+        return CommandMetadata(**{f.name: getattr(self, f.name) for f in fields(CommandMetadata)})
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A row of command_bus_batch. All are sealed: there is no loading here."""
+    """A row of command_bus_batch. All are sealed: there are no loads here."""
 
     batch_id: UUID
     domain: str
     name: str | None
-    custom_data: bytes | None
+    encoded_data: bytes | None
     on_complete: bytes | None
     notifies: bool
     created_at: datetime
@@ -127,27 +94,19 @@ class BatchRow:
     close_count: int = 0
 
     @property
+    def custom_data(self) -> Any:
+        """Decoded anew for each caller."""
+        return None if self.encoded_data is None else orjson.loads(self.encoded_data)
+
+    @property
     def is_done(self) -> bool:
         """Whether all of its commands have ended."""
         return self.completed_count + self.failed_count + self.canceled_count == self.total_count
 
     def metadata(self) -> BatchMetadata:
         """The row as callers see it."""
-        return BatchMetadata(
-            batch_id=self.batch_id,
-            domain=self.domain,
-            name=self.name,
-            custom_data=None if self.custom_data is None else orjson.loads(self.custom_data),
-            status=self.status.value,
-            total_count=self.total_count,
-            completed_count=self.completed_count,
-            failed_count=self.failed_count,
-            canceled_count=self.canceled_count,
-            in_troubleshooting_count=self.in_troubleshooting_count,
-            created_at=self.created_at,
-            started_at=self.started_at,
-            completed_at=self.completed_at,
-        )
+        values = {f.name: getattr(self, f.name) for f in fields(BatchMetadata)}
+        return BatchMetadata(**{**values, "status": self.status.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +115,12 @@ class ParkedRow:
 
     reason: ParkReason
     parked_at: datetime
-    fingerprint: str
 
 
 class State:
-    """Everything that the in-memory store remembers."""
+    """Everything that the store in memory remembers."""
+
+    TABLES = ("commands", "parked", "batches", "inbox", "audit", "secret_keys")
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
@@ -168,7 +128,6 @@ class State:
         self.queues = Queues(clock)
         self.commands: dict[Key, CommandRow] = {}
         self.parked: dict[Key, ParkedRow] = {}
-        self.groups: dict[tuple[str, str], FailureGroup] = {}
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
         self.audit: list[AuditEvent] = []
@@ -181,76 +140,41 @@ class State:
         """A fork that shares nothing but the clock and frozen rows."""
         fork = State(self.clock, self.id_scope)
         fork.queues = self.queues.copy()
-        fork.commands = dict(self.commands)
-        fork.parked = dict(self.parked)
-        fork.groups = dict(self.groups)
-        fork.batches = dict(self.batches)
-        fork.inbox = dict(self.inbox)
-        fork.audit = list(self.audit)
-        fork.secret_keys = dict(self.secret_keys)
+        for table in self.TABLES:
+            setattr(fork, table, getattr(self, table).copy())
         return fork
 
     def restore(self, backup: State) -> None:
-        """Go back to a copy; the queues stay the same object, which clients hold."""
+        """Go back to a copy; the queues stay the same object, which clients use."""
         self.queues.restore(backup.queues)
-        self.commands = backup.commands
-        self.parked = backup.parked
-        self.groups = backup.groups
-        self.batches = backup.batches
-        self.inbox = backup.inbox
-        self.audit = backup.audit
-        self.secret_keys = backup.secret_keys
+        for table in self.TABLES:
+            setattr(self, table, getattr(backup, table))
         self.notices = []
 
     def change(self, row: CommandRow, **changes: Any) -> CommandRow:
         """Replace a row by one with these changes."""
-        changed = replace(row, **changes)
-        self.commands[row.key] = changed
+        changed = self.commands[row.key] = replace(row, **changes)
         return changed
 
     def change_batch(self, batch: BatchRow, **changes: Any) -> BatchRow:
         """Replace the row of a batch by one with these changes."""
-        changed = replace(batch, **changes)
-        self.batches[batch.batch_id] = changed
+        changed = self.batches[batch.batch_id] = replace(batch, **changes)
         return changed
 
     def record(
         self,
-        row: CommandRow,
+        row: CommandRow | BatchRow,
         event: AuditEventType,
         ts: datetime,
         details: Mapping[str, Any] | None = None,
         actor: str | None = None,
     ) -> None:
-        """Add an event of a command to the audit."""
-        self._add_event(row.domain, row.command_id, event, ts, details, row.batch_id, actor)
-
-    def record_batch(
-        self,
-        batch: BatchRow,
-        event: AuditEventType,
-        ts: datetime,
-        details: Mapping[str, Any] | None = None,
-        actor: str | None = None,
-    ) -> None:
-        """Add an event of a batch, which stands under its own id."""
-        self._add_event(batch.domain, batch.batch_id, event, ts, details, batch.batch_id, actor)
-
-    def _add_event(
-        self,
-        domain: str,
-        command_id: UUID,
-        event: AuditEventType,
-        ts: datetime,
-        details: Mapping[str, Any] | None,
-        batch_id: UUID | None,
-        actor: str | None,
-    ) -> None:
+        """Add an event of a command, or of a batch, which stands under its own id."""
+        number = len(self.audit) + 1
+        subject = row.command_id if isinstance(row, CommandRow) else row.batch_id
         kept = None if details is None else dict(details)
         self.audit.append(
-            AuditEvent(
-                len(self.audit) + 1, domain, command_id, event.value, ts, kept, batch_id, actor
-            )
+            AuditEvent(number, row.domain, subject, event.value, ts, kept, row.batch_id, actor)
         )
 
     def wake_workers(self, domain: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands: what sql/functions/commands.sql does. Receive, and leases; sending.py has the rest."""
+"""Receiving commands, and their leases: what sql/functions/commands.sql does."""
 
 from __future__ import annotations
 
@@ -12,26 +12,17 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.models import (
-    AuditEventType,
-    CommandStatus,
-    Failure,
-    Lease,
-    ParkReason,
-)
+from commandbus.models import AuditEventType, CommandStatus, Failure, Lease, ParkReason
 from commandbus.names import commands_queue
 from commandbus.retry import TRANSIENT
 from commandbus.testing.memory.counters import start_batch
 from commandbus.testing.memory.outcomes import park
 from commandbus.testing.memory.tables import CommandRow, State
 
-#: Leases in a row that may end without a word before a command is parked unheard.
+#: Leases in a row that may lapse before a command is parked without a further start.
 MAX_LAPSES = 10
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
-
-
-# -- receiving
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +42,22 @@ def receive_commands(
     quantity: int,
     worker: str,
     limits: Mapping[str, int],
-    mark_in_progress: bool,
-    from_head: bool,
+    mark_in_progress: bool = True,
+    from_head: bool = False,
 ) -> list[Lease]:
-    """Lease up to so many commands, the longest due first; what must not run is turned away."""
-    deliveries = [
-        _delivery(message.msg_id, message.message)
-        for message in state.queues.read_due(
-            commands_queue(domain), vt_seconds, quantity, from_head=from_head
-        )
-    ]
+    """Lease up to `quantity` commands, the longest due first; what must not run is turned away."""
+    messages = state.queues.read_due(
+        commands_queue(domain), vt_seconds, quantity, from_head=from_head
+    )
     now = state.clock.now()
     leases: list[Lease] = []
     refused: list[_Delivery] = []
-    for delivery in deliveries:
+    for delivery in [_delivery(message.msg_id, message.message) for message in messages]:
         row = _row_of(state, domain, delivery)
         if row is None or not _may_run(row, limits):
             refused.append(delivery)
             continue
-        held = state.change(
+        leased = state.change(
             row,
             status=CommandStatus.IN_PROGRESS if mark_in_progress else CommandStatus.PENDING,
             attempts=row.attempts + _counts(row),
@@ -81,17 +69,17 @@ def receive_commands(
             lease_expires_at=now + timedelta(seconds=vt_seconds),
             updated_at=now,
         )
-        start_batch(state, held, now)
-        if held.lapses > 0:
-            state.record(held, AuditEventType.LEASE_EXPIRED, now)
-        state.record(held, AuditEventType.RECEIVED, now, {"attempt": held.attempts}, worker)
-        leases.append(_lease(held, delivery))
+        start_batch(state, leased, now)
+        if leased.lapses > 0:
+            state.record(leased, AuditEventType.LEASE_EXPIRED, now)
+        state.record(leased, AuditEventType.RECEIVED, now, {"attempt": leased.attempts}, worker)
+        leases.append(_lease(leased, delivery))
     _turn_away(state, domain, refused, worker, limits)
     return leases
 
 
 def _delivery(msg_id: int, message: Any) -> _Delivery:
-    # Whatever a stranger has put into the queue.
+    # Anybody may have put anything into the queue.
     envelope = message if isinstance(message, dict) else {}
     text = envelope.get("command_id")
     known = isinstance(text, str) and _UUID.match(text)
@@ -142,7 +130,6 @@ def _turn_away(
     worker: str,
     limits: Mapping[str, int],
 ) -> None:
-    now = state.clock.now()
     for delivery in refused:
         row = _row_of(state, domain, delivery)
         if row is None:
@@ -152,7 +139,7 @@ def _turn_away(
         failure = _used_up(limited)
         # Taking the lease fences the worker that may still be running it.
         taken = state.change(limited, leased_by=worker, lease_epoch=row.lease_epoch + 1)
-        park(state, taken, ParkReason.EXHAUSTED, failure, now)
+        park(state, taken, ParkReason.EXHAUSTED, failure, state.clock.now())
 
 
 def _used_up(row: CommandRow) -> Failure:
@@ -163,27 +150,24 @@ def _used_up(row: CommandRow) -> Failure:
     return Failure(TRANSIENT, "ATTEMPTS_EXHAUSTED", f"no attempt left: {used} are used")
 
 
-# -- leases
-
-
 def confirm_start(state: State, lease: Lease) -> bool:
     """If this lease lapses too, the command is to blame."""
     row = state.commands.get((lease.domain, lease.command_id))
-    if row is None or not row.is_held(lease):
+    if row is None or not row.is_leased_as(lease):
         return False
     state.change(row, started_alone=True)
     return True
 
 
 def extend_leases(state: State, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
-    """Extend what is still held; returns the commands of which nothing is."""
+    """Extend what is still leased; returns the commands whose lease is lost."""
     queue = commands_queue(domain)
     state.queues.get(queue)
     until = state.clock.now() + timedelta(seconds=ceil(seconds))
     kept = set()
     for lease in leases:
         row = state.commands.get((domain, lease.command_id))
-        if row is not None and row.is_held(lease):
+        if row is not None and row.is_leased_as(lease):
             state.change(row, lease_expires_at=until)
             state.queues.set_vt(queue, [row.msg_id], until)
             kept.add(row.command_id)
