@@ -517,7 +517,7 @@ async def test_the_sql_function_refuses_bad_input_too(conn: Conn) -> None:
     ):
         with pytest.raises(psycopg.Error, match=text):
             await conn.execute(
-                f"select commandbus.bulk.start(gen_random_uuid(), {arguments})".encode()
+                f"select commandbus.start_bulk(gen_random_uuid(), {arguments})".encode()
             )
 
 

@@ -347,7 +347,7 @@ async def a_chunk_of_a_bulk_operation_and_an_operator(db: Session) -> Pair:
     one, two = await db.put(PARKED), await db.put(PARKED)
     operation = uuid4()
     await db.value(
-        "select commandbus.bulk.start(%s, %s, 'retry', '{}', '{}', null, 'ann', true)",
+        "select commandbus.start_bulk(%s, %s, 'retry', '{}', '{}', null, 'ann', true)",
         operation, db.domain,
     )  # fmt: skip
 

@@ -157,7 +157,7 @@ async def test_a_cancel_looks_for_its_number_among_what_can_be_canceled(db: Sess
     batch_id = await numbered(db, 3)
     _, second = await db.receive(2, mark=False)  # both are PENDING still, and leased
     await db.settle("complete", second.item(data=None))
-    cancel = "select commandbus.batches.cancel(%s, %s, 'why', null, 1)"
+    cancel = "select commandbus.cancel_batch(%s, %s, 'why', null, 1)"
     assert [await db.value(cancel, DOMAIN, batch_id) for _ in range(2)] == [1, 0]
 
 
@@ -166,7 +166,7 @@ async def test_a_retry_looks_for_its_number_among_what_failed(db: Session) -> No
     first, second = await db.receive()
     await db.settle("complete", first.item(data=None))
     await db.settle("fail", second.item(**FAILURE))
-    retry = "select commandbus.batches.retry(%s, %s, null, 1)"
+    retry = "select commandbus.retry_batch(%s, %s, null, 1)"
     assert [await db.value(retry, DOMAIN, batch_id) for _ in range(2)] == [1, 0]
 
 

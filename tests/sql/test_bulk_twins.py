@@ -30,7 +30,7 @@ async def start(
     db: Session, verb: str = "retry", everything: bool = True, **conditions: Any
 ) -> Any:
     return await db.value(
-        "select commandbus.bulk.start(%s, %s, %s, %s, %s, null, 'ann', %s)",
+        "select commandbus.start_bulk(%s, %s, %s, %s, %s, null, 'ann', %s)",
         uuid4(), DOMAIN, verb, Jsonb(conditions), Jsonb({"reason": "why"}), everything,
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ async def test_a_bulk_operation_acts_in_its_own_domain_and_waits_for_no_other(
 
 async def test_what_is_previewed_is_of_one_domain(db: Session) -> None:
     await parked(db)
-    rows = await db.rows("select matched from commandbus.bulk.preview(%s)", DOMAIN)
+    rows = await db.rows("select matched from commandbus.preview_bulk(%s)", DOMAIN)
     assert rows == [{"matched": 1}]
 
 

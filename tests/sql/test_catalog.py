@@ -75,10 +75,10 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.settle("complete", held.item(data=None))
     whole = await db.batch()
     await db.put("FAILED", whole)
-    await db.value("select commandbus.batches.retry(%s, %s)", db.domain, whole)
+    await db.value("select commandbus.retry_batch(%s, %s)", db.domain, whole)
     await db.put("IN_TROUBLESHOOTING_QUEUE")
     bulk = await db.value(
-        "select commandbus.bulk.start(gen_random_uuid(), %s, 'retry', p_everything => true)",
+        "select commandbus.start_bulk(gen_random_uuid(), %s, 'retry', p_everything => true)",
         db.domain,
     )
     for verb in ("stop_bulk", "resume_bulk", "run_bulk_chunk"):
@@ -155,7 +155,7 @@ async def test_a_command_that_was_queued_lives_on_by_hot_updates(db: Session) ->
         await db.settle("complete", first.item(data=None))
         await db.settle("park", second.item(reason="PERMANENT", **FAILURE))
         await db.settle("retry", third.item(delay=0, **FAILURE))
-        await db.value("select commandbus.batches.retry(%s, %s)", db.domain, batch_id)
+        await db.value("select commandbus.retry_batch(%s, %s)", db.domain, batch_id)
         after = await _updates(db)
     # Before PostgreSQL 16 the BRIN on updated_at stands in the way (docs/adr/0002).
     hot = 7 if db.conn.info.server_version >= 160000 else 0

@@ -46,7 +46,7 @@ async def test_each_of_the_injected_faults_is_named_and_no_other(db: Session) ->
     for inject in INJECTED:
         async with db.conn.transaction(force_rollback=True):
             await inject(db, made)
-            rows = await db.rows("select code, found, examples from commandbus.upkeep.doctor()")
+            rows = await db.rows("select code, found, examples from commandbus.doctor()")
             found[inject.__name__] = [
                 (row["code"], row["found"]) for row in rows if row["code"] not in SURROUNDINGS
             ]
@@ -111,7 +111,7 @@ async def test_a_limit_that_was_lowered_is_no_fault(db: Session, bus: CommandBus
 async def test_two_ends_with_a_retry_between_are_no_fault(db: Session, bus: CommandBus) -> None:
     batch = await db.batch()
     await db.put("FAILED", batch)
-    await db.value("select commandbus.batches.retry('payments', %s)", batch)
+    await db.value("select commandbus.retry_batch('payments', %s)", batch)
     (held,) = await db.receive()
     await db.settle("complete", held.item(data=None))
 
@@ -172,7 +172,7 @@ async def test_tables_that_nobody_vacuums_are_named(db: Session, bus: CommandBus
 async def test_psql_sees_the_same_in_one_statement(db: Session) -> None:
     await message_of_ended(db, await healthy(db))
 
-    rows = await db.rows("select code, domain, found from commandbus.upkeep.doctor()")
+    rows = await db.rows("select code, domain, found from commandbus.doctor()")
 
     assert {"code": "MESSAGE_OF_ENDED", "domain": "payments", "found": 1} in rows
 

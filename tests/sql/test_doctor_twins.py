@@ -20,7 +20,7 @@ MENDED = [inject for inject in FAULTS_OF_A_DOMAIN if FAULTS[INJECTED[inject]].re
 
 
 async def found(db: Session, domain: str | None) -> list[tuple[str, str, int]]:
-    rows = await db.rows("select * from commandbus.upkeep.doctor(%s)", domain)
+    rows = await db.rows("select * from commandbus.doctor(%s)", domain)
     return [
         (row["code"], row["domain"], row["found"])
         for row in rows

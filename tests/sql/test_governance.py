@@ -49,7 +49,7 @@ async def assert_status(db: Session, row: str, fates: str, core: str, expected: 
     canceled = fates.count("x")
     if canceled:
         await db.rows(
-            "select commandbus.batches.cancel(%s, %s, 'why', null, %s)",
+            "select commandbus.cancel_batch(%s, %s, 'why', null, %s)",
             db.domain, ticket_id, canceled,
         )  # fmt: skip
     held = await db.receive(len(fates) - canceled) if len(fates) > canceled else []
@@ -298,7 +298,7 @@ async def test_the_same_decision_twice_is_one_and_the_other_way_is_refused(db: S
 async def test_a_decision_that_makes_no_sense_is_refused(db: Session, case: str, text: str) -> None:
     ticket_id = await submitted(db, requires_approval=case != "plain")
     if case == "ended":
-        await db.rows("select commandbus.batches.cancel(%s, %s, 'why')", db.domain, ticket_id)
+        await db.rows("select commandbus.cancel_batch(%s, %s, 'why')", db.domain, ticket_id)
     with pytest.raises(psycopg.Error, match=text):
         await db.rows(
             "select commandbus.decide_ticket(%s, %s, 'approve', %s)",
@@ -328,7 +328,7 @@ async def test_an_approval_waits_for_a_cancel_and_queues_what_that_leaves(
     ticket_id = await submitted(db, size=2, requires_approval=True)
     canceler, approver = await session(), await session()
     await canceler.rows(
-        "select commandbus.batches.cancel(%s, %s, 'x', null, 1)", db.domain, ticket_id
+        "select commandbus.cancel_batch(%s, %s, 'x', null, 1)", db.domain, ticket_id
     )
     approval = asyncio.create_task(
         approver.rows(
@@ -349,7 +349,7 @@ async def test_recovery_never_queues_what_waits_for_approval(db: Session) -> Non
         " created_at = now() - interval '1 day'"
     )
     (row,) = await db.rows(
-        "select * from commandbus.batches.recover_dispatch(%s, '0 s')", db.domain
+        "select * from commandbus.recover_dispatch(%s, '0 s')", db.domain
     )
     assert (row["queued"], row["failed"], row["given_up"]) == (0, 0, 0)
     assert await db.queued() == []

@@ -100,7 +100,7 @@ async def test_a_park_that_is_rolled_back_counts_nothing(db: Session, session: O
     await other.settle("park", held.item(reason="PERMANENT", error_msg="no"))
     await other.conn.rollback()
 
-    assert await db.rows("select * from commandbus.troubleshooting.groups()") == []
+    assert await db.rows("select * from commandbus.list_failure_groups()") == []
 
 
 async def test_who_parks_waits_for_the_group_and_counts_on(db: Session, session: Open) -> None:
@@ -115,7 +115,7 @@ async def test_who_parks_waits_for_the_group_and_counts_on(db: Session, session:
     await waiting
     await second.conn.commit()
 
-    [group] = await db.rows("select * from commandbus.troubleshooting.groups()")
+    [group] = await db.rows("select * from commandbus.list_failure_groups()")
     assert group["parked_count"] == 2
 
 
@@ -135,7 +135,7 @@ async def test_listing_groups_reads_no_parked_command(db: Session, analyzed: boo
         )
 
     before = await read()
-    groups = await db.rows("select * from commandbus.troubleshooting.groups(%s)", DOMAIN)
+    groups = await db.rows("select * from commandbus.list_failure_groups(%s)", DOMAIN)
     assert [g["parked_count"] for g in groups] == [1_500, 500]
     assert await read() == before
     # The measure itself: reading the parked ones would have been seen.
@@ -174,7 +174,7 @@ async def test_a_chunk_of_a_bulk_operation_reads_only_its_items(db: Session, ver
     # No ANALYZE, so the planner believes what it likes, as in a database that has just grown.
     await park(db.conn, 2_000, domain=DOMAIN)
     bulk = await db.value(
-        "select commandbus.bulk.start(gen_random_uuid(), %s, %s, '{}', '{\"reason\": \"x\"}',"
+        "select commandbus.start_bulk(gen_random_uuid(), %s, %s, '{}', '{\"reason\": \"x\"}',"
         " p_everything => true)",
         DOMAIN, verb,
     )  # fmt: skip

@@ -65,7 +65,7 @@ async def test_recovery_does_not_look_at_what_was_canceled(db: Session) -> None:
         " where dispatch_status in ('pending_queue', 'pending_retry')"
     )
     assert waiting == 0
-    await db.rows("select * from commandbus.batches.recover_dispatch('payments', interval '0')")
+    await db.rows("select * from commandbus.recover_dispatch('payments', interval '0')")
     assert await db.queued() == []
 
 

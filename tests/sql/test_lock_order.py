@@ -122,7 +122,7 @@ async def test_a_chunk_of_a_bulk_operation_locks_its_commands(db: Session, sessi
     ids = [h.command_id for h in await three(db, PARKED)]
     operation = uuid4()
     await db.value(
-        "select commandbus.bulk.start(%s, %s, 'retry', '{}', '{}', null, 'ann', true)",
+        "select commandbus.start_bulk(%s, %s, 'retry', '{}', '{}', null, 'ann', true)",
         operation, DOMAIN,
     )  # fmt: skip
     await locks_in_order(

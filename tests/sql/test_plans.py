@@ -95,7 +95,7 @@ async def test_decisions_read_only_what_they_are_about_of_a_list_that_has_just_g
     rows = await db.rows("select command_id from commandbus.command_bus_troubleshooting limit 1200")
     ids = [row["command_id"] for row in rows]
     bulk = await db.value(
-        "select commandbus.bulk.start(gen_random_uuid(), 'payments', 'retry', '{}', '{}',"
+        "select commandbus.start_bulk(gen_random_uuid(), 'payments', 'retry', '{}', '{}',"
         " p_everything => true)"
     )
     decisions: list[tuple[str, list[Any]]] = [

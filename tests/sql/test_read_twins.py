@@ -123,7 +123,7 @@ async def test_a_query_finds_what_is_of_the_domain_and_the_state(
 async def test_figures_are_those_of_each_domain(db: Session) -> None:
     await both(db)
     await db.rows("select commandbus.worker_heartbeat('w1', %s, false, 4, 2)", DOMAIN)
-    rows = await db.rows("select * from commandbus.upkeep.figures.domains()")
+    rows = await db.rows("select * from commandbus.domain_figures()")
     theirs, ours = rows
     assert (ours["domain"], theirs["domain"]) == (DOMAIN, OTHER)
     known = ("ready", "delayed", "parked", "workers", "concurrency", "in_flight")
@@ -136,7 +136,7 @@ async def test_events_are_listed_of_the_domain_that_is_asked_for(db: Session) ->
     made = await both(db)
     for command_id in (None, made["LONE"].command_id):
         rows = await db.rows(
-            "select domain from commandbus.search.audit("
+            "select domain from commandbus.list_audit("
             "%s, %s, null, null, null, null, null, null, true, 100)",
             DOMAIN, command_id,
         )  # fmt: skip
@@ -144,7 +144,7 @@ async def test_events_are_listed_of_the_domain_that_is_asked_for(db: Session) ->
 
 
 FEW = (
-    "select place, (command).* from commandbus.search.commands("
+    "select place, (command).* from commandbus.search_commands("
     "%s, null, %s, null, %s, null, null, %s, null, null, null, 9)"
 )
 
@@ -212,7 +212,7 @@ async def three_parked(db: Session) -> list[Any]:
 
 
 WALK = (
-    "select place, (command).command_id from commandbus.search.commands("
+    "select place, (command).command_id from commandbus.search_commands("
     f"%s, null, 'IN_TROUBLESHOOTING_QUEUE', {NOTHING}, %s::timestamptz, %s::uuid, %s, %s)"
 )
 

@@ -19,7 +19,7 @@ ALL_STATES = "array['pending_queue', 'pending_retry', 'queued']"
 
 async def recover(db: Session, grace: str = "2 minutes") -> dict[str, Any]:
     (row,) = await db.rows(
-        "select * from commandbus.batches.recover_dispatch(%s, %s::interval)", DOMAIN, grace
+        "select * from commandbus.recover_dispatch(%s, %s::interval)", DOMAIN, grace
     )
     return row
 

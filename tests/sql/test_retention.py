@@ -56,7 +56,7 @@ async def batch_of(db: Session, size: int, domain: str = "payments") -> UUID:
         "select commandbus.create_batch(%s, %s, %s)",
         domain, batch, Jsonb([{"command_id": i, "type": "Debit"} for i in ids]),
     )  # fmt: skip
-    await db.rows("select commandbus.batches.cancel(%s, %s, 'why')", domain, batch)
+    await db.rows("select commandbus.cancel_batch(%s, %s, 'why')", domain, batch)
     return batch
 
 
@@ -252,7 +252,7 @@ async def test_a_batch_that_is_being_removed_cannot_be_opened_again(db: Session)
     await db.rows("select commandbus.prune_batches('payments', now(), 10)")
 
     with pytest.raises(psycopg.Error, match="is being removed by retention") as info:
-        await db.value("select commandbus.batches.retry('payments', %s)", batch)
+        await db.value("select commandbus.retry_batch('payments', %s)", batch)
 
     assert info.value.sqlstate == "CB003"
     assert await statuses(db) == Counter(FAILED=1)
@@ -265,7 +265,7 @@ async def test_a_batch_retry_that_was_first_keeps_the_batch(
     await db.put("FAILED", batch)
     await age(db)
     retrier = await session()
-    await retrier.value("select commandbus.batches.retry('payments', %s)", batch)
+    await retrier.value("select commandbus.retry_batch('payments', %s)", batch)
 
     # It holds the batch: pruning passes by, and the audit waits for its command.
     await db.rows("select commandbus.prune_batches('payments', now(), 10)")

@@ -169,7 +169,7 @@ async def test_commands_that_go_are_locked_in_the_order_of_their_ids(
 
 
 async def test_a_rule_of_one_domain_leaves_the_others_alone(db: Session) -> None:
-    rule = "select commandbus.upkeep.set_retention(%s, 'audit', %s::interval)"
+    rule = "select commandbus.set_retention(%s, 'audit', %s::interval)"
     for domain, keep in (
         (None, "9 days"),
         (DOMAIN, "1 day"),
@@ -178,12 +178,12 @@ async def test_a_rule_of_one_domain_leaves_the_others_alone(db: Session) -> None
     ):
         await db.value(rule, domain, keep)
     await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
-    assert await db.value("select commandbus.upkeep.clear_retention(%s, 'audit')", OTHER)
+    assert await db.value("select commandbus.clear_retention(%s, 'audit')", OTHER)
     due = "select now() - before = %s::interval from commandbus.retention_due(%s)"
     assert await db.value(due, "2 days", DOMAIN)
-    await db.value("select commandbus.upkeep.clear_retention(%s, 'audit')", DOMAIN)
+    await db.value("select commandbus.clear_retention(%s, 'audit')", DOMAIN)
     assert await db.value(due, "9 days", DOMAIN)
-    await db.value("select commandbus.upkeep.clear_retention(null, 'audit')")
+    await db.value("select commandbus.clear_retention(null, 'audit')")
     assert await db.rows("select * from commandbus.retention_due(%s)", DOMAIN) == []
 
 
@@ -222,7 +222,7 @@ async def test_what_was_sent_long_ago_and_ended_just_now_stays(db: Session) -> N
 
 async def test_a_rule_for_what_is_no_domain_is_refused(db: Session) -> None:
     with pytest.raises(psycopg.Error) as info:
-        await db.value("select commandbus.upkeep.set_retention('No', 'audit', interval '1 day')")
+        await db.value("select commandbus.set_retention('No', 'audit', interval '1 day')")
     assert info.value.sqlstate == "CB005"
 
 

@@ -36,12 +36,12 @@ CASTS = {
     "created_after": "timestamptz", "created_before": "timestamptz", "from_place": "timestamptz",
 }  # fmt: skip
 SEARCH = (
-    "select s.place, (s.command).command_id as id from commandbus.search.commands("
+    "select s.place, (s.command).command_id as id from commandbus.search_commands("
     + ", ".join(f"%s::{CASTS.get(name, 'text')}" for name in COLUMNS)
     + ", %s, %s) s"
 )
 AUDIT = (
-    "select audit_id, command_id, ts from commandbus.search.audit(%s::text, %s::uuid, %s::uuid,"
+    "select audit_id, command_id, ts from commandbus.list_audit(%s::text, %s::uuid, %s::uuid,"
     " %s::text, %s::text[], %s::timestamptz, %s::timestamptz, %s::bigint, %s, %s, %s)"
 )
 SMALL, LARGE = uuid4(), uuid4()

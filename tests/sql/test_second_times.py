@@ -25,7 +25,7 @@ async def test_a_second_reply_in_the_inbox_takes_the_place_of_the_first(db: Sess
     await db.send(uuid4(), batch_id=batch, reply_to="@inbox")
     (held,) = await db.receive()
     await db.settle("fail", held.item(**FAILURE))
-    await db.value("select commandbus.batches.retry(%s, %s)", DOMAIN, batch)
+    await db.value("select commandbus.retry_batch(%s, %s)", DOMAIN, batch)
     (held,) = await db.receive()
     assert await db.settle("complete", held.item(data=7)) == []
     (row,) = await db.rows("select reply from commandbus.command_bus_reply_inbox")

@@ -13,7 +13,7 @@ PARKED = "IN_TROUBLESHOOTING_QUEUE"
 REPLIES = f"{DOMAIN}.replies"
 LEASE = "select * from commandbus.lease_replies(%s, %s, 10)"
 ACKNOWLEDGE = "select commandbus.acknowledge_replies(%s, %s, %s) as msg_id"
-PAGE = "select * from commandbus.troubleshooting.page(%s, null, null, null, %s, %s, %s)"
+PAGE = "select * from commandbus.page_troubleshooting(%s, null, null, null, %s, %s, %s)"
 
 
 async def leased(db: Session, number: int, vt: int = 60) -> list[dict[str, Any]]:
@@ -95,6 +95,6 @@ async def test_the_oldest_that_waits_is_one_that_could_be_received(db: Session) 
             age, msg_id,
         )  # fmt: skip
     await db.receive(1)
-    (row,) = await db.rows("select * from commandbus.upkeep.figures.domains()")
+    (row,) = await db.rows("select * from commandbus.domain_figures()")
     assert (row["ready"], row["delayed"]) == (1, 1)
     assert 100 <= row["oldest_seconds"] < 1000
