@@ -177,7 +177,7 @@ FAULTS: dict[str, Fault] = {
     "DISPATCH_STUCK": Fault(
         Severity.WARNING, "commands were stored more than 30 minutes ago and are not queued yet",
         "is a worker running, with COMMANDBUS_MAINTENANCE on? Or: select * from "
-        "commandbus.batches.recover_dispatch('<domain>')",
+        "commandbus.recover_dispatch('<domain>')",
     ),
     "CHORE_LATE": Fault(
         Severity.WARNING, "workers run, and none of them has done its chores for an hour",
