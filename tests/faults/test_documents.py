@@ -1,4 +1,4 @@
-"""docs/guarantees.md lists every run, invariant and bar; faults/RESULTS.md keeps what was measured."""
+"""docs/guarantees.md lists every run, invariant and bar; faults/RESULTS.md has the figures."""
 
 from __future__ import annotations
 
