@@ -58,7 +58,7 @@ def python_names() -> Iterator[PublicName]:
     bus = fake_bus()
     for name in _public(dir(bus)):
         yield PublicName(name, "commandbus.CommandBus")
-        yield from _of_type(_facet(bus, name), f"bus.{name}", walked)
+        yield from _of_type(facet(bus, name), f"bus.{name}", walked)
 
 
 def _modules() -> Iterator[ModuleType]:
@@ -68,7 +68,7 @@ def _modules() -> Iterator[ModuleType]:
             yield importlib.import_module(found.name)
 
 
-def _facet(bus: object, name: str) -> type | None:
+def facet(bus: object, name: str) -> type | None:
     """The type of an attribute of the bus, if it is one of ours."""
     try:
         kind = type(getattr(bus, name))

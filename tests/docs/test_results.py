@@ -1,12 +1,14 @@
-"""Workloads, fault runs and make targets in the documents exist; the changelog has its form."""
+"""What the documents name exists: methods of the bus, workloads, fault runs, make targets."""
 
 from __future__ import annotations
 
 import re
 
 from benchmarks.catalogue import WORKLOADS
+from commandbus.testing import fake_bus
 from faults import catalogue
-from tests.docs.markdown import ROOT, codes, documents, table_with
+from tests.docs.markdown import DOCS, ROOT, codes, documents, table_with
+from tests.docs.names import facet
 
 
 def text_of_all() -> str:
@@ -48,3 +50,18 @@ def test_the_changelog_has_a_title_unreleased_changes_and_known_headings() -> No
     assert versions[0] == "Unreleased"
     assert all(re.match(r"\d+\.\d+\.\d+", version) for version in versions[1:])
     assert headings <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_every_method_of_the_bus_that_a_document_names_is_one() -> None:
+    bus = fake_bus()
+    for path in documents():
+        if path.parent == DOCS / "adr" or path.name == "CHANGELOG.md":  # names of their day
+            continue
+        text = path.read_text(encoding="utf-8")
+        for name, method in re.findall(r"\bbus\.([a-z]\w*)(?:\.([a-z]\w*))?", text):
+            if name == "py":
+                continue
+            assert name in dir(type(bus)) or name in dir(bus), f"{path.name}: bus.{name}"
+            kind = facet(bus, name)
+            if method and kind is not None:
+                assert hasattr(kind, method), f"{path.name}: bus.{name}.{method}"
