@@ -1,7 +1,8 @@
 """python -m benchmarks.schema_shape [--commands N] [--pairs N]
 
 What the lean schema is worth (docs/adr/0002): pairs of drains, once on the schema as it is, once
-with the indexes of document 004 §5.1 on columns that change and without free space in the pages.
+with the indexes that the specification prints on columns that change, and without free space in
+the pages.
 """
 
 from __future__ import annotations

@@ -106,18 +106,18 @@ class Trial:
         return link
 
     def bulk_send(self, link: Link, count: int) -> float:
-        """Queue so many at once; returns the seconds."""
+        """Queue that many at once; returns the seconds."""
         answer = link.ask("bulk_send", count=count, timeout=300)
         self.sent += count
         return float(answer["seconds"])
 
     def fill(self, count: int) -> None:
-        """Queue so many by a process that is not measured."""
+        """Queue that many by a process that is not measured."""
         with self.process() as link:
             self.bulk_send(link, count)
 
     def is_finished(self, remaining: int = 0) -> bool:
-        """Whether the system's own tables say that all but so many are done."""
+        """Whether the system's own tables say that at most that many are not done."""
         if self._finished:
             return self._count(sql.SQL(self._finished)) >= self.sent - remaining
         # Counted no further than needed: looking must stay cheap.
@@ -159,7 +159,7 @@ class Trial:
         return Drained(ended - first, first - began, cost, resident, machine_cores)
 
     def _wait(self, count: int, remaining: int, deadline: float) -> float:
-        """Until so many handlers have started, then until their ends are recorded."""
+        """Until that many handlers have started, then until their ends are recorded."""
         while self._board.started < count:
             time.sleep(LOOK_SECONDS)
             if time.monotonic() > deadline:
@@ -171,7 +171,7 @@ class Trial:
         return time.monotonic()
 
     def rounds(self, sender: Link, count: int) -> tuple[list[float], list[float]]:
-        """Send one, see it start, see it recorded, so many times; seconds from the send.
+        """Send one, see it start, see it recorded, several times; seconds from the send.
 
         The table is looked at only once the handler has started, so that looking does not slow
         down what is timed.
@@ -207,7 +207,7 @@ class Trial:
         return self._board.started
 
     def wait_all(self, count: int, timeout: float = 120) -> float:
-        """Until so many were handled and recorded; returns the moment."""
+        """Until that many were handled and recorded; returns the moment."""
         return self._wait(count, 0, time.monotonic() + timeout)
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.wal_records --commands 20000
 
-Sends so many commands, drains them with one worker, and reads the log with pg_walinspect.
+Sends N commands, drains them with one worker, and reads the log with pg_walinspect.
 """
 
 from __future__ import annotations

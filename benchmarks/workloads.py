@@ -63,7 +63,7 @@ def bulk_send(lab: Lab, case: Case) -> dict[str, Any]:
 
 
 def senders(lab: Lab, case: Case) -> dict[str, Any]:
-    """Single sends by so many tasks of one process; optionally with a worker beside them."""
+    """Single sends by several tasks of one process; optionally with a worker beside them."""
     parallel = case.options.get("parallel", 1)
     count = lab.size.sends if parallel == 1 else lab.size.many_sends
     count *= case.options.get("times", 1)
@@ -106,7 +106,7 @@ def latency(lab: Lab, case: Case) -> dict[str, Any]:
 
 
 def drain(lab: Lab, case: Case) -> dict[str, Any]:
-    """Fill the queue, then let so many worker processes empty it."""
+    """Fill the queue, then let one or more worker processes empty it."""
     count = lab.size.commands(case)
     _, rows = case.options.get("behind", (None, 0))
     stays = int(rows) if case.options.get("stays") else 0

@@ -227,7 +227,7 @@ def _attempts_are_bounded(facts: Facts) -> Wrong:
 
 
 def _one_command_per_key(facts: Facts) -> Wrong:
-    """I14: of all sends of one id one counts, whoever was told so."""
+    """I14: of all sends of one id one takes effect, whichever sender was told so."""
     accepted = Counter(send.command_id for send in facts.sends if send.outcome == "ok")
     for command_id, number in accepted.items():
         if number > 1:

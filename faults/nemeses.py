@@ -67,7 +67,7 @@ class PauseWorkers:
                 arena.fleet.paused.discard(pid)
 
     async def heal(self, arena: Arena) -> None:
-        """Wake whoever still sleeps."""
+        """Resume every process that is still paused."""
         for pid in list(arena.fleet.paused):
             arena.fleet.signal(pid, signal.SIGCONT)
         arena.fleet.paused.clear()

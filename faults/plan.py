@@ -60,7 +60,7 @@ class Bars:
     rate_during: float | None = None
     #: Runs of handlers that only a fault explains; 0 where no lease may lapse.
     duplicates: int | None = None
-    #: At least so many, by the name of a counter: a storm that did not blow shows nothing.
+    #: The least count of each fault, by the name of a counter: a run without faults shows nothing.
     at_least: dict[str, int] = field(default_factory=dict)
     #: At most so much, by the name of a counter.
     at_most: dict[str, float] = field(default_factory=dict)

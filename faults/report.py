@@ -92,7 +92,7 @@ def _run_document(verdict: Verdict, scale: str) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The same, for people; docs/guarantees.md takes its tables from here."""
+    """The same, for people; faults/RESULTS.md takes its tables from here."""
     lines = [
         f"# Fault runs, {found['scale']} tier",
         "",

@@ -91,7 +91,7 @@ class Server:
         for process in sorted(victims, key=lambda found: found != postmaster):
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
-        # On a busy machine it takes a moment; whoever starts it meanwhile would adopt the dying.
+        # On a busy machine it takes a moment; a start in between would use the dying server.
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(map(is_alive, victims)) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -122,7 +122,7 @@ class Server:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Throw a run's database away, whoever is still connected."""
+        """Drop the database of a run, even if sessions are still connected."""
         with psycopg.connect(self.superuser_dsn(), autocommit=True) as admin:
             query = sql.SQL("drop database if exists {} with (force)")
             admin.execute(query.format(sql.Identifier(name)))

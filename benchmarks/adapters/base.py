@@ -100,7 +100,7 @@ class Adapter(ABC):
 
     @abstractmethod
     async def bulk_send(self, count: int) -> None:
-        """Queue so many, all or none."""
+        """Queue `count` commands, all or none."""
 
     @abstractmethod
     async def send(self) -> None:

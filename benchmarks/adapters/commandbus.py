@@ -70,7 +70,7 @@ class CommandBusAdapter(Adapter):
 
 
 def new_commands(count: int, make: Callable[[], UUID] = new_id) -> Iterator[BatchCommand]:
-    """So many, each with a new id."""
+    """The requested number of commands, each with a new id."""
     return (BatchCommand("Work", make(), PAYLOAD) for _ in range(count))
 
 

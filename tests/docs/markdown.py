@@ -33,6 +33,8 @@ class Block:
 def documents() -> list[Path]:
     """Every document of the project."""
     found = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    found += [*(ROOT / "benchmarks").glob("*.md"), *(ROOT / "faults").glob("*.md")]
+    found += (ROOT / "tests" / "mutants").glob("*.md")
     return sorted(found)
 
 

@@ -47,10 +47,10 @@ def test_every_curl_line_works_and_every_governed_endpoint_has_one(dsn: str) -> 
 
 
 def remember(values: dict[str, str], body: dict[str, Any]) -> None:
-    """What the guide calls $BATCH, $HELD, $HELD_2 and $APPROVAL."""
+    """What the guide calls $BATCH, $WAITING, $WAITING_2 and $APPROVAL."""
     match body["batch_type"]:
         case "BATCH_DELETE":
-            values["HELD_2" if "HELD" in values else "HELD"] = body["batch_id"]
+            values["WAITING_2" if "WAITING" in values else "WAITING"] = body["batch_id"]
         case "BATCH_APPROVE":
             values["APPROVAL"] = body["batch_id"]
         case _:
