@@ -35,7 +35,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
-.PHONY: faults faults-http mutants mutants-python typecheck check fix bench bench-quick bench-peers schema lock clean
+.PHONY: faults faults-http mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -90,6 +90,9 @@ bench: $(READY) $(PEERS_READY) ## Measure beside the peers, and keep the results
 
 bench-quick: $(READY) $(PEERS_READY) ## A short look at the same (at most 5 minutes)
 	$(PY) -m benchmarks --quick --limit-minutes 4.5 $(BENCH_ARGS)
+
+bench-compare: $(READY) ## Compare the hot paths with another checkout, in pairs: BEFORE=folder (about 10 minutes)
+	$(PY) -m benchmarks.compare --before "$(BEFORE)" $(BENCH_ARGS)
 
 bench-peers: $(PEERS_READY) ## Install the peers of the benchmarks, in an environment of their own
 

@@ -24,6 +24,8 @@ class Entrant:
     #: Share of the commands that it is given, because it would take too long with all.
     share: float = 1.0
     can_work: bool = True
+    #: The `src` folder of another checkout, instead of this one.
+    source: str | None = None
 
 
 ENTRANTS = {

@@ -78,7 +78,7 @@ class Lab:
 
     def template(self, entrant: Entrant, fill: str | None = None, rows: int = 0) -> str:
         """A database with the tables of a system, and rows; made once, copied often."""
-        key = f"{entrant.module} {fill} {rows}"
+        key = f"{entrant.module} {entrant.source} {fill} {rows}"
         if key not in self._templates:
             conninfo = self.server.create()
             set_up(conninfo, entrant, self.log)

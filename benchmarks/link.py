@@ -65,13 +65,23 @@ class Board:
 class Link:
     """One adapter process."""
 
-    def __init__(self, module: str, *, is_peer: bool, log: Path, loop: str | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *,
+        is_peer: bool,
+        log: Path,
+        loop: str | None = None,
+        source: str | None = None,
+    ) -> None:
         python = str(PEERS_PYTHON) if is_peer else sys.executable
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         if is_peer:
             environment.pop("PYTHONPATH", None)
         if loop:
             environment["BENCH_LOOP"] = loop
+        if source:
+            environment["PYTHONPATH"] = source
         self._log = log.open("ab")
         self._process = subprocess.Popen(
             [python, "-m", f"benchmarks.adapters.{module}"],

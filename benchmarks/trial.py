@@ -213,7 +213,7 @@ class Trial:
 
 def spawn(entrant: Entrant, log: Path, loop: str | None = None) -> Link:
     """A process of this system, not opened yet; `loop` may be "uvloop"."""
-    return Link(entrant.module, is_peer=entrant.is_peer, log=log, loop=loop)
+    return Link(entrant.module, is_peer=entrant.is_peer, log=log, loop=loop, source=entrant.source)
 
 
 def set_up(conninfo: str, entrant: Entrant, log: Path) -> None:
