@@ -124,6 +124,8 @@ has-pg15:
 
 # --- set-up -------------------------------------------------------------------------------
 # The stamp is written last, so an install that was cut short is done again.
+# --no-deps: the locks are complete, and older versions of pip otherwise look at newer releases of a
+# package that another one asks for with an extra, and refuse them because the lock has no hash of them.
 
 $(READY): pyproject.toml requirements/dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -133,7 +135,7 @@ $(READY): pyproject.toml requirements/dev.lock
 	@rm -f $(READY)
 	@test "$(FINGERPRINT)" = "$$(cat .venv/.made-by 2>/dev/null)" || { \
 		$(PYTHON) -m venv --clear .venv && echo "$(FINGERPRINT)" > .venv/.made-by; }
-	@$(PIP) install --require-hashes -r requirements/dev.lock
+	@$(PIP) install --no-deps --require-hashes -r requirements/dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@echo "$(FINGERPRINT)" > $(READY)
 
@@ -142,5 +144,5 @@ $(PEERS_READY): requirements/bench.lock
 	@rm -f $(PEERS_READY)
 	@$(PYTHON) -m venv --clear $(PEERS)
 	@$(PEERS)/bin/python -m pip --disable-pip-version-check --no-input -qq \
-		install --require-hashes -r requirements/bench.lock
+		install --no-deps --require-hashes -r requirements/bench.lock
 	@touch $(PEERS_READY)
