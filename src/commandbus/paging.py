@@ -10,16 +10,27 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import astuple, is_dataclass
+from dataclasses import astuple, dataclass, is_dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from commandbus.errors import InvalidSettingError
 
+Item = TypeVar("Item")
 Position = TypeVar("Position")
 
 MAX_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """Some items of a listing; with a `next_cursor` there may be more."""
+
+    items: list[Item]
+    next_cursor: str | None
+    #: How far a search has looked, if it stopped before its end; None otherwise.
+    searched_to: datetime | None = None
 
 
 def check_page(limit: int, offset: int = 0) -> None:
