@@ -1,72 +1,35 @@
 """commandbus: a durable command bus on PostgreSQL and PGMQ.
 
-What is listed in __all__ is public; everything else may change.
+Here are the names that nearly every program needs. The rest is imported from the folder of its
+idea: `commandbus.batches`, `commandbus.loads`, `commandbus.troubleshooting`,
+`commandbus.governance`, `commandbus.access`, `commandbus.upkeep`; all errors from
+`commandbus.errors`. What a folder lists in `__all__` is public; everything else may change.
 """
 
 from commandbus._version import __version__
-from commandbus.batches.batch import BatchProgress, progress_of
-from commandbus.batches.dispatch import DispatchMode, DispatchResult, DispatchStatus
 from commandbus.blocking import BlockingBus
 from commandbus.bus import CommandBus
-from commandbus.commands.search import AuditPage, CommandPage
-from commandbus.database.pgmq.remote import RemoteQueue
 from commandbus.errors import (
     BatchNotFoundError,
-    BatchSizeExceededError,
-    BulkOperationNotFoundError,
     CommandBusError,
     CommandNotFoundError,
     DatabaseError,
     DatabaseUnavailableError,
     DuplicateCommandError,
-    EmbeddedServerError,
     HandlerAlreadyRegisteredError,
-    HandlerError,
     HandlerNotFoundError,
-    InvalidBatchRequestError,
-    InvalidCommandIdError,
     InvalidInputError,
     InvalidNameError,
     InvalidOperationError,
     InvalidPayloadError,
     InvalidSettingError,
     LeaseLostError,
-    PayloadLostError,
     PermanentCommandError,
-    PermissionDeniedError,
-    PgmqError,
-    RateLimitExceededError,
     ReplyTimeoutError,
-    SchemaMissingError,
-    SchemaTooNewError,
-    SchemaTooOldError,
     SchemaVersionError,
-    SourceError,
-    TicketNotFoundError,
     TransientCommandError,
 )
-from commandbus.governance.model import (
-    BatchTicket,
-    Caller,
-    ChildPage,
-    ChildRetry,
-    ChildStatus,
-    ChildTicket,
-    Exemption,
-    ItemError,
-    LimitsStatus,
-    LimitState,
-    LimitType,
-    Scope,
-    Submission,
-    TicketPage,
-    TicketStatus,
-    UserLimits,
-)
-from commandbus.governance.service import Governance
-from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.handler import HandlerContext
-from commandbus.loads.model import LoadMetadata, LoadProgress, LoadResult, LoadStart, LoadStatus
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -84,137 +47,58 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.names import INBOX, NO_REPLY, new_id
+from commandbus.paging import Page
 from commandbus.privacy.secrets import Secret
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
-from commandbus.store.dispatching import RecoveryReport
-from commandbus.store.upkeep import RetentionRule
-from commandbus.troubleshooting.model import (
-    BulkFilter,
-    BulkItem,
-    BulkMatch,
-    BulkOperation,
-    BulkOutcome,
-    BulkPreview,
-    BulkStatus,
-    BulkVerb,
-    FailureGroup,
-)
-from commandbus.upkeep.doctor import Diagnosis, Finding, Repair
-from commandbus.upkeep.findings import Severity
-from commandbus.upkeep.retention import PruneResult
 
-__all__ = [
-    "INBOX",
-    "NO_REPLY",
-    # What comes back
-    "AuditEvent",
-    "AuditEventType",
-    "AuditPage",
+__all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
+    # The bus
+    "CommandBus",
+    "BlockingBus",
+    "Settings",
+    "RetryPolicy",
+    # Sending
+    "new_id",
     "BatchCommand",
     "BatchCompletionCallback",
-    "BatchMetadata",
-    # Errors
-    "BatchNotFoundError",
-    "BatchProgress",
-    "BatchSizeExceededError",
-    "BatchStatus",
-    "BatchTicket",
-    "BatchType",
-    "BatchTypes",
-    # The bus
-    "BlockingBus",
-    # Bulk operations
-    "BulkFilter",
-    "BulkItem",
-    "BulkMatch",
-    "BulkOperation",
-    "BulkOperationNotFoundError",
-    "BulkOutcome",
-    "BulkPreview",
-    "BulkStatus",
-    "BulkVerb",
-    "Caller",
-    "ChildPage",
-    "ChildRetry",
-    "ChildStatus",
-    "ChildTicket",
+    "INBOX",
+    "NO_REPLY",
     # Handlers
     "Command",
-    "CommandBus",
-    "CommandBusError",
+    "HandlerContext",
+    "Secret",
+    "TransientCommandError",
+    "PermanentCommandError",
+    # What comes back
     "CommandMetadata",
-    "CommandNotFoundError",
-    "CommandPage",
     "CommandStatus",
+    "BatchMetadata",
+    "BatchStatus",
+    "TroubleshootingItem",
+    "ParkReason",
+    "Reply",
+    "ReplyOutcome",
+    "ReplyError",
+    "AuditEvent",
+    "AuditEventType",
+    "Page",
+    # Errors that callers handle; commandbus.errors has all of them
+    "CommandBusError",
+    "DuplicateCommandError",
+    "CommandNotFoundError",
+    "BatchNotFoundError",
+    "InvalidOperationError",
+    "InvalidInputError",
+    "InvalidPayloadError",
+    "InvalidNameError",
+    "InvalidSettingError",
+    "HandlerAlreadyRegisteredError",
+    "HandlerNotFoundError",
+    "LeaseLostError",
+    "ReplyTimeoutError",
     "DatabaseError",
     "DatabaseUnavailableError",
-    # The doctor
-    "Diagnosis",
-    # Dispatch
-    "DispatchMode",
-    "DispatchResult",
-    "DispatchStatus",
-    "DuplicateCommandError",
-    "EmbeddedServerError",
-    "Exemption",
-    "FailureGroup",
-    "Finding",
-    "Governance",
-    "HandlerAlreadyRegisteredError",
-    "HandlerContext",
-    "HandlerError",
-    "HandlerNotFoundError",
-    "InvalidBatchRequestError",
-    "InvalidCommandIdError",
-    "InvalidInputError",
-    "InvalidNameError",
-    "InvalidOperationError",
-    "InvalidPayloadError",
-    "InvalidSettingError",
-    "ItemError",
-    "LeaseLostError",
-    "LimitState",
-    "LimitType",
-    "LimitsStatus",
-    "LoadMetadata",
-    "LoadProgress",
-    "LoadResult",
-    "LoadStart",
-    "LoadStatus",
-    "ParkReason",
-    "PayloadLostError",
-    "PermanentCommandError",
-    "PermissionDeniedError",
-    "PgmqError",
-    "PruneResult",
-    "RateLimitExceededError",
-    "RecoveryReport",
-    "RemoteQueue",
-    "Repair",
-    "Reply",
-    "ReplyError",
-    "ReplyOutcome",
-    "ReplyTimeoutError",
-    "RetentionRule",
-    "RetryPolicy",
-    "SchemaMissingError",
-    "SchemaTooNewError",
-    "SchemaTooOldError",
     "SchemaVersionError",
-    "Scope",
-    "Secret",
-    "Settings",
-    "Severity",
-    "SourceError",
-    "Submission",
-    "TicketNotFoundError",
-    "TicketPage",
-    "TicketStatus",
-    "TransientCommandError",
-    "TroubleshootingItem",
-    "UserLimits",
     "__version__",
-    "new_id",
-    "progress_of",
 ]

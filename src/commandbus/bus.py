@@ -2,48 +2,36 @@
 
 The methods are what nearly everybody needs, most of them as the specification prints them. The
 rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bus.troubleshooting`,
-`bus.bulk`, `bus.search`, `bus.governance`, `bus.tokens`, `bus.upkeep`.
+`bus.bulk`, `bus.search`, `bus.governance`, `bus.tokens`, `bus.upkeep` (facets.py).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from uuid import UUID
 
-from commandbus.access.tokens import Tokens
-from commandbus.batches.batch import Batches
-from commandbus.batches.callbacks import Completions
-from commandbus.batches.dispatch import Coordination
-from commandbus.commands.replies import LeasedReply, Replies
-from commandbus.commands.search import Search
-from commandbus.commands.sending import Preparer, Sending
 from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
-from commandbus.governance.types import BatchTypes
-from commandbus.governance.verbs import GovernanceVerbs
-from commandbus.handler import AsyncHandler, Handler, HandlerOptions, HandlerRegistry, SyncHandler
-from commandbus.loads.load import Loads
+from commandbus.facets import Facets
+from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
 from commandbus.models import (
     AuditEvent,
     BatchCommand,
     BatchCompletionCallback,
     BatchMetadata,
+    BatchStatus,
     CommandMetadata,
+    CommandStatus,
     Reply,
     TroubleshootingItem,
 )
 from commandbus.names import (
     INBOX,
+    check_choice,
+    check_command_type,
     check_domain,
     check_operator,
     check_reply_to,
@@ -56,17 +44,14 @@ from commandbus.paging import check_page
 from commandbus.privacy.redaction import also_redact, redact_text
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_number, check_worker_settings
-from commandbus.troubleshooting.bulk import BulkOperations
-from commandbus.troubleshooting.groups import Groups
-from commandbus.troubleshooting.queue import Troubleshooting
-from commandbus.upkeep.service import Upkeep
-from commandbus.worker.maintenance import maintenance_of
-from commandbus.worker.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    from commandbus.commands.replies import LeasedReply
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(GovernanceVerbs):
+class CommandBus(Facets):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -83,40 +68,13 @@ class CommandBus(GovernanceVerbs):
     ) -> None:
         if (pool is None) == (store is None):
             raise InvalidSettingError("give CommandBus a pool, or use `CommandBus.connect()`")
-        self._settings = settings = settings or Settings.from_env()
+        settings = settings or Settings.from_env()
         if store is None:
-            from commandbus.wiring import store_on  # noqa: PLC0415  (the composition root)
+            from commandbus.wiring import store_on  # the composition root
 
             store = store_on(pool, settings)
         also_redact(settings.redact_keys.split(","))
-        self._store = store
-        self._policy = retry_policy or RetryPolicy()
-        self._registry = HandlerRegistry()
-        self._workers: set[Worker] = set()
-        self._preparer = Preparer(settings, self._policy)
-        self._sending = Sending(store, self._preparer, max_send_many=settings.max_send_many)
-        self._replies = Replies(store)
-        self._completions = Completions(store, self._replies.listener)
-        #: Batches: pages, cancel, retry, wait, dispatch.
-        self.batches = Batches(store, self._preparer, settings, self._completions)
-        #: What failed for good, by command and by cause.
-        self.troubleshooting = Troubleshooting(
-            store, self._registry, max_bytes=settings.max_payload_bytes
-        )
-        #: Commands and the audit, by what is known of them.
-        self.search = Search(store, self.troubleshooting.secret_keys)
-        #: One decision for many parked commands.
-        self.bulk = BulkOperations(
-            store, Groups(store), max_result_bytes=settings.max_payload_bytes
-        )
-        #: The doctor, retention, figures.
-        self.upkeep = Upkeep(store)
-        #: The API tokens of the HTTP service.
-        self.tokens = Tokens(store, settings.token_pepper)
-        self.batches.coordination = Coordination(store, self.batches, settings)
-        #: Batches of any size, in checkpoints that resume.
-        self.loads = Loads(store, self._preparer)
-        self._batch_types = BatchTypes()
+        super().__init__(store, settings, retry_policy or RetryPolicy())
 
     @classmethod
     @asynccontextmanager
@@ -132,7 +90,7 @@ class CommandBus(GovernanceVerbs):
 
         Creates what is missing: PGMQ, the schema, and later the queues of a domain on first use.
         """
-        from commandbus.wiring import open_store  # noqa: PLC0415  (the composition root)
+        from commandbus.wiring import open_store  # the composition root
 
         settings = settings or Settings.from_env()
         async with open_store(dsn, settings, data_dir=data_dir) as (_, store):
@@ -334,36 +292,20 @@ class CommandBus(GovernanceVerbs):
         use_notify: bool = True,
     ) -> None:
         """Process the commands of a domain until `stop` is called."""
+        from commandbus.worker.worker import WorkerOptions
+
         check_domain(domain)
         check_worker_settings(concurrency, vt_seconds)
-        worker = Worker(
-            self._store,
-            self._registry,
-            WorkerOptions(domain, concurrency, vt_seconds, use_notify),
-            settings=self._settings,
-            default_policy=self._policy,
-            prepare=self._preparer.outgoing,
-            companions=maintenance_of(domain, self._settings),
-        )
-        self._workers.add(worker)
-        try:
-            await worker.run()
-        finally:
-            self._workers.discard(worker)
+        await self._workers.run(WorkerOptions(domain, concurrency, vt_seconds, use_notify))
 
     async def stop(self) -> None:
         """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
-        workers = list(self._workers)
-        for worker in workers:
-            worker.stop()
-        await asyncio.gather(*(worker.finished.wait() for worker in workers))
+        await self._workers.stop()
 
     async def close(self) -> None:
         """Stop the workers and let go of what the bus opened itself."""
         await self.stop()
-        await self._close_governance()
-        await self._completions.close()
-        await self._replies.close()
+        await super().close()
 
     # -- batches, as the specification prints them; `bus.batches` has the rest
 
@@ -407,7 +349,11 @@ class CommandBus(GovernanceVerbs):
         self, domain: str, *, status: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[BatchMetadata]:
         """List batches for a domain, newest first."""
-        return await self.batches.list(domain, status=status, limit=limit, offset=offset)
+        check_page(limit, offset)
+        wanted = None if status is None else check_choice(BatchStatus, status, "status")
+        return await self._store.list_batches(
+            check_domain(domain), status=wanted, limit=limit, offset=offset
+        )
 
     async def list_batch_commands(
         self,
@@ -419,8 +365,13 @@ class CommandBus(GovernanceVerbs):
         offset: int = 0,
     ) -> list[CommandMetadata]:
         """List commands in a batch, in the order in which they were given."""
-        return await self.batches.list_commands(
-            domain, batch_id, status=status, limit=limit, offset=offset
+        check_page(limit, offset)
+        return await self._store.list_batch_commands(
+            check_domain(domain),
+            check_uuid(batch_id, "batch_id"),
+            status=None if status is None else check_choice(CommandStatus, status, "status"),
+            limit=limit,
+            offset=offset,
         )
 
     # -- operators, as the specification prints them; `bus.troubleshooting` has the rest
@@ -434,8 +385,12 @@ class CommandBus(GovernanceVerbs):
         offset: int = 0,
     ) -> list[TroubleshootingItem]:
         """What waits for an operator, longest first, with its payload."""
-        return await self.troubleshooting.list(
-            domain, command_type=type, limit=limit, offset=offset
+        check_page(limit, offset)
+        return await self._store.list_troubleshooting(
+            check_domain(domain),
+            command_type=None if type is None else check_command_type(type),
+            limit=limit,
+            offset=offset,
         )
 
     async def operator_retry(

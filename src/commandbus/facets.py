@@ -1,0 +1,135 @@
+"""Facets: the parts of a bus, each the service of one idea.
+
+A facet is imported and built when it is first used, so that `import commandbus` loads only what
+every program needs.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from commandbus.commands.sending import Preparer, Sending
+from commandbus.database.store import Store
+from commandbus.handler import HandlerRegistry
+from commandbus.retry import RetryPolicy
+from commandbus.settings import Settings
+
+if TYPE_CHECKING:
+    from commandbus.access.tokens import Tokens
+    from commandbus.batches.batch import Batches
+    from commandbus.commands.replies import Replies
+    from commandbus.commands.search import Search
+    from commandbus.governance.service import Governance
+    from commandbus.loads.load import Loads
+    from commandbus.troubleshooting.bulk import BulkOperations
+    from commandbus.troubleshooting.queue import Troubleshooting
+    from commandbus.upkeep.service import Upkeep
+    from commandbus.worker.workers import Workers
+
+
+class RunningPart(Protocol):
+    """A part that keeps a task or a connection."""
+
+    async def close(self) -> None:
+        """Let go of it."""
+
+
+Part = TypeVar("Part", bound=RunningPart)
+
+
+class Facets:
+    """The parts of a bus."""
+
+    def __init__(self, store: Store, settings: Settings, policy: RetryPolicy) -> None:
+        self._store = store
+        self._settings = settings
+        self._policy = policy
+        self._registry = HandlerRegistry()
+        self._preparer = Preparer(settings, policy)
+        self._sending = Sending(store, self._preparer, max_send_many=settings.max_send_many)
+        #: In the order in which they were built; closed in the reverse order.
+        self._running: list[RunningPart] = []
+
+    async def close(self) -> None:
+        """Let go of what the parts opened themselves."""
+        while self._running:
+            await self._running.pop().close()
+
+    @cached_property
+    def batches(self) -> Batches:
+        """Batches: create, look, wait, cancel, retry, dispatch."""
+        from commandbus.batches.batch import Batches
+        from commandbus.batches.callbacks import Completions
+
+        completions = self._keep(Completions(self._store, self._replies.listener))
+        return Batches(self._store, self._preparer, self._settings, completions)
+
+    @cached_property
+    def loads(self) -> Loads:
+        """Batches of any size, in checkpoints that resume."""
+        from commandbus.loads.load import Loads
+
+        return Loads(self._store, self._preparer)
+
+    @cached_property
+    def troubleshooting(self) -> Troubleshooting:
+        """What failed for good, by command and by cause."""
+        from commandbus.troubleshooting.queue import Troubleshooting
+
+        max_bytes = self._settings.max_payload_bytes
+        return Troubleshooting(self._store, self._registry, max_bytes=max_bytes)
+
+    @cached_property
+    def bulk(self) -> BulkOperations:
+        """One decision for many parked commands."""
+        from commandbus.troubleshooting.bulk import BulkOperations
+
+        return BulkOperations(self._store, max_result_bytes=self._settings.max_payload_bytes)
+
+    @cached_property
+    def search(self) -> Search:
+        """Commands and the audit, found by what is known of them."""
+        from commandbus.commands.search import Search
+
+        return Search(self._store, self.troubleshooting.secret_keys)
+
+    @cached_property
+    def governance(self) -> Governance:
+        """Batches that users submit: batch types, tickets, approvals, limits."""
+        from commandbus.governance.service import Governance
+
+        governance = Governance(
+            self._store, self._preparer, self._settings, self._registry, self._replies.listener
+        )
+        return self._keep(governance)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """The API tokens of the HTTP service."""
+        from commandbus.access.tokens import Tokens
+
+        return Tokens(self._store, self._settings.token_pepper)
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        """The doctor, retention, figures."""
+        from commandbus.upkeep.service import Upkeep
+
+        return Upkeep(self._store)
+
+    @cached_property
+    def _replies(self) -> Replies:
+        from commandbus.commands.replies import Replies
+
+        return self._keep(Replies(self._store))
+
+    @cached_property
+    def _workers(self) -> Workers:
+        from commandbus.worker.workers import Workers
+
+        return Workers(self._store, self._registry, self._settings, self._policy, self._preparer)
+
+    def _keep(self, part: Part) -> Part:
+        self._running.append(part)
+        return part
