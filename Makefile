@@ -20,6 +20,10 @@ PG15_BIN ?= $(firstword $(wildcard \
 	/usr/local/opt/postgresql@15/bin) \
 	$(shell pg_config --version 2>/dev/null | grep -q ' 15\.' && pg_config --bindir))
 
+# What depends most on the server: these run on PostgreSQL 15 in each CI run.
+PG15_CORE := $(addprefix tests/,sql/test_commands.py sql/test_outcomes.py sql/test_batches.py sql/test_locks.py \
+	sql/test_governance.py migrations integration/test_smoke.py integration/test_worker_transactions.py)
+
 PY := .venv/bin/python
 READY := .venv/.installed
 # The peers of the benchmarks: never in .venv, because they bring libraries of their own.
@@ -34,7 +38,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(FINGERPRINT))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-integration test-e2e test-pg15 has-pg15
+.PHONY: help demo test test-long test-unit test-integration test-e2e test-pg15 test-pg15-core has-pg15
 .PHONY: faults faults-http mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers schema lock clean
 
 help: ## Show this list
@@ -43,8 +47,13 @@ help: ## Show this list
 demo: $(READY) ## Run the demo application on a PostgreSQL of its own
 	.venv/bin/commandbus demo $(DEMO_ARGS)
 
-test: check ## Run all checks and all tests, with the coverage gate
-	$(PY) -m pytest $(PYTEST_PARALLEL) --cov --cov-report=term $(PYTEST_ARGS)
+test: check ## Run all checks and all tests but the long ones, with the coverage gate (at most 10 minutes)
+	$(PY) -m pytest $(PYTEST_PARALLEL) -m "not long" --cov --cov-report=term $(PYTEST_ARGS)
+
+test-long: $(READY) ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
+	$(PY) -m pytest $(PYTEST_PARALLEL) -m long $(PYTEST_ARGS)
+	@if $(MAKE) --no-print-directory has-pg15 >/dev/null; then $(MAKE) --no-print-directory test-pg15-core; \
+	else echo "No PostgreSQL 15 server found: its tests are left out (make test-pg15 says how to get one)"; fi
 
 test-unit: $(READY) ## Run the tests that need no PostgreSQL
 	$(PY) -m pytest $(wildcard tests/unit tests/conformance) -m "not postgres" $(PYTEST_ARGS)
@@ -54,6 +63,9 @@ test-integration: $(READY) ## Run the tests against the embedded PostgreSQL
 
 test-e2e: $(READY) ## Run the tests that drive the program from outside
 	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-5000} $(PY) -m pytest $(PYTEST_PARALLEL) -m e2e $(PYTEST_ARGS)
+
+test-pg15-core: has-pg15 $(READY)
+	COMMANDBUS_PG_BIN="$(PG15_BIN)" $(PY) -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS) $(PG15_CORE)
 
 test-pg15: has-pg15 $(READY) ## Run the integration tests against an installed PostgreSQL 15
 	COMMANDBUS_PG_BIN="$(PG15_BIN)" $(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
@@ -81,7 +93,7 @@ check: $(READY) ## Check format, lint, types, import rules and dependencies
 	.venv/bin/lint-imports --no-logo
 	$(PY) -m deptry src
 
-fix: $(READY) ## Format the code and mend what the linter can
+fix: $(READY) ## Format the code and fix what the linter can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 

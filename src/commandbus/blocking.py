@@ -3,7 +3,7 @@
     with BlockingBus.connect() as bus:
         bus.send("payments", "DebitAccount", uuid4(), {"amount": 5}, conn=my_psycopg_connection)
 
-The bus lives on an event loop in a thread of its own; every call waits for its answer there.
+The bus lives on an event loop in a thread of its own; every call waits for its result there.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from commandbus.bus import CommandBus
 from commandbus.models import Reply
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class BlockingBus:
-    """Every coroutine method of CommandBus, as a plain method."""
+    """Every coroutine method of CommandBus and of its facets, as a plain method."""
 
     def __init__(self, bus: CommandBus, loop: asyncio.AbstractEventLoop) -> None:
         self._bus = bus
@@ -36,7 +36,7 @@ class BlockingBus:
         thread = threading.Thread(target=loop.run_forever, name="commandbus-blocking", daemon=True)
         thread.start()
 
-        def wait(work: Coroutine[Any, Any, Answer]) -> Answer:
+        def wait(work: Coroutine[Any, Any, Result]) -> Result:
             return asyncio.run_coroutine_threadsafe(work, loop).result()
 
         connection = CommandBus.connect(dsn, **options)
@@ -67,14 +67,38 @@ class BlockingBus:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._bus, name)
-        if not inspect.iscoroutinefunction(method):
-            return method
+        return _blocking(getattr(self._bus, name), self._wait)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._wait(method(*args, **kwargs))
 
-        return call
+class _BlockingFacet:
+    """A facet of the bus whose coroutine methods wait."""
+
+    def __init__(self, facet: object, wait: Callable[[Any], Any]) -> None:
+        self._facet = facet
+        self._wait = wait
+
+    def __getattr__(self, name: str) -> Any:
+        return _blocking(getattr(self._facet, name), self._wait)
+
+
+def _blocking(value: Any, wait: Callable[[Any], Any]) -> Any:
+    """A coroutine method as one that waits, a facet with such methods, anything else as it is."""
+    if _is_facet(value):
+        return _BlockingFacet(value, wait)
+    if not inspect.iscoroutinefunction(value):
+        return value
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wait(value(*args, **kwargs))
+
+    return call
+
+
+def _is_facet(value: object) -> bool:
+    kind = type(value)
+    return kind.__module__.startswith("commandbus.") and any(
+        inspect.iscoroutinefunction(method) for method in vars(kind).values()
+    )
 
 
 async def _enter(connection: Any) -> CommandBus:
