@@ -19,8 +19,7 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.output import ExitCode, is_fancy, jsonable, moment, print_json, say, text_of
 from commandbus.cli.output import console as console_of
-from commandbus.upkeep.doctor import Diagnosis, Finding
-from commandbus.upkeep.findings import Severity
+from commandbus.upkeep.findings import Diagnosis, Finding, Severity
 from commandbus.upkeep.retention import parse_age
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTICE: "cyan"}
@@ -34,10 +33,12 @@ def add_to(app: typer.Typer) -> None:
 def doctor(
     *,
     domain: DomainFilter = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended safely.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired safely.")] = False,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="AGE", help="Only what was touched in so long, as 24h."),
+        typer.Option(
+            "--since", metavar="AGE", help="Only what was changed in this time, for example 24h."
+        ),
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Everything, however many commands there are.")
@@ -72,17 +73,17 @@ def doctor(
 
 def _print_diagnosis(found: Diagnosis) -> None:
     for repair in found.repairs:
-        shown = ", ".join(map(text_of, repair.mended[:5]))
-        more = f" and {len(repair.mended) - 5:,} more" if len(repair.mended) > 5 else ""
+        shown = ", ".join(map(text_of, repair.repaired[:5]))
+        more = f" and {len(repair.repaired) - 5:,} more" if len(repair.repaired) > 5 else ""
         say(
-            f"[green]mended[/] {len(repair.mended):,} in {repair.domain} "
+            f"[green]repaired[/] {len(repair.repaired):,} in {repair.domain} "
             f"({repair.function}): {shown}{more}"
         )
     for finding in found.findings:
         _print_finding(finding)
     facts = found.facts
     looked = (
-        "everything" if found.since is None else f"what was touched since {moment(found.since)}"
+        "everything" if found.since is None else f"what was changed since {moment(found.since)}"
     )
     size = facts["database_bytes"] / 1_048_576
     say(

@@ -31,8 +31,7 @@ from commandbus.cli.output import (
     text_of,
 )
 from commandbus.errors import InvalidSettingError
-from commandbus.store.upkeep import RetentionRule
-from commandbus.upkeep.retention import PRUNERS, PruneResult, parse_age
+from commandbus.upkeep.retention import PRUNERS, PruneResult, RetentionRule, parse_age
 
 rules = typer.Typer(
     help="How long finished commands, audit, archives and replies are kept.", no_args_is_help=True

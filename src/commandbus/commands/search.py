@@ -1,7 +1,7 @@
-"""Searching commands and the audit: `bus.search`. Pages, and the cursors that lead on.
+"""Search: `bus.search`. Commands and audit events by what is known of them, in pages.
 
-No search reads a whole table: what no index helps to find is looked for in steps of SCAN_LIMIT
-rows, and a page says how far it came.
+No search reads a whole table: where no index helps, one call reads SCAN_LIMIT rows at most. Its
+page then says in `searched_to` how far it looked, and the next call continues there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
 from commandbus.names import check_choice, check_command_type, check_domain, check_text, check_uuid
-from commandbus.paging import check_page, cursor_of, position_of, read_moment, read_number
+from commandbus.paging import Page, check_page, cursor_of, position_of, read_moment, read_number
 from commandbus.privacy.redaction import redact_value
 
 #: The keys of a payload that are secret, by domain and command type.
 SecretKeys = Callable[[str, str], Awaitable[frozenset[str]]]
 
-#: Rows that one call of a search looks at, before it says how far it came.
+#: Rows that one call of a search reads at most.
 SCAN_LIMIT = 100_000
 
 _SEARCH_COMMANDS: LiteralString = (
@@ -35,6 +35,12 @@ _SEARCH_COMMANDS: LiteralString = (
     "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
     " cast(%s as timestamptz), cast(%s as uuid), %s, cast(%s as timestamptz),"
     " cast(%s as uuid), %s, %s) s cross join lateral (select (s.command).*) c"
+)
+_QUERY_COMMANDS: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + COMMAND_COLUMNS
+    + " from {schema}.query_commands(%s, %s, %s, cast(%s as uuid), cast(%s as uuid),"
+    " cast(%s as timestamptz), cast(%s as timestamptz), %s, %s) c"
 )
 _LIST_AUDIT: LiteralString = (
     "select "  # noqa: S608  (literals only)
@@ -47,33 +53,8 @@ _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
 @dataclass(frozen=True, slots=True)
-class CommandPage:
-    """Some of the commands that were searched for, newest first.
-
-    With a `next_cursor` there may be more: give it to the next call. `searched_back_to` is set if
-    the page is not full because the search went far back without finding enough.
-    """
-
-    commands: list[CommandMetadata]
-    next_cursor: str | None
-    searched_back_to: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """Some events of the audit, and the cursor that leads on; None: there are no more now.
-
-    `searched_to` is set if the page is not full because the search went far without finding enough.
-    """
-
-    events: list[AuditEvent]
-    next_cursor: str | None
-    searched_to: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class _CommandSearch:
-    """Which commands to search for; None means any. In the order of search_commands."""
+class CommandFilter:
+    """Which commands to look for; None means any. In the order of query_commands."""
 
     domain: str | None
     command_type: str | None
@@ -82,15 +63,25 @@ class _CommandSearch:
     correlation_id: UUID | None
     created_after: datetime | None
     created_before: datetime | None
+
+    def __post_init__(self) -> None:
+        _check_names(self.domain, self.command_type)
+        _check_ids(self, "batch_id", "correlation_id")
+        _check_range(self, "created_after", "created_before")
+
+
+@dataclass(frozen=True, slots=True)
+class _CommandSearch(CommandFilter):
+    """The same, and what only a search knows. In the order of search_commands."""
+
     command_id: UUID | None
     error_code: str | None
 
     def __post_init__(self) -> None:
-        _check_names(self.domain, self.command_type)
+        CommandFilter.__post_init__(self)
+        _check_ids(self, "command_id")
         if self.error_code is not None:
             check_text(self.error_code, "error_code", max_length=200)
-        _check_ids(self, "command_id", "batch_id", "correlation_id")
-        _check_range(self, "created_after", "created_before")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +92,7 @@ class _AuditSearch:
     command_id: UUID | None
     batch_id: UUID | None
     actor: str | None
-    event_types: tuple[AuditEventType, ...] | None
+    event_types: list[AuditEventType] | None
     since: datetime | None
     until: datetime | None
 
@@ -134,30 +125,29 @@ class Search:
         created_before: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> CommandPage:
-        """Commands by what is known of them, newest first, page by page.
+    ) -> Page[CommandMetadata]:
+        """Commands by what is known of them, newest first.
 
-        Good for very large tables: what no index helps to find is searched for in steps, and a page
-        says how far back it looked. Commands in troubleshooting come by when they were parked.
+        A page may have few commands or none and still a cursor, if the search stopped early. Parked
+        commands are sorted by the time when they were parked.
         """
-        state = None if status is None else check_choice(CommandStatus, status, "status")
         criteria = _CommandSearch(
-            domain, command_type, state, batch_id, correlation_id, created_after, created_before,
-            command_id, error_code,
+            domain, command_type, check_status(status), batch_id, correlation_id, created_after,
+            created_before, command_id, error_code,
         )  # fmt: skip
         check_page(limit)
         at, after = position_of(cursor, criteria, _read_place) or (None, None)
         rows = await self._store.gateway.rows(
             _SEARCH_COMMANDS, (*astuple(criteria), at, after, limit, SCAN_LIMIT)
         )
-        # A last row without a command says how far a bounded search came.
+        # A last row without a command says how far the search looked before it stopped early.
         found = [command_of(*row[1:]) for row in rows if row[1] is not None]
         if len(rows) > len(found):
             searched_to: datetime = rows[-1][0]
-            return CommandPage(found, cursor_of([searched_to, None], criteria), searched_to)
+            return Page(found, cursor_of([searched_to, None], criteria), searched_to)
         if len(found) < limit:
-            return CommandPage(found, None, None)
-        return CommandPage(found, cursor_of([rows[-1][0], found[-1].command_id], criteria), None)
+            return Page(found, None)
+        return Page(found, cursor_of([rows[-1][0], found[-1].command_id], criteria))
 
     async def audit(
         self,
@@ -172,12 +162,12 @@ class Search:
         newest_first: bool = True,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> AuditPage:
-        """The audit by what is known of its events, page by page."""
+    ) -> Page[AuditEvent]:
+        """Audit events by what is known of them."""
         kinds = (
             None
             if event_types is None
-            else tuple(check_choice(AuditEventType, each, "event") for each in event_types)
+            else [check_choice(AuditEventType, each, "event") for each in event_types]
         )
         criteria = _AuditSearch(domain, command_id, batch_id, actor, kinds, since, until)
         check_page(limit)
@@ -185,18 +175,15 @@ class Search:
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.rows(
             _LIST_AUDIT,
-            (
-                domain, command_id, batch_id, actor, None if kinds is None else list(kinds),
-                since, until, start, newest_first, limit, SCAN_LIMIT,
-            ),
-        )  # fmt: skip
-        # A last row without a domain says how far a bounded search came.
+            (*astuple(criteria), start, newest_first, limit, SCAN_LIMIT),
+        )
+        # A last row without a domain says how far the search looked before it stopped early.
         events = [AuditEvent(*row) for row in rows if row[1] is not None]
         if len(rows) > len(events):
-            return AuditPage(events, cursor_of([rows[-1][0]], bound), rows[-1][4])
+            return Page(events, cursor_of([rows[-1][0]], bound), rows[-1][4])
         if len(events) < limit:
-            return AuditPage(events, None, None)
-        return AuditPage(events, cursor_of([events[-1].audit_id], bound), None)
+            return Page(events, None)
+        return Page(events, cursor_of([events[-1].audit_id], bound))
 
     async def domains(self, command_id: UUID) -> list[str]:
         """The domains that know this id."""
@@ -221,9 +208,9 @@ class Search:
     ) -> CommandMetadata:
         """The command that was sent before under this id, if it is the same one.
 
-        For callers that repeat a request because its answer was lost. Another type, or another
-        payload: DuplicateCommandError. The payload of a command that has ended may be gone; then
-        the type alone must match.
+        For callers that repeat a request because its response was lost. Another type or another
+        payload raises DuplicateCommandError. The payload of a command that has ended may be gone;
+        then the type alone must match.
         """
         wanted = check_uuid(command_id)
         found = await self._store.get_command(check_domain(domain), wanted)
@@ -233,6 +220,20 @@ class Search:
         if payload is not None and orjson.loads(payload) != orjson.loads(orjson.dumps(data)):
             raise DuplicateCommandError(domain, [wanted])
         return found
+
+
+async def query_commands(
+    store: Store, chosen: CommandFilter, *, limit: int, offset: int
+) -> list[CommandMetadata]:
+    """`CommandBus.query_commands`: by offset, which becomes slow where many rows are skipped."""
+    check_page(limit, offset)
+    params = (*astuple(chosen), limit, offset)
+    return await store.gateway.rows(_QUERY_COMMANDS, params, into=command_of)
+
+
+def check_status(status: str | None) -> CommandStatus | None:
+    """Return the status, or raise with the list of those there are."""
+    return None if status is None else check_choice(CommandStatus, status, "status")
 
 
 def _read_place(at: str, command_id: str | None) -> tuple[datetime, UUID | None]:

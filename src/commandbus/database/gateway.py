@@ -18,6 +18,7 @@ from typing import Any, LiteralString, TypeVar, overload
 import psycopg
 
 from commandbus.database.connections import AsyncPool, Row, Statement, run, run_on_foreign
+from commandbus.database.inspection import SchemaDifferences, inspect_schema
 from commandbus.database.migrations import check_schema
 from commandbus.database.sqlstate import translated
 from commandbus.settings import Settings
@@ -130,6 +131,13 @@ class Gateway(Statements):
             async with self.pool.connection() as conn, conn.transaction():
                 yield Session(self, conn)
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Session]:
+        """One read-only transaction: all its statements see the database at the same moment."""
+        async with self.transaction() as session:
+            await session.conn.execute("set transaction isolation level repeatable read, read only")
+            yield session
+
     async def check(self) -> None:
         """Raise if the database is not one that this version can work with."""
         with translated():
@@ -161,3 +169,20 @@ class Session(Statements):
             if conn is not None:
                 return await run_on_foreign(conn, self.gateway.statement(text), params)
             return await run(self.conn, self.gateway.statement(text), params)
+
+    async def try_rows(self, text: LiteralString, params: Row = ()) -> tuple[list[Row], str | None]:
+        """All rows; or none and the SQLSTATE of an error, after which the transaction goes on.
+
+        An error of the connection or of the server itself raises.
+        """
+        try:
+            async with self.conn.transaction():  # a savepoint
+                return await run(self.conn, self.gateway.statement(text), params), None
+        except psycopg.OperationalError:
+            raise
+        except psycopg.Error as error:
+            return [], error.sqlstate
+
+    async def inspect_schema(self) -> SchemaDifferences:
+        """How the schema differs from what this package installs."""
+        return await inspect_schema(self.conn, self.gateway.settings)

@@ -7,7 +7,6 @@ from commandbus.database.gateway import Gateway
 from commandbus.database.sqlstate import translated
 from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
-from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.store.postgres_governance import PostgresGovernance
 from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_tokens import PostgresTokens
@@ -18,7 +17,6 @@ class Legacy(
     PostgresLoading,
     PostgresDispatch,
     PostgresBulk,
-    PostgresDoctor,
     PostgresGovernance,
     PostgresTokens,
 ):
@@ -34,5 +32,5 @@ class Legacy(
 
     async def _call(self, verb: str, params: Row, *, domain: str = "") -> list[Row]:
         with translated(domain):
-            async with self._pool.connection() as conn:
+            async with self.gateway.pool.connection() as conn:
                 return await run(conn, self._sql[verb], params)

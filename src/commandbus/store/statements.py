@@ -103,15 +103,6 @@ STATEMENTS: dict[str, LiteralString] = {
         " from {schema}.command_bus_bulk_item i where i.operation_id = %s and i.item_no > %s"
         " and (cast(%s as text) is null or i.outcome = %s) order by i.item_no limit %s"
     ),
-    "list_retention": (
-        "select r.domain, r.kind, r.keep, r.updated_by, r.updated_at"
-        " from {schema}.command_bus_retention r order by r.domain, r.kind"
-    ),
-    "set_retention": "select {schema}.set_retention(%s, %s, cast(%s as interval), %s)",
-    "clear_retention": "select {schema}.clear_retention(%s, %s)",
-    "retention_due": "select domain, kind, before from {schema}.retention_due(%s)",
-    "doctor_domains": "select * from {schema}.doctor_domains(%s)",
-    "count_prunable": "select what, prunable from {schema}.count_prunable(%s, %s, %s)",
     "begin_load": (
         "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
         " cast(%s as jsonb), %s, cast(%s as jsonb))"

@@ -2,69 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
-from commandbus.errors import InvalidOperationError, InvalidSettingError
+from commandbus.database.store import Store
+from commandbus.errors import InvalidSettingError
 from commandbus.names import check_domain, check_operator
-from commandbus.store.upkeep import Examination, UpkeepStore
-from commandbus.upkeep.findings import FAULTS, Severity
+from commandbus.upkeep.findings import FINDINGS, Diagnosis, Finding, Repair, finding_of, worst_first
 
-#: What one transaction of a repair takes on.
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Session
+
+#: Places that one transaction of a repair changes at most.
 REPAIR_LIMIT = 1_000
+#: With more commands than this (an estimate) only what was changed lately is looked at.
+FULL_LIMIT = 1_000_000
+RECENT = timedelta(days=1)
+#: A clock that is off by more makes the times in logs misleading.
+CLOCK_TOLERANCE = timedelta(seconds=5)
+
+_CHECK_NAMES: tuple[LiteralString, ...] = (
+    "check_messages", "check_commands", "check_troubleshooting", "check_batches", "check_audit",
+    "check_replies", "check_work", "check_server",
+)  # fmt: skip
+#: The statement of each check, by the name of its SQL function.
+CHECKS: dict[str, LiteralString] = {
+    name: "select f.code, f.domain, count(*), (array_agg(f.subject order by f.subject))[1:5]"  # noqa: S608  (literals only)
+    " from {schema}." + name + "(cast(%s as text), cast(%s as timestamptz)) f"
+    " group by 1, 2 order by 1, 2"
+    for name in _CHECK_NAMES
+}
+_SERVER: LiteralString = (
+    "select clock_timestamp(), current_setting('server_version'), current_database(), current_user,"
+    " pg_database_size(current_database()), greatest(c.reltuples, 0)::bigint,"
+    " has_function_privilege('pg_ls_waldir()', 'execute'), pg_is_in_recovery()"
+    " from pg_class c where c.oid = cast('{schema}.command_bus_command' as regclass)"
+)
+_WAL_BYTES: LiteralString = "select cast(sum(size) as bigint) from pg_ls_waldir()"
+_LARGEST_TABLES: LiteralString = (
+    "select cast(t.relid as regclass)::text, pg_total_relation_size(t.relid), t.n_dead_tup"
+    " from pg_stat_all_tables t where t.schemaname in ('pgmq', %s) order by 2 desc limit 5"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One kind of fault in one domain."""
-
-    code: str
-    severity: Severity
-    #: None: it is about the database as a whole.
-    domain: str | None
-    found: int
-    #: At most five: ids of commands, batches or workers, names of tables. Never payloads.
-    examples: tuple[str, ...]
-    meaning: str
-    advice: str
-    can_fix: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """What was mended of one kind of fault."""
-
-    domain: str
-    function: str
-    mended: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What the doctor found, worst first."""
-
-    findings: tuple[Finding, ...]
-    #: Only what was touched since then was looked at; None: everything.
-    since: datetime | None
-    facts: Mapping[str, Any]
-    unknown: tuple[str, ...]
-    repairs: tuple[Repair, ...] = ()
-
-    @property
-    def is_healthy(self) -> bool:
-        """No finding is an error."""
-        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+class _Server(NamedTuple):
+    now: datetime
+    version: str
+    database: str
+    role: str
+    bytes: int
+    commands: int
+    may_read_wal: bool
+    is_standby: bool
 
 
 class Doctor:
-    """Examines a database, and mends what can be mended safely."""
+    """Examines a database, and repairs what can be repaired safely."""
 
-    def __init__(self, store: object) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def examine(
+    async def doctor(
         self,
         *,
         domain: str | None = None,
@@ -73,67 +72,110 @@ class Doctor:
         fix: bool = False,
         operator: str | None = None,
     ) -> Diagnosis:
-        """Look, and with `fix` mend and look again; what is then found is what is left."""
-        store = upkeep_of(self._store, "doctor")
+        """Examine the database in one read-only snapshot; with `fix`, repair and examine it again.
+
+        With more than a million commands only what was changed in the last day is looked at: give a
+        `window`, or `full` for everything. After a repair the findings are what is left.
+        """
         if domain is not None:
             check_domain(domain)
         if window is not None and (full or window <= timedelta(0)):
-            raise InvalidSettingError("the window is some time, and contradicts `full`")
+            raise InvalidSettingError(
+                "the window must be longer than nothing, and contradicts `full`; give one of them"
+            )
         actor = check_operator(operator)
-        found = diagnosis_of(await store.examine(domain, window=window, is_full=full))
+        found = await self._examine(domain, window, is_full=full)
         if not fix:
             return found
-        repairs = await self._mend(store, found, actor)
-        left = await store.examine(domain, window=window, is_full=full)
-        return diagnosis_of(left, repairs)
+        repairs = await self._repair(found, actor)
+        left = await self._examine(domain, window, is_full=full)
+        return replace(left, repairs=repairs)
 
-    async def _mend(
-        self, store: UpkeepStore, found: Diagnosis, actor: str | None
-    ) -> tuple[Repair, ...]:
-        todo = {
-            (finding.domain, str(FAULTS[finding.code].repair))
+    async def _examine(
+        self, domain: str | None, window: timedelta | None, *, is_full: bool
+    ) -> Diagnosis:
+        async with self._store.gateway.snapshot() as session:
+            await session.rows("set local jit = off")  # compiling would take longer than the checks
+            asked_at = datetime.now(UTC)
+            server = _Server(*(await session.rows(_SERVER))[0])
+            findings = _clock_findings(asked_at, datetime.now(UTC), server.now)
+            if window is None and not is_full and server.commands > FULL_LIMIT:
+                window = RECENT
+            since = None if window is None else server.now - window
+            facts = await _facts(session, server)
+            findings += await _schema_findings(session)
+            for name, statement in CHECKS.items():
+                # One check that cannot run must not hide the others.
+                rows, state = await session.try_rows(statement, (domain, since))
+                findings += [finding_of(*row) for row in rows]
+                if state is not None:
+                    findings.append(
+                        finding_of("CHECK_FAILED", None, 1, [f"{name}: SQLSTATE {state}"])
+                    )
+        unknown = ["free disk space: PostgreSQL does not tell; look at the server itself"]
+        if not server.may_read_wal:
+            unknown.append("size of the WAL: this role may not read it (pg_monitor may)")
+        return Diagnosis(worst_first(findings), since, facts, tuple(unknown))
+
+    async def _repair(self, found: Diagnosis, actor: str | None) -> tuple[Repair, ...]:
+        # In the order of FINDINGS, without repeating a function.
+        order = dict.fromkeys(known.repair for known in FINDINGS.values() if known.repair)
+        due = {
+            (FINDINGS[finding.code].repair, finding.domain)
             for finding in found.findings
             if finding.can_fix and finding.domain is not None
         }
-        # A queue that is made again is empty: what it should hold has to be sent again.
-        todo |= {(d, "repair_lost_messages") for d, verb in todo if verb == "repair_queues"}
-        order = [fault.repair for fault in FAULTS.values()]
+        # A queue that is created again is empty: its messages have to be sent again.
+        due |= {("repair_lost_messages", where) for name, where in due if name == "repair_queues"}
         repairs = []
-        for domain, verb in sorted(todo, key=lambda item: (order.index(item[1]), item[0])):
-            mended: dict[str, None] = {}
-            # It comes to an end: each round mends something that was not mended before.
-            while set(
-                now := await store.repair(verb, domain, actor=actor, limit=REPAIR_LIMIT)
-            ) - set(mended):
-                mended |= dict.fromkeys(now)
-            if mended:
-                repairs.append(Repair(domain, verb, tuple(mended)))
+        for function in order:
+            for domain in sorted(where for name, where in due if name == function):
+                repaired = await self._run_repair(function, domain, actor)
+                if repaired:
+                    repairs.append(Repair(domain, function, repaired))
         return tuple(repairs)
 
+    async def _run_repair(
+        self, function: LiteralString, domain: str, actor: str | None
+    ) -> tuple[str, ...]:
+        statement: LiteralString = "select * from {schema}." + function + "(%s, %s, %s)"  # noqa: S608  (literals only)
+        params = (domain, actor, REPAIR_LIMIT)
+        repaired: dict[str, None] = {}
+        while True:
+            rows = await self._store.gateway.rows(statement, params, domain=domain)
+            now = dict.fromkeys(row[0] for row in rows)
+            # It comes to an end: each round repairs something that was not repaired before.
+            if now.keys() <= repaired.keys():
+                return tuple(repaired)
+            repaired |= now
 
-def upkeep_of(store: object, what: str) -> UpkeepStore:
-    """The store, if it can do this."""
-    if not isinstance(store, UpkeepStore):
-        raise InvalidOperationError(
-            f"the in-memory store has no {what}; test it on the embedded server"
-        )
-    return store
+
+async def _facts(session: Session, server: _Server) -> dict[str, Any]:
+    tables = await session.rows(_LARGEST_TABLES, (session.gateway.settings.schema,))
+    return {
+        "server_version": server.version, "database": server.database, "role": server.role,
+        "database_bytes": server.bytes, "commands_estimated": server.commands,
+        "wal_bytes": await session.value(_WAL_BYTES) if server.may_read_wal else None,
+        "is_standby": server.is_standby,
+        "largest_tables": [
+            {"table": name, "bytes": size, "dead_rows": dead} for name, size, dead in tables
+        ],
+    }  # fmt: skip
 
 
-def diagnosis_of(examination: Examination, repairs: tuple[Repair, ...] = ()) -> Diagnosis:
-    """Say what the symptoms mean."""
-    rank = {code: place for place, code in enumerate(FAULTS)}
-    severities = list(Severity)
-    findings = []
-    for symptom in examination.symptoms:
-        fault = FAULTS[symptom.code]
-        findings.append(
-            Finding(
-                symptom.code, fault.severity, symptom.domain, symptom.found, symptom.examples,
-                fault.meaning, fault.advice, fault.repair is not None,
-            )
-        )  # fmt: skip
-    findings.sort(key=lambda f: (severities.index(f.severity), rank[f.code], f.domain or ""))
-    return Diagnosis(
-        tuple(findings), examination.since, examination.facts, examination.unknown, repairs
-    )
+async def _schema_findings(session: Session) -> list[Finding]:
+    found = await session.inspect_schema()
+    by_code = {
+        "SCHEMA_OLD": found.pending,
+        "PGMQ_LACKS": found.lacking,
+        "FUNCTION_CHANGED": found.changed,
+    }
+    return [finding_of(code, None, len(names), names) for code, names in by_code.items() if names]
+
+
+def _clock_findings(before: datetime, after: datetime, server: datetime) -> list[Finding]:
+    # The server read its clock at some time in between; only what lies outside is a difference.
+    off = max(before - server, server - after)
+    if off <= CLOCK_TOLERANCE:
+        return []
+    return [finding_of("CLOCK_DIFFERENCE", None, 1, [f"{off.total_seconds():.0f} s"])]

@@ -1,15 +1,21 @@
-"""The faults that the doctor knows: how bad, what each means, what to do, who can mend it."""
+"""Findings: what the doctor can report, how bad each is, what it means and what to do about it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from typing import Any, LiteralString
+
+#: Places that a finding names at most.
+EXAMPLES = 5
 
 
 class Severity(StrEnum):
     """How bad a finding is."""
 
-    #: Something that must always hold does not: commands may be lost, late or wrong.
+    #: Something that must always be true is not: commands may be lost, late or wrong.
     ERROR = "error"
     #: It works, and is likely to cause trouble.
     WARNING = "warning"
@@ -18,202 +24,279 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """What is known of a code."""
+class KnownFinding:
+    """What is known of a code, wherever it is found."""
 
     severity: Severity
     meaning: str
     advice: str
-    #: The SQL function that mends it.
-    repair: str | None = None
+    #: The SQL function that repairs it.
+    repair: LiteralString | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found under one code in one domain."""
+
+    code: str
+    severity: Severity
+    #: None: it is about the database as a whole.
+    domain: str | None
+    found: int
+    #: At most five: ids of commands, batches or workers, names of tables. Never payloads.
+    examples: tuple[str, ...]
+    meaning: str
+    advice: str
+    can_fix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What one repair function changed in one domain."""
+
+    domain: str
+    function: str
+    repaired: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the doctor found, the worst first."""
+
+    findings: tuple[Finding, ...]
+    #: Only what was changed since then was looked at; None: everything.
+    since: datetime | None
+    #: What the server says of itself: version, sizes, the role.
+    facts: Mapping[str, Any]
+    #: What cannot be found out from here, and why.
+    unknown: tuple[str, ...]
+    repairs: tuple[Repair, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """No finding is an error."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+
+def finding_of(code: str, domain: str | None, found: int, examples: Sequence[str]) -> Finding:
+    """What was found, with what is known of its code."""
+    known = FINDINGS[code]
+    return Finding(
+        code, known.severity, domain, found, tuple(examples[:EXAMPLES]),
+        known.meaning, known.advice, known.repair is not None,
+    )  # fmt: skip
+
+
+def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """In the order in which they are shown: by severity, then as FINDINGS lists them."""
+    severities, codes = list(Severity), list(FINDINGS)
+    return tuple(
+        sorted(
+            findings,
+            key=lambda f: (severities.index(f.severity), codes.index(f.code), f.domain or ""),
+        )
+    )
 
 
 _FIX = "`commandbus doctor --fix`"
 
-#: In the order in which they are shown, and mended.
-FAULTS: dict[str, Fault] = {
-    # -- the queue against the commands: I11
-    "QUEUE_MISSING": Fault(
-        Severity.ERROR, "a domain has open commands and no queue",
-        f"{_FIX} makes the queue again; find out who dropped it", "repair_queues",
+#: In the order in which they are shown, and repaired.
+FINDINGS: dict[str, KnownFinding] = {
+    # -- the messages of the queue against the commands
+    "QUEUE_MISSING": KnownFinding(
+        Severity.ERROR, "a domain has open commands but no queue",
+        f"{_FIX} creates the queue again; find out who dropped it", "repair_queues",
     ),
-    "MESSAGE_UNKNOWN": Fault(
+    "MESSAGE_UNKNOWN": KnownFinding(
         Severity.ERROR, "a message in the queue belongs to no command",
         f"{_FIX} moves it to the archive; find out who writes to the queue", "repair_messages",
     ),
-    "MESSAGE_OF_ENDED": Fault(
-        Severity.ERROR, "a message is still queued although its command has ended",
-        f"{_FIX} moves it to the archive; a worker would do the same", "repair_messages",
+    "MESSAGE_OF_ENDED": KnownFinding(
+        Severity.ERROR, "a message is still in the queue although its command has ended",
+        f"{_FIX} moves it to the archive; a worker that reads it does the same", "repair_messages",
     ),
-    "MESSAGE_OF_PARKED": Fault(
-        Severity.ERROR, "a message is still queued although its command waits for an operator",
-        f"{_FIX} moves it to the archive; a worker would do the same", "repair_messages",
+    "MESSAGE_OF_PARKED": KnownFinding(
+        Severity.ERROR, "a message is still in the queue although its command is parked",
+        f"{_FIX} moves it to the archive; a worker that reads it does the same", "repair_messages",
     ),
-    "MESSAGE_SUPERSEDED": Fault(
+    "MESSAGE_SUPERSEDED": KnownFinding(
         Severity.ERROR, "an open command has a second, older message in the queue",
         f"{_FIX} moves the older one to the archive", "repair_messages",
     ),
-    "MESSAGE_LOST": Fault(
+    "MESSAGE_LOST": KnownFinding(
         Severity.ERROR, "an open command has no message, so no worker will ever get it",
         f"{_FIX} sends its archived payload again", "repair_lost_messages",
     ),
-    "PAYLOAD_LOST": Fault(
+    "PAYLOAD_LOST": KnownFinding(
         Severity.ERROR, "an open command has neither a message nor a payload",
         "cancel it, and send the work again under a new id",
     ),
-    "LEASE_STATE": Fault(
-        Severity.ERROR, "a row says that it is worked on and names no worker, or the reverse",
-        "somebody changed the row by hand: look at its trail, and set leased_by to null",
+    "LEASE_STATE": KnownFinding(
+        Severity.ERROR,
+        "the row of a command names a worker although it is not leased, or is leased and names "
+        "none",
+        "somebody changed the row by hand: read its audit trail, and set leased_by to null",
     ),
-    "ATTEMPTS_EXCEEDED": Fault(
-        Severity.ERROR, "an open command has had more attempts than it may have (I13)",
-        "it is parked when a worker next reads it; somebody changed the row by hand",
+    "ATTEMPTS_EXCEEDED": KnownFinding(
+        Severity.ERROR, "an open command has had more attempts than its limit allows",
+        "somebody changed the row by hand; the next worker that reads the command parks it",
     ),
-    # -- the list of what waits for an operator
-    "PARKED_UNLISTED": Fault(
-        Severity.ERROR, "a command is in troubleshooting and not in the list of what waits there",
-        f"{_FIX} puts it on the list", "repair_troubleshooting",
+    # -- troubleshooting
+    "PARKED_UNLISTED": KnownFinding(
+        Severity.ERROR, "a command is parked but is not in the troubleshooting list",
+        f"{_FIX} adds it to the list", "repair_troubleshooting",
     ),
-    "LISTED_NOT_PARKED": Fault(
-        Severity.ERROR, "the list of what waits for an operator names a command that does not",
-        f"{_FIX} strikes it off", "repair_troubleshooting",
+    "LISTED_NOT_PARKED": KnownFinding(
+        Severity.ERROR, "the troubleshooting list contains a command that is not parked",
+        f"{_FIX} removes it from the list", "repair_troubleshooting",
     ),
-    "GROUP_COUNTERS": Fault(
-        Severity.ERROR, "a failure group counts other commands than are parked for its cause",
-        f"{_FIX} counts it again under its lock", "repair_groups",
+    "GROUP_COUNTERS": KnownFinding(
+        Severity.ERROR, "the count of a failure group is not the number of its parked commands",
+        f"{_FIX} locks the group and counts again", "repair_groups",
     ),
-    "PARKED_WITHOUT_PAYLOAD": Fault(
-        Severity.ERROR, "the payload of a parked command is gone: it cannot be retried",
+    "PARKED_WITHOUT_PAYLOAD": KnownFinding(
+        Severity.ERROR, "the payload of a parked command is gone, so it cannot be retried",
         "cancel or complete it; do not purge PGMQ's archives by hand",
     ),
-    # -- batches: I8
-    "BATCH_COUNTERS": Fault(
-        Severity.ERROR, "the counters of a batch are not what a recount gives (I8)",
-        f"{_FIX} counts it again under its lock, and closes it if all have ended",
+    # -- batches
+    "BATCH_COUNTERS": KnownFinding(
+        Severity.ERROR, "the counters of a batch differ from a count of its commands",
+        f"{_FIX} locks the batch, counts again, and closes it if all commands have ended",
         "repair_batches",
     ),
-    "BATCH_STATE": Fault(
-        Severity.ERROR, "a batch is open although all have ended, or closed although not",
+    "BATCH_STATE": KnownFinding(
+        Severity.ERROR,
+        "a batch is open although all its commands have ended, or closed although some have not",
         f"{_FIX} closes or opens it", "repair_batches",
     ),
-    # -- audit and replies: I10 and I12
-    "AUDIT_MISMATCH": Fault(
-        Severity.ERROR, "the last event in the audit does not lead to the state of the row (I12)",
-        "the row was changed without our functions, so no reply went out: look at its trail, and "
-        "tell whoever waits",
+    # -- audit and replies
+    "AUDIT_MISMATCH": KnownFinding(
+        Severity.ERROR, "the last audit event of a command does not lead to the status of its row",
+        "the row was changed by hand, so no reply was published: read its audit trail, and inform "
+        "the caller who waits for the reply",
     ),
-    "ENDED_TWICE": Fault(
+    "ENDED_TWICE": KnownFinding(
         Severity.ERROR, "a command ended twice, with no retry in between",
-        "look at its trail; whoever reads replies may have got two",
+        "read its audit trail; consumers of its replies may have received two",
     ),
-    "REPLY_TWICE": Fault(
-        Severity.ERROR, "more replies of a command are queued than it has ends (I10)",
-        "somebody copied a reply; delete the one with the higher msg_id if nobody can cope",
+    "REPLY_TWICE": KnownFinding(
+        Severity.ERROR, "a command has more replies in the queue than it has ends",
+        "somebody copied a reply; delete the one with the higher msg_id unless consumers ignore "
+        "repeated replies",
     ),
-    "REPLY_MISSING": Fault(
-        Severity.WARNING, "a reply is not in its queue, though older ones lie there unread",
-        "the reply was removed, or is read out of order; the state and `commandbus show` tell "
-        "what it said",
+    "REPLY_MISSING": KnownFinding(
+        Severity.WARNING, "a reply is not in its queue, although older ones are there unread",
+        "the reply was removed, or replies are read out of order; `commandbus show` tells how the "
+        "command ended",
     ),
-    # -- the protection of the data
-    "AUDIT_UNPROTECTED": Fault(
-        Severity.ERROR, "the trigger that keeps the audit append-only is missing or disabled",
-        "run `commandbus db migrate` as the owner, and ask who switched it off",
+    # -- what protects the data
+    "AUDIT_UNPROTECTED": KnownFinding(
+        Severity.ERROR,
+        "the trigger that refuses changes and deletions in the audit is missing or disabled",
+        "run `commandbus db migrate` as the owner of the schema; find out who disabled it",
     ),
-    "SCHEMA_OLD": Fault(
-        Severity.ERROR, "the database lacks migrations that this package brings",
+    "SCHEMA_OLD": KnownFinding(
+        Severity.ERROR, "the database lacks migrations of this release",
         "run `commandbus db migrate`",
     ),
-    "FUNCTION_CHANGED": Fault(
-        Severity.ERROR, "functions in the database are not those of this package",
-        "run `commandbus db migrate`; if another release is in use too, migrate with the newer one",
+    "FUNCTION_CHANGED": KnownFinding(
+        Severity.ERROR, "functions in the database differ from those of this release",
+        "run `commandbus db migrate`; if two releases are in use, run it with the newer one",
     ),
-    "PGMQ_LACKS": Fault(
+    "PGMQ_LACKS": KnownFinding(
         Severity.ERROR, "PGMQ lacks functions that commandbus calls",
         "upgrade it: alter extension pgmq update",
     ),
-    "RIGHTS_MISSING": Fault(
+    "RIGHTS_MISSING": KnownFinding(
         Severity.ERROR, "this role lacks rights on tables that every process needs",
         "grant them, or run the doctor as the role of the workers",
     ),
-    "INDEX_INVALID": Fault(
-        Severity.WARNING, "an index is not usable; statements may read whole tables",
-        "reindex it, unless it is just being built",
+    "INDEX_INVALID": KnownFinding(
+        Severity.WARNING, "an index cannot be used, so statements may read whole tables",
+        "reindex it, unless it is being built at this moment",
     ),
-    "QUEUE_UNLOGGED": Fault(
-        Severity.WARNING, "a queue is not crash-safe: its messages are lost if the server crashes",
+    "QUEUE_UNLOGGED": KnownFinding(
+        Severity.WARNING, "a queue is an unlogged table: its messages are lost if the server "
+        "crashes",
         "alter table ... set logged",
     ),
-    "QUEUE_PARTITIONED": Fault(
-        Severity.WARNING, "a queue is partitioned, which commandbus is not made for",
-        "make it a plain queue",
+    "QUEUE_PARTITIONED": KnownFinding(
+        Severity.WARNING, "a queue is partitioned, which commandbus does not support",
+        "replace it by a queue that is not partitioned",
     ),
-    "DURABILITY_OFF": Fault(
-        Severity.WARNING, "the server may lose what it has acknowledged if it crashes",
+    "DURABILITY_OFF": KnownFinding(
+        Severity.WARNING, "the server may lose committed transactions if it crashes",
         "switch fsync, full_page_writes and synchronous_commit on",
     ),
     # -- work
-    "NO_WORKER": Fault(
-        Severity.WARNING, "commands have waited for more than five minutes and nobody serves them",
+    "NO_WORKER": KnownFinding(
+        Severity.WARNING,
+        "commands have been due for more than five minutes, and no worker serves the domain",
         "start a worker for the domain",
     ),
-    "LEASE_LAPSED": Fault(
-        Severity.WARNING, "leases ended more than five minutes ago and nobody took them over",
-        "start a worker for the domain: the one that held them is gone",
+    "LEASE_LAPSED": KnownFinding(
+        Severity.WARNING,
+        "leases ended more than five minutes ago, and no worker has taken the commands over",
+        "the worker is gone: start another one for the domain",
     ),
-    "WORKER_SILENT": Fault(
-        Severity.WARNING, "a worker has said nothing for more than a minute",
-        f"look at its process; {_FIX} strikes it off, and it is back with its next heartbeat",
+    "WORKER_SILENT": KnownFinding(
+        Severity.WARNING, "a worker has sent no heartbeat for more than a minute",
+        f"look at its process; {_FIX} removes it from the list of workers, and its next heartbeat "
+        "adds it again",
         "repair_workers",
     ),
-    "WAKEUPS_DEAD": Fault(
-        Severity.WARNING, "a worker waits for wake-ups and no session listens",
-        "it still polls; look for a pooler in between, or restart the worker",
+    "WAKEUPS_DEAD": KnownFinding(
+        Severity.WARNING, "a worker waits for wake-ups, but no session listens for them",
+        "the worker still polls; look for a connection pooler in between, or restart the worker",
     ),
-    "NOTIFY_QUEUE_FULL": Fault(
-        Severity.WARNING, "the notification queue fills up; when it is full, sends fail",
-        "look for a session that listens and sits in an open transaction",
+    "NOTIFY_QUEUE_FULL": KnownFinding(
+        Severity.WARNING, "the notification queue of the server fills up; when it is full, sending "
+        "fails",
+        "look for a session that listens and has a transaction open",
     ),
-    "DISPATCH_STUCK": Fault(
+    "DISPATCH_STUCK": KnownFinding(
         Severity.WARNING, "commands were stored more than 30 minutes ago and are not queued yet",
-        "is a worker running, with COMMANDBUS_MAINTENANCE on? Or: select * from "
+        "start a worker with COMMANDBUS_MAINTENANCE on, or run: select * from "
         "commandbus.recover_dispatch('<domain>')",
     ),
-    "CHORE_LATE": Fault(
-        Severity.WARNING, "workers run, and none of them has done its chores for an hour",
+    "CHORE_LATE": KnownFinding(
+        Severity.WARNING, "workers run, but none of them has done the chores for an hour",
         "switch COMMANDBUS_MAINTENANCE on in one of them",
     ),
-    "LOAD_INTERRUPTED": Fault(
-        Severity.NOTICE, "a load stopped and nobody continues it",
+    "LOAD_INTERRUPTED": KnownFinding(
+        Severity.NOTICE, "a load has stopped, and no process continues it",
         "load the same source again to resume it, or cancel its batch and seal it",
     ),
-    "PRUNE_INTERRUPTED": Fault(
-        Severity.NOTICE, "a batch was half removed by retention when the run ended",
-        "the next `commandbus db prune`, or chore, goes on with it",
+    "PRUNE_INTERRUPTED": KnownFinding(
+        Severity.NOTICE, "a pruning run ended when it had removed only a part of a batch",
+        "the next `commandbus db prune`, or the next chore, removes the rest",
     ),
     # -- the server
-    "VACUUM_HELD_BACK": Fault(
-        Severity.WARNING, "something old keeps vacuum from removing dead rows; queues become slow",
+    "VACUUM_HELD_BACK": KnownFinding(
+        Severity.WARNING,
+        "an old transaction or replication slot keeps vacuum from removing dead rows; queues "
+        "become slow",
         "end the session, the prepared transaction or the replication slot",
     ),
-    "AUTOVACUUM_OFF": Fault(
+    "AUTOVACUUM_OFF": KnownFinding(
         Severity.WARNING, "autovacuum is off; queues become slow and the disk fills up",
         "switch it on",
     ),
-    "DEAD_ROWS": Fault(
-        Severity.WARNING, "a table has more dead rows than live ones",
-        "vacuum does not keep up: look for what holds it back, then vacuum the table",
+    "DEAD_ROWS": KnownFinding(
+        Severity.WARNING, "a table has more dead rows than live ones, so vacuum is too slow",
+        "look for what delays vacuum, then vacuum the table",
     ),
-    "CLOCK_DIFFERENCE": Fault(
-        Severity.WARNING, "this machine's clock and the server's differ by more than 5 s",
-        "set the clocks; only the server's counts for leases, but logs and `--since` mislead",
+    "CLOCK_DIFFERENCE": KnownFinding(
+        Severity.WARNING, "the clocks of this machine and of the server differ by more than 5 s",
+        "set the clocks; leases use the server's clock only, but times in logs and `--since` are "
+        "misleading",
     ),
-    "ROLE_SUPERUSER": Fault(
+    "ROLE_SUPERUSER": KnownFinding(
         Severity.NOTICE, "this role is a superuser",
         "give the workers a role of their own",
     ),
-    "CHECK_FAILED": Fault(
-        Severity.WARNING, "a check could not be run, so nothing is known of what it looks at",
+    "CHECK_FAILED": KnownFinding(
+        Severity.WARNING, "a check could not be run, so its findings are not known",
         "run the doctor as a role that may read the tables (SQLSTATE 42501: lacks a right)",
     ),
 }  # fmt: skip

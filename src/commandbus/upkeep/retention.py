@@ -1,4 +1,4 @@
-"""Retention: remove what is finished and old, in chunks, by rules that the database holds."""
+"""Retention: remove what is finished and old, in chunks, by rules in the database."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import LiteralString, NamedTuple
 
+from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
 from commandbus.names import check_domain, check_operator
-from commandbus.store.upkeep import RetentionRule, UpkeepStore
-from commandbus.upkeep.doctor import upkeep_of
 
-#: Kind -> the SQL functions that remove it, in the order of a run: what one kind looks at must
-#: still be there, so the commands go last.
-PRUNERS: dict[str, tuple[str, ...]] = {
+#: Kind -> the SQL functions that remove it, in the order of a run. The commands are removed last,
+#: because the others look at them.
+PRUNERS: dict[str, tuple[LiteralString, ...]] = {
     "audit": ("prune_audit",),
     "archives": ("prune_archives",),
     "replies": ("prune_replies",),
@@ -25,6 +25,19 @@ PRUNERS: dict[str, tuple[str, ...]] = {
 }
 #: Rows that one transaction looks at.
 CHUNK = 1_000
+
+_LIST_RETENTION: LiteralString = (
+    "select nullif(r.domain, '*'), r.kind, r.keep, r.updated_by, r.updated_at"
+    " from {schema}.command_bus_retention r order by r.domain, r.kind"
+)
+_SET_RETENTION: LiteralString = "select {schema}.set_retention(%s, %s, cast(%s as interval), %s)"
+_CLEAR_RETENTION: LiteralString = "select {schema}.clear_retention(%s, %s)"
+_RETENTION_DUE: LiteralString = "select domain, kind, before from {schema}.retention_due(%s)"
+#: The same for one age that applies to everything.
+_DOMAINS_BEFORE: LiteralString = (
+    "select d, now() - cast(%s as interval) from {schema}.doctor_domains(%s) d"
+)
+_COUNT_PRUNABLE: LiteralString = "select what, prunable from {schema}.count_prunable(%s, %s, %s)"
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
@@ -38,6 +51,19 @@ def parse_age(text: str) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionRule:
+    """How long a kind of rows is kept."""
+
+    #: None: in every domain that has no rule of its own.
+    domain: str | None
+    kind: str
+    #: None: without limit.
+    keep: timedelta | None
+    updated_by: str | None
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class PruneResult:
     """What was removed of one kind in one domain; in a dry run, what would be."""
 
@@ -45,39 +71,45 @@ class PruneResult:
     kind: str
     before: datetime
     pruned: dict[str, int] = field(default_factory=dict)
-    #: False: time was up, and the next run goes on.
+    #: False: the time was over; the next run continues.
     is_done: bool = True
 
 
+class _Due(NamedTuple):
+    domain: str
+    kind: str
+    before: datetime
+
+
 class Retention:
-    """The rules, and the runs."""
+    """The rules, and the runs that remove what the rules do not keep."""
 
-    def __init__(self, store: object) -> None:
-        self._plain_store = store
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    @property
-    def _store(self) -> UpkeepStore:
-        return upkeep_of(self._plain_store, "retention")
+    async def get_retention(self) -> list[RetentionRule]:
+        """The rules that were set; without a rule nothing is removed."""
+        return await self._store.gateway.rows(_LIST_RETENTION, into=RetentionRule)
 
-    async def rules(self) -> list[RetentionRule]:
-        """What was set; without a rule nothing is removed."""
-        return await self._store.list_retention()
-
-    async def set(
-        self, kind: str, keep: timedelta | None, *, domain: str | None, operator: str | None
+    async def set_retention(
+        self,
+        kind: str,
+        keep: timedelta | None,
+        *,
+        domain: str | None = None,
+        operator: str | None = None,
     ) -> None:
-        """Keep a kind so long; None: for ever."""
+        """Keep `audit`, `archives`, `replies` or `commands` for this time; None: without limit."""
         if domain is not None:
             check_domain(domain)
-        await self._store.set_retention(
-            domain, _check_kind(kind), keep, actor=check_operator(operator)
-        )
+        params = (domain, _check_kind(kind), keep, check_operator(operator))
+        await self._store.gateway.rows(_SET_RETENTION, params, domain=domain or "")
 
-    async def clear(self, kind: str, *, domain: str | None) -> bool:
-        """Take a rule back."""
+    async def clear_retention(self, kind: str, *, domain: str | None = None) -> bool:
+        """Remove a rule; returns whether there was one."""
         if domain is not None:
             check_domain(domain)
-        return await self._store.clear_retention(domain, _check_kind(kind))
+        return bool(await self._store.gateway.value(_CLEAR_RETENTION, (domain, _check_kind(kind))))
 
     async def prune(
         self,
@@ -90,69 +122,66 @@ class Retention:
         progress: Callable[[PruneResult], None] | None = None,
         seconds: float | None = None,
     ) -> list[PruneResult]:
-        """Remove what the rules say, or what is older than `older_than`.
+        """Remove what is finished and old: by the rules, or everything older than `older_than`.
 
-        With `seconds`, stop after the chunk in which that time is up.
+        In chunks, each its own transaction; what is open or parked is never touched. With
+        `seconds` it stops after the chunk in which that time is over.
         """
-        store = self._store
         if domain is not None:
             check_domain(domain)
         wanted = [_check_kind(kind) for kind in kinds or PRUNERS]
         if older_than is not None and older_than < timedelta(0):
             raise InvalidSettingError("an age is not negative")
         actor = check_operator(operator)
-        due = await _due(store, domain, older_than)
         deadline = None if seconds is None else time.monotonic() + seconds
         results = []
-        for where, kind, before in due:
-            if kind not in wanted:
+        for due in await self._due(domain, older_than):
+            if due.kind not in wanted:
                 continue
             if dry_run:
-                counts = await store.count_prunable(where, kind, before)
-                results.append(PruneResult(where, kind, before, counts))
+                counts = await self._store.gateway.rows(_COUNT_PRUNABLE, due, domain=due.domain)
+                results.append(PruneResult(*due, {what: int(n) for what, n in counts}))
                 continue
-            result = PruneResult(where, kind, before)
-            for verb in PRUNERS[kind]:
-                result = await _run(store, verb, result, actor, progress, deadline)
+            result = PruneResult(*due)
+            for function in PRUNERS[due.kind]:
+                result = await self._run(function, result, actor, progress, deadline)
             results.append(result)
         return results
 
+    async def _due(self, domain: str | None, older_than: timedelta | None) -> list[_Due]:
+        if older_than is None:
+            return await self._store.gateway.rows(_RETENTION_DUE, (domain,), into=_Due)
+        rows = await self._store.gateway.rows(_DOMAINS_BEFORE, (older_than, domain))
+        return [_Due(name, kind, before) for name, before in rows for kind in PRUNERS]
 
-async def _due(
-    store: UpkeepStore, domain: str | None, older_than: timedelta | None
-) -> list[tuple[str, str, datetime]]:
-    if older_than is None:
-        return await store.retention_due(domain)
-    before = await store.now() - older_than
-    return [(d, kind, before) for d in await store.domains(domain) for kind in PRUNERS]
-
-
-async def _run(
-    store: UpkeepStore,
-    verb: str,
-    result: PruneResult,
-    actor: str | None,
-    progress: Callable[[PruneResult], None] | None,
-    deadline: float | None,
-) -> PruneResult:
-    after: str | None = None
-    pruned = Counter(result.pruned)
-    while True:
-        step = await store.prune(
-            verb, result.domain, result.before, limit=CHUNK, after=after, actor=actor
+    async def _run(
+        self,
+        function: LiteralString,
+        result: PruneResult,
+        actor: str | None,
+        progress: Callable[[PruneResult], None] | None,
+        deadline: float | None,
+    ) -> PruneResult:
+        statement: LiteralString = (
+            "select o_pruned, o_after, o_is_done"  # noqa: S608  (literals only)
+            " from {schema}." + function + "(%s, %s, %s, %s, %s)"
         )
-        pruned.update(step.pruned)
-        after = step.after
-        is_late = deadline is not None and time.monotonic() >= deadline
-        result = PruneResult(
-            result.domain, result.kind, result.before, dict(pruned),
-            result.is_done and (step.is_done or not is_late),
-        )  # fmt: skip
-        if progress is not None:
-            progress(result)
-        if step.is_done or is_late:
-            return result
-        await asyncio.sleep(0)  # others may have their turn, and a cancel its effect
+        domain, after, pruned = result.domain, None, Counter(result.pruned)
+        while True:
+            params = (domain, result.before, CHUNK, after, actor)
+            ((removed, after, is_done),) = await self._store.gateway.rows(
+                statement, params, domain=domain
+            )
+            pruned.update(removed)
+            is_late = deadline is not None and time.monotonic() >= deadline
+            result = replace(
+                result, pruned=dict(pruned), is_done=result.is_done and (is_done or not is_late)
+            )
+            if progress is not None:
+                progress(result)
+            if is_done or is_late:
+                return result
+            await asyncio.sleep(0)  # let other tasks run, and a cancellation take effect
 
 
 def _check_kind(kind: str) -> str:
