@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from commandbus.store.postgres_doctor import CHECKS, REPAIRS
-from commandbus.upkeep.findings import FAULTS
+from commandbus.upkeep.doctor import CHECKS
+from commandbus.upkeep.findings import FINDINGS
 from tests.docs.functions import all_functions, function_texts
 from tests.docs.markdown import DOCS, codes, table_with
 
@@ -18,7 +18,7 @@ def test_every_code_is_in_the_runbook_as_the_program_tells_it() -> None:
         for r in rows
     ] == [
         (code, f.severity, f.meaning, f.advice, "yes" if f.repair else "no")
-        for code, f in FAULTS.items()
+        for code, f in FINDINGS.items()
     ]
 
 
@@ -36,8 +36,10 @@ def test_every_code_that_the_sql_returns_is_known() -> None:
         "SCHEMA_OLD", "FUNCTION_CHANGED", "PGMQ_LACKS", "CLOCK_DIFFERENCE", "CHECK_FAILED",
     }  # fmt: skip
 
-    assert told - states == set(FAULTS) - by_the_program
+    assert told - states == set(FINDINGS) - by_the_program
 
 
 def test_every_repair_is_there() -> None:
-    assert {fault.repair for fault in FAULTS.values()} - {None} == set(REPAIRS)
+    repairs = {name for name in all_functions(function_texts()) if name.startswith("repair_")}
+
+    assert {known.repair for known in FINDINGS.values()} - {None} == repairs

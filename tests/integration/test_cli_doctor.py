@@ -42,7 +42,7 @@ def on_database(dsn: str, work: Any) -> Any:
     return asyncio.run(inner())
 
 
-def test_doctor_names_what_is_wrong_mends_it_and_ends_accordingly(run: Any, dsn: str) -> None:
+def test_doctor_names_what_is_wrong_repairs_it_and_ends_accordingly(run: Any, dsn: str) -> None:
     on_database(dsn, healthy)
     clean = run("doctor")
 
@@ -62,7 +62,7 @@ def test_doctor_names_what_is_wrong_mends_it_and_ends_accordingly(run: Any, dsn:
     on_database(dsn, break_it)
     broken = run("doctor")
     document = json.loads(run("doctor", "--json", "--domain", "payments").stdout)
-    mended = run("doctor", "--fix", "--operator", "ada", "--full")
+    repaired = run("doctor", "--fix", "--operator", "ada", "--full")
     after = run("doctor", "--since", "24h")
 
     assert clean.exit_code == 0, clean.stdout
@@ -80,9 +80,9 @@ def test_doctor_names_what_is_wrong_mends_it_and_ends_accordingly(run: Any, dsn:
         "MESSAGE_UNKNOWN", "error", True,
     )  # fmt: skip
     assert (finding["found"], len(finding["examples"])) == (6, 5)
-    assert mended.exit_code == 0, mended.stdout
-    assert "mended 7 in payments (repair_messages):" in mended.stdout
-    assert "and 2 more" in mended.stdout
+    assert repaired.exit_code == 0, repaired.stdout
+    assert "repaired 7 in payments (repair_messages):" in repaired.stdout
+    assert "and 2 more" in repaired.stdout
     assert after.exit_code == 0
     assert "what was touched since" in after.stdout
 

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from commandbus import CommandBus, DatabaseUnavailableError
-from commandbus.store import postgres_doctor
-from commandbus.upkeep.findings import FAULTS
+from commandbus.upkeep import doctor
+from commandbus.upkeep.findings import FINDINGS
 from tests.sql.faults import (
     INJECTED,
     SURROUNDINGS,
@@ -56,7 +56,7 @@ async def test_each_of_the_injected_faults_is_named_and_no_other(db: Session) ->
 
 
 @pytest.mark.parametrize("inject", [deleted_message, state_changed_by_hand])
-async def test_what_cannot_be_mended_is_left_alone(
+async def test_what_cannot_be_repaired_is_left_alone(
     db: Session, bus: CommandBus, inject: Callable[[Session, dict[str, Any]], Awaitable[None]]
 ) -> None:
     await inject(db, await healthy(db))
@@ -90,7 +90,7 @@ async def test_a_function_that_was_changed_and_an_index_that_failed_are_named(
 
 
 def test_every_code_is_injected_but_those_that_sql_cannot_bring_about() -> None:
-    assert set(FAULTS) - set(INJECTED.values()) == SURROUNDINGS | {
+    assert set(FINDINGS) - set(INJECTED.values()) == SURROUNDINGS | {
         "FUNCTION_CHANGED", "INDEX_INVALID", "SCHEMA_OLD", "PGMQ_LACKS", "RIGHTS_MISSING",
         "QUEUE_PARTITIONED", "NOTIFY_QUEUE_FULL", "VACUUM_HELD_BACK",
         "CLOCK_DIFFERENCE", "CHECK_FAILED",
@@ -199,7 +199,7 @@ async def test_a_window_leaves_out_what_was_not_touched(db: Session, bus: Comman
 async def test_very_many_commands_are_looked_at_as_far_as_they_are_recent(
     bus: CommandBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_doctor, "FULL_LIMIT", -1)
+    monkeypatch.setattr(doctor, "FULL_LIMIT", -1)
 
     assert (await bus.upkeep.doctor()).since is not None
     assert (await bus.upkeep.doctor(full=True)).since is None
@@ -208,11 +208,8 @@ async def test_very_many_commands_are_looked_at_as_far_as_they_are_recent(
 async def test_the_doctor_writes_nothing_even_if_it_wanted_to(
     db: Session, bus: CommandBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_doctor, "CHECKS", ("prune_workers",))
-    monkeypatch.setattr(
-        postgres_doctor, "_CHECK",
-        "select 'X', null, commandbus.prune_workers(), array[%%s::text, %%s::text]",
-    )  # fmt: skip
+    writing = "select 'X', null, commandbus.prune_workers(), array[%s::text, %s::text]"
+    monkeypatch.setattr(doctor, "CHECKS", {"prune_workers": writing})
 
     found = await bus.upkeep.doctor()
 
@@ -223,10 +220,8 @@ async def test_the_doctor_writes_nothing_even_if_it_wanted_to(
 async def test_a_lost_connection_is_an_error_and_no_finding(
     db: Session, bus: CommandBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        postgres_doctor, "_CHECK",
-        "select pg_terminate_backend(pg_backend_pid()), %%s::text, %%s::text",
-    )  # fmt: skip
+    ending = "select pg_terminate_backend(pg_backend_pid()), %s::text, %s::text"
+    monkeypatch.setattr(doctor, "CHECKS", {"check_messages": ending})
 
     with pytest.raises((DatabaseUnavailableError, psycopg.Error)):
         await bus.upkeep.doctor()
@@ -246,9 +241,9 @@ def test_a_clock_that_is_off_is_named_and_the_way_to_the_server_is_not() -> None
     now = datetime.now(UTC)
     slow = now + timedelta(seconds=60)
 
-    assert postgres_doctor._clock(now, slow, now + timedelta(seconds=30)) == []
-    (ahead,) = postgres_doctor._clock(now, now, slow)
-    (behind,) = postgres_doctor._clock(slow, slow, now)
+    assert doctor._clock_findings(now, slow, now + timedelta(seconds=30)) == []
+    (ahead,) = doctor._clock_findings(now, now, slow)
+    (behind,) = doctor._clock_findings(slow, slow, now)
     assert ahead.code == behind.code == "CLOCK_DIFFERENCE"
     assert ahead.examples == behind.examples == ("60 s",)
 
@@ -256,10 +251,8 @@ def test_a_clock_that_is_off_is_named_and_the_way_to_the_server_is_not() -> None
 async def test_a_role_that_may_ask_is_told_the_size_of_the_wal(
     bus: CommandBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        postgres_doctor, "_FACTS", postgres_doctor._FACTS.replace("pg_ls_waldir()", "now()")
-    )
-    monkeypatch.setattr(postgres_doctor, "_WAL", "select sum(size) from (values (7), (8)) w(size)")
+    monkeypatch.setattr(doctor, "_SERVER", doctor._SERVER.replace("pg_ls_waldir()", "now()"))
+    monkeypatch.setattr(doctor, "_WAL_BYTES", "select sum(size) from (values (7), (8)) w(size)")
 
     found = await bus.upkeep.doctor()
 

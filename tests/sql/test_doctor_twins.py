@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from commandbus.upkeep.findings import FAULTS
+from commandbus.upkeep.findings import FINDINGS
 from tests.sql.clones import clone
 from tests.sql.conftest import Open
 from tests.sql.faults import INJECTED, SURROUNDINGS, healthy
@@ -16,7 +16,7 @@ from tests.sql.test_twins_apart import OTHER, hold_all_rows, of_the_other
 #: Of the whole server, or of a domain of its own.
 ELSEWHERE = {"AUDIT_UNPROTECTED", "QUEUE_UNLOGGED", "QUEUE_MISSING"}
 FAULTS_OF_A_DOMAIN = [inject for inject, code in INJECTED.items() if code not in ELSEWHERE]
-MENDED = [inject for inject in FAULTS_OF_A_DOMAIN if FAULTS[INJECTED[inject]].repair]
+REPAIRED = [inject for inject in FAULTS_OF_A_DOMAIN if FINDINGS[INJECTED[inject]].repair]
 
 
 async def found(db: Session, domain: str | None) -> list[tuple[str, str, int]]:
@@ -41,7 +41,7 @@ async def test_each_fault_is_found_in_its_own_domain_and_in_no_other(db: Session
             assert await found(db, OTHER) == [], inject.__name__
 
 
-@pytest.mark.parametrize("inject", MENDED, ids=lambda inject: inject.__name__)
+@pytest.mark.parametrize("inject", REPAIRED, ids=lambda inject: inject.__name__)
 async def test_a_repair_leaves_the_other_domain_alone_and_does_not_wait_for_it(
     db: Session, session: Open, inject: Any
 ) -> None:
@@ -51,7 +51,7 @@ async def test_a_repair_leaves_the_other_domain_alone_and_does_not_wait_for_it(
     before = await of_the_other(db)
     await hold_all_rows(await session())
     await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
-    repair = FAULTS[INJECTED[inject]].repair
+    repair = FINDINGS[INJECTED[inject]].repair
     assert await db.rows(f"select commandbus.{repair}(%s)", OTHER) == []
     assert len(await db.rows(f"select commandbus.{repair}(%s)", DOMAIN)) == 1
     assert await found(db, None) == []
@@ -59,11 +59,11 @@ async def test_a_repair_leaves_the_other_domain_alone_and_does_not_wait_for_it(
 
 
 #: Workers are no copy of each other: they have ids of their own.
-COPIED = [inject for inject in MENDED if INJECTED[inject] != "WORKER_SILENT"]
+COPIED = [inject for inject in REPAIRED if INJECTED[inject] != "WORKER_SILENT"]
 
 
 @pytest.mark.parametrize("inject", COPIED, ids=lambda inject: inject.__name__)
-async def test_of_two_domains_with_the_same_fault_one_is_mended(
+async def test_of_two_domains_with_the_same_fault_one_is_repaired(
     db: Session, session: Open, inject: Any
 ) -> None:
     await inject(db, await healthy(db))
@@ -72,7 +72,7 @@ async def test_of_two_domains_with_the_same_fault_one_is_mended(
     await hold_all_rows(await session())
     await db.rows("set lock_timeout = '2s'")  # it waits only if it is wrong
     code = INJECTED[inject]
-    assert len(await db.rows(f"select commandbus.{FAULTS[code].repair}(%s)", DOMAIN)) == 1
+    assert len(await db.rows(f"select commandbus.{FINDINGS[code].repair}(%s)", DOMAIN)) == 1
     assert await found(db, None) == [(code, OTHER, 1)]
     assert await of_the_other(db) == before
 

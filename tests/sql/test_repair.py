@@ -1,4 +1,4 @@
-"""What the doctor may mend, it mends: under locks, with an event, and nothing else."""
+"""What the doctor may repair, it repairs: under locks, with an event, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import uuid4
 from psycopg.types.json import Jsonb
 
 from commandbus import CommandBus, Severity
-from commandbus.upkeep.findings import FAULTS
+from commandbus.upkeep.findings import FINDINGS
 from tests.sql.faults import (
     INJECTED,
     archived_message,
@@ -22,21 +22,21 @@ from tests.sql.faults import (
 from tests.sql.helpers import Session
 
 
-async def test_what_the_doctor_says_it_can_mend_it_mends(db: Session, bus: CommandBus) -> None:
+async def test_what_the_doctor_says_it_can_repair_it_repairs(db: Session, bus: CommandBus) -> None:
     made = await healthy(db)
     for inject, code in INJECTED.items():
-        if FAULTS[code].repair is None or inject.__name__ in ONCE:
+        if FINDINGS[code].repair is None or inject.__name__ in ONCE:
             continue
         await inject(db, made)
 
         found = await bus.upkeep.doctor()
-        mended = await bus.upkeep.doctor(fix=True, operator="ada")
+        repaired = await bus.upkeep.doctor(fix=True, operator="ada")
 
         assert codes(found) == {code}, inject.__name__
-        assert found.is_healthy == (FAULTS[code].severity is not Severity.ERROR)
-        assert codes(mended) == set(), inject.__name__
-        (repair,) = mended.repairs
-        assert repair.function == FAULTS[code].repair
+        assert found.is_healthy == (FINDINGS[code].severity is not Severity.ERROR)
+        assert codes(repaired) == set(), inject.__name__
+        (repair,) = repaired.repairs
+        assert repair.function == FINDINGS[code].repair
         (row,) = await db.rows(
             "select actor, details_json ->> 'code' as code from commandbus.command_bus_audit"
             " where event_type = 'DOCTOR_REPAIR' order by audit_id desc limit 1"
@@ -55,11 +55,11 @@ async def test_a_queue_that_was_dropped_is_made_again_and_what_it_held_is_named(
     await dropped_queue(db, {})
     (held,) = await db.rows("select * from commandbus.command_bus_command")
 
-    mended = await bus.upkeep.doctor(fix=True)
+    repaired = await bus.upkeep.doctor(fix=True)
 
-    assert [repair.function for repair in mended.repairs] == ["repair_queues"]
-    assert codes(mended) == {"PAYLOAD_LOST"}
-    (finding,) = [f for f in mended.findings if f.code == "PAYLOAD_LOST"]
+    assert [repair.function for repair in repaired.repairs] == ["repair_queues"]
+    assert codes(repaired) == {"PAYLOAD_LOST"}
+    (finding,) = [f for f in repaired.findings if f.code == "PAYLOAD_LOST"]
     assert finding.examples == (str(held["command_id"]),)
 
 
@@ -126,21 +126,21 @@ async def test_a_recount_waits_for_whoever_moves_the_counters(
     await wrong_counter(db, {"BATCH": batch})
     mover = await session()
     await mover.settle("complete", first.item(data=None))
-    mender = await session()
+    repairer = await session()
 
     task = asyncio.create_task(
-        mender.rows("select * from commandbus.repair_batches('payments', 'ada')")
+        repairer.rows("select * from commandbus.repair_batches('payments', 'ada')")
     )
-    await db.until_blocked(mender)
+    await db.until_blocked(repairer)
     await mover.conn.commit()
     await task
-    await mender.conn.commit()
+    await repairer.conn.commit()
 
     row = await db.batch_row(batch)
     assert (row["total_count"], row["completed_count"]) == (2, 1)
 
 
-async def test_what_was_mended_meanwhile_is_left_alone(db: Session) -> None:
+async def test_what_was_repaired_meanwhile_is_left_alone(db: Session) -> None:
     await healthy(db)
     for verb in ("messages", "lost_messages", "troubleshooting", "batches", "workers", "queues"):
         assert await db.rows(f"select * from commandbus.repair_{verb}('payments', 'ada')") == []

@@ -56,7 +56,7 @@ async def test_repairs_of_groups_lock_them_in_order(db: Session, session: Open) 
     ("broken", "repair"),
     [(three_lost, "repair_lost_messages"), (three_unlisted, "repair_troubleshooting")],
 )
-async def test_of_two_doctors_at_once_one_mends(
+async def test_of_two_doctors_at_once_one_repairs(
     db: Session, session: Open, broken: Any, repair: str
 ) -> None:
     await broken(db)
