@@ -136,7 +136,7 @@ async def test_on_a_healthy_database_under_load_the_doctor_finds_nothing(
             try:
                 moves = [await _moves(conn)]
                 for run in range(RUNS):
-                    found = await patient.doctor()
+                    found = await patient.upkeep.doctor()
                     assert codes(found) == set(), await _evidence(conn, run, found)
                     assert not any(task.done() for task in tasks), "an agent has failed"
                     moves.append(await _moves(conn))
