@@ -16,10 +16,11 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from commandbus import CommandBus, CommandBusError, Settings, Severity
+from commandbus import CommandBus, CommandBusError, Settings
 from commandbus.embedded import find_binaries
 from commandbus.embedded.binaries import binaries_for
 from commandbus.embedded.folder import home_directory
+from commandbus.upkeep import Severity
 from commandbus.wiring import migrate_database
 from faults.arena import Arena
 

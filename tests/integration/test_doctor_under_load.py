@@ -22,14 +22,14 @@ from commandbus import (
     Command,
     CommandBus,
     CommandBusError,
-    Diagnosis,
-    DispatchMode,
     HandlerContext,
     PermanentCommandError,
     RetryPolicy,
     Settings,
     TransientCommandError,
 )
+from commandbus.batches.dispatch import DispatchMode
+from commandbus.upkeep import Diagnosis
 from tests.sql.faults import codes
 from tests.waiting import working
 

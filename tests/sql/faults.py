@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from psycopg.types.json import Jsonb
 
-from commandbus import Diagnosis, Severity
+from commandbus.upkeep import Diagnosis, Severity
 from tests.sql.helpers import Session
 
 #: What the server of the tests is like: durability and autovacuum off, a superuser.

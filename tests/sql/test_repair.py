@@ -8,7 +8,8 @@ from uuid import uuid4
 
 from psycopg.types.json import Jsonb
 
-from commandbus import CommandBus, Severity
+from commandbus import CommandBus
+from commandbus.upkeep import Severity
 from commandbus.upkeep.findings import FINDINGS
 from tests.sql.faults import (
     INJECTED,

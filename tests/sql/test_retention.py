@@ -12,11 +12,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from commandbus import (
-    CommandBus,
-    PruneResult,
-)
-from commandbus.upkeep import retention
+from commandbus import CommandBus
+from commandbus.upkeep import PruneResult, retention
 from tests.sql.faults import codes, healthy
 from tests.sql.helpers import Session
 
