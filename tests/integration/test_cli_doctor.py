@@ -84,7 +84,7 @@ def test_doctor_names_what_is_wrong_repairs_it_and_ends_accordingly(run: Any, ds
     assert "repaired 7 in payments (repair_messages):" in repaired.stdout
     assert "and 2 more" in repaired.stdout
     assert after.exit_code == 0
-    assert "what was touched since" in after.stdout
+    assert "what was changed since" in after.stdout
 
 
 def test_doctor_refuses_what_it_does_not_understand(run: Any) -> None:

@@ -17,7 +17,6 @@ from commandbus import (
     CommandBus,
     CommandStatus,
     HandlerAlreadyRegisteredError,
-    InvalidCommandIdError,
     InvalidInputError,
     InvalidNameError,
     InvalidPayloadError,
@@ -25,7 +24,9 @@ from commandbus import (
     RetryPolicy,
     Settings,
 )
-from commandbus.database.store import CommandFilter, Store
+from commandbus.database.rows import command_of
+from commandbus.database.store import Store
+from commandbus.errors import InvalidCommandIdError
 from commandbus.models import NewCommand
 
 ID = UUID(int=1)
@@ -36,6 +37,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    @property
+    def gateway(self) -> Recorder:
+        return self
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[None]]:
         async def note(*args: Any, **kwargs: Any) -> None:
@@ -337,9 +342,10 @@ async def test_a_query_is_refused_for_an_unknown_status_or_a_bad_name(
 async def test_a_query_hands_on_its_criteria(stub: CommandBus, store: Recorder) -> None:
     await stub.query_commands(domain="payments", status="PENDING", limit=5, offset=2)
     (verb, args, kwargs) = store.calls[0]
-    assert verb == "query_commands"
-    assert args == (CommandFilter(domain="payments", status=CommandStatus.PENDING),)
-    assert kwargs == {"limit": 5, "offset": 2}
+    assert verb == "rows"
+    assert "query_commands(" in args[0]
+    assert args[1] == ("payments", None, CommandStatus.PENDING, None, None, None, None, 5, 2)
+    assert kwargs == {"into": command_of}
 
 
 @pytest.mark.parametrize("verb", ["get_command", "get_batch"])

@@ -81,7 +81,7 @@ class Doctor:
             check_domain(domain)
         if window is not None and (full or window <= timedelta(0)):
             raise InvalidSettingError(
-                "the window must be longer than nothing, and contradicts `full`; give one of them"
+                "`window` must be a positive time, and contradicts `full`; give one of them"
             )
         actor = check_operator(operator)
         found = await self._examine(domain, window, is_full=full)

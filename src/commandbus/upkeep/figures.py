@@ -42,7 +42,7 @@ class DomainFigures:
     workers: int
     concurrency: int
     in_flight: int
-    #: Since the worker that has been silent for longest was heard of.
+    #: Age of the oldest heartbeat of its workers.
     heartbeat_seconds: float
     batch_remaining: int
 
@@ -79,12 +79,12 @@ class Figures:
         return await self._store.gateway.rows(_GOVERNED_FIGURES, (since,), into=GovernedFigures)
 
     async def statuses(self, domain: str | None = None) -> dict[tuple[str, CommandStatus], int]:
-        """How many commands stand where, by domain and status; reads every row."""
+        """How many commands have each status, by domain; reads every row."""
         rows = await self._store.gateway.rows(_COUNT_BY_STATUS, (domain, domain))
         return {(name, CommandStatus(status)): count for name, status, count in rows}
 
     def pool(self) -> Mapping[str, int]:
-        """How the pool of connections stands: max, size, available, waiting."""
+        """Connections of the pool: max, size, available, and requests that wait."""
         pool = self._store.gateway.pool
         stats = pool.get_stats()
         return {
