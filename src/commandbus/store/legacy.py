@@ -5,7 +5,6 @@ from __future__ import annotations
 from commandbus.database.connections import Row, Statement, run
 from commandbus.database.gateway import Gateway
 from commandbus.database.sqlstate import translated
-from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_doctor import PostgresDoctor
 from commandbus.store.postgres_governance import PostgresGovernance
@@ -17,7 +16,6 @@ from commandbus.store.statements import STATEMENTS
 class Legacy(
     PostgresLoading,
     PostgresDispatch,
-    PostgresBulk,
     PostgresDoctor,
     PostgresGovernance,
     PostgresTokens,
