@@ -28,9 +28,7 @@ _GET_COMMAND: LiteralString = (
     + " from {schema}.command_bus_command c where c.domain = %s and c.command_id = %s"
 )
 _GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
-_LIST_TROUBLESHOOTING: LiteralString = (
-    "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)"
-)
+_LIST_TROUBLESHOOTING: LiteralString = "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)"
 _AUDIT_TRAIL: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + AUDIT_COLUMNS

@@ -34,8 +34,8 @@ def unmasked(edited: Any, old: Any, marked: Collection[str] = ()) -> Any:
     for path, value in _leaves(restored, "data"):
         if isinstance(value, str) and MASK in value and MASK not in json.dumps(old):
             raise InvalidPayloadError(
-                f"{redact_text(path, MAX_SHOWN)} contains {MASK}, which stands for a value that was "
-                "not shown; give the real value, or leave the field where it was"
+                f"{redact_text(path, MAX_SHOWN)} contains {MASK}, which stands for a value that "
+                "was not shown; give the real value, or leave the field where it was"
             )
     return restored
 

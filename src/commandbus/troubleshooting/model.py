@@ -56,7 +56,7 @@ class BulkOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BulkFilter:
-    """Which parked commands are meant. All given conditions must hold; without any: all commands."""
+    """Which parked commands are meant. All given conditions must hold; none: all commands."""
 
     domain: str
     command_type: str | None = None
