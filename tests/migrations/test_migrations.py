@@ -68,6 +68,23 @@ async def test_a_second_migration_changes_nothing(empty: AsyncConnection) -> Non
     assert await fetch(empty, "select * from commandbus.command_bus_migration") == records
 
 
+async def test_functions_whose_name_or_arguments_have_changed_are_replaced(
+    conn: AsyncConnection, installed: str
+) -> None:
+    for old in (
+        "start_bulk(uuid, text, text, jsonb, jsonb, float8, text, boolean) returns uuid",
+        "find_bulk(uuid) returns text",
+    ):
+        await conn.execute(
+            f"create function commandbus.{old} language plpgsql as $$ begin end $$".encode()
+        )
+    assert await describe(conn) != installed
+
+    assert await migrate(conn, Settings()) == []
+
+    assert await describe(conn) == installed
+
+
 async def test_migrators_at_once_apply_everything_once(empty_dsn: str, installed: str) -> None:
     applied = await asyncio.gather(*(migrate_database(empty_dsn, Settings()) for _ in range(4)))
     assert sorted(len(names) for names in applied) == [0, 0, 0, len(migrations.migrations())]
