@@ -103,11 +103,11 @@ class BulkOperations:
     async def preview(self, chosen: BulkFilter) -> BulkPreview:
         """What matches now, counted by failure group, most first."""
         chosen = await self._checked(chosen)
-        params = (chosen.domain, _encoded(chosen))
+        domain, conditions = chosen.domain, _encoded(chosen)
         found = await self._store.gateway.rows(
-            _PREVIEW, params, into=BulkMatch, domain=chosen.domain
+            _PREVIEW, (domain, conditions), into=BulkMatch, domain=domain
         )
-        return BulkPreview(chosen.domain, sum(match.matched for match in found), tuple(found))
+        return BulkPreview(domain, sum(match.matched for match in found), tuple(found))
 
     async def start(
         self,
@@ -269,8 +269,7 @@ class BulkOperations:
             values = {"reason": redact_text(check_text(reason, "reason"))}
         elif verb is BulkVerb.COMPLETE:
             values = {"result": result_data}
-        # 100 bytes for what is around the result.
-        limit = self._max_result_bytes + 100
+        limit = self._max_result_bytes + 100  # bytes; the result is inside a small document
         return encode_json(values, what="result_data", max_bytes=limit).decode()
 
 
@@ -285,10 +284,8 @@ async def next_operation(gateway: Gateway, domain: str, executor: str) -> UUID |
 
 async def run_chunk(gateway: Gateway, operation_id: UUID, executor: str) -> BulkStep:
     """Act on the next items of an operation, in one transaction."""
-    [(status, acted, wait_seconds)] = await gateway.rows(
-        _RUN_CHUNK, (operation_id, CHUNK, executor)
-    )
-    return BulkStep(BulkStatus(status), acted, wait_seconds)
+    [(status, *rest)] = await gateway.rows(_RUN_CHUNK, (operation_id, CHUNK, executor))
+    return BulkStep(BulkStatus(status), *rest)
 
 
 def _encoded(chosen: BulkFilter) -> str:
@@ -301,11 +298,10 @@ def _operation_of(*row: Any) -> BulkOperation:
     return BulkOperation(*values)
 
 
-def _item_of(
-    item_no: int, command_id: UUID, outcome: str | None, detail: str | None, at: datetime | None
-) -> BulkItem:
-    kind = None if outcome is None else BulkOutcome(outcome)
-    return BulkItem(item_no, command_id, kind, detail, at)
+def _item_of(*row: Any) -> BulkItem:
+    """A row of _PAGE_ITEMS."""
+    outcome = None if row[2] is None else BulkOutcome(row[2])
+    return BulkItem(*row[:2], outcome, *row[3:])
 
 
 def _check_rate(rate: float | None) -> float | None:
