@@ -301,7 +301,7 @@ def _operation_of(*row: Any) -> BulkOperation:
 def _item_of(*row: Any) -> BulkItem:
     """A row of _PAGE_ITEMS."""
     outcome = None if row[2] is None else BulkOutcome(row[2])
-    return BulkItem(*row[:2], outcome, *row[3:])
+    return BulkItem(row[0], row[1], outcome, *row[3:])
 
 
 def _check_rate(rate: float | None) -> float | None:
