@@ -12,22 +12,19 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from commandbus import (
-    Command,
-    CommandBus,
+from commandbus import Command, CommandBus, HandlerContext, Settings
+from commandbus.database import migrations
+from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
+from commandbus.database.pgmq.install import install_pgmq, packaged_version
+from commandbus.errors import (
     DatabaseError,
-    HandlerContext,
     InvalidSettingError,
     PermanentCommandError,
     PgmqError,
     SchemaMissingError,
     SchemaTooNewError,
     SchemaTooOldError,
-    Settings,
 )
-from commandbus.database import migrations
-from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
-from commandbus.database.pgmq.install import install_pgmq, packaged_version
 from commandbus.wiring import database_status, migrate_database, migration_sql
 from tests.migrations.snapshot import SNAPSHOT, describe
 from tests.waiting import until_status, working

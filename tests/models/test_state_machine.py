@@ -420,7 +420,7 @@ def opened(dsn: str) -> Iterator[Place]:
             runner.run(place.pool.close())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_any_sequence_of_operations_does_what_the_model_says(dsn: str) -> None:
     with opened(dsn) as place:

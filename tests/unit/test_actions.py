@@ -27,7 +27,7 @@ def test_a_pending_command_can_be_canceled_until_a_worker_leases_it() -> None:
     assert allowed_actions(CommandStatus.PENDING, is_leased=True) == (Action.NOTE,)
 
 
-@pytest.mark.parametrize("status", set(CommandStatus) - {PARKED, CommandStatus.PENDING})
+@pytest.mark.parametrize("status", sorted(set(CommandStatus) - {PARKED, CommandStatus.PENDING}))
 def test_of_a_command_that_runs_or_has_ended_nothing_is_to_be_decided(
     status: CommandStatus,
 ) -> None:
