@@ -21,8 +21,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from commandbus import CommandBus, FailureGroup, Settings
-from commandbus.upkeep import Severity
+from commandbus import CommandBus, Settings
+from commandbus.troubleshooting.model import FailureGroup
+from commandbus.upkeep.findings import Severity
 from tests.parking import MISCOUNTED, park
 from tests.sql.faults import codes
 from tests.waiting import until, working

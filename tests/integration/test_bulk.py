@@ -11,11 +11,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from commandbus import (
-    BulkFilter,
-    BulkOperation,
+from commandbus import CommandBus
+from commandbus.errors import (
     BulkOperationNotFoundError,
-    CommandBus,
     CommandBusError,
     CommandNotFoundError,
     InvalidInputError,
@@ -23,6 +21,14 @@ from commandbus import (
     InvalidSettingError,
 )
 from commandbus.testing import InMemoryStore
+from commandbus.troubleshooting.model import (
+    BulkFilter,
+    BulkItem,
+    BulkOperation,
+    BulkOutcome,
+    BulkStatus,
+    BulkVerb,
+)
 from tests.integration.looking import another_bus, replies, rows, value
 from tests.parking import MISCOUNTED, park
 from tests.waiting import until, working
@@ -51,6 +57,19 @@ async def acts(conn: Conn) -> list[tuple[Any, ...]]:
     )
 
 
+async def items_of(
+    bus: CommandBus, operation: BulkOperation, outcome: str | None = None
+) -> list[BulkItem]:
+    kind = None if outcome is None else BulkOutcome(outcome)
+    page = await bus.bulk.page_items(operation.operation_id, outcome=kind)
+    assert page.next_cursor is None
+    return page.items
+
+
+async def operations(bus: CommandBus, domain: str | None = None) -> list[BulkOperation]:
+    return (await bus.bulk.page(domain)).items
+
+
 async def finish(bus: CommandBus, operation: BulkOperation) -> tuple[int, int, int]:
     ended = await bus.bulk.run(operation.operation_id)
     assert ended.status == "finished"
@@ -62,7 +81,9 @@ async def test_a_group_is_retried_and_nothing_else(bus: CommandBus, conn: Conn) 
     await park(conn, 20, code="LATE")
     group = await group_of(bus, "LATE")
 
-    operation = await bus.bulk.start("retry", BulkFilter("shop", group=group[:6]), operator="ann")
+    operation = await bus.bulk.start(
+        BulkVerb.RETRY, BulkFilter("shop", group=group[:6]), operator="ann"
+    )
     assert (operation.total, operation.status, operation.conditions) == (
         20, "running", {"group": group},
     )  # fmt: skip
@@ -74,7 +95,7 @@ async def test_a_group_is_retried_and_nothing_else(bus: CommandBus, conn: Conn) 
     assert await acts(conn) == [("OPERATOR_RETRY", "ann", 20, 20)]
     left = await bus.troubleshooting.groups("shop")
     assert [(g.error_code, g.parked_count) for g in left] == [("DOWN", 30)]
-    items = await bus.bulk.items(operation.operation_id)
+    items = await items_of(bus, operation)
     assert [(i.item_no, i.outcome, i.detail) for i in items] == [
         (n, "done", None) for n in range(1, 21)
     ]
@@ -90,10 +111,10 @@ async def test_a_cancel_and_a_complete_reply_once_for_each(bus: CommandBus, conn
     await park(conn, 5, command_type="Other", code="LATE")
 
     canceled = await bus.bulk.start(
-        "cancel", BulkFilter("shop", error_code="LATE"), reason="too late", operator="ann"
+        BulkVerb.CANCEL, BulkFilter("shop", error_code="LATE"), reason="too late", operator="ann"
     )
     completed = await bus.bulk.start(
-        "complete", BulkFilter("shop", command_type="Work"), result_data={"by": "hand"}
+        BulkVerb.COMPLETE, BulkFilter("shop", command_type="Work"), result_data={"by": "hand"}
     )
     assert await finish(bus, canceled) == (5, 0, 0)
     assert await finish(bus, completed) == (7, 0, 0)
@@ -131,12 +152,12 @@ async def test_the_preview_counts_exactly_and_changes_nothing(bus: CommandBus, c
     assert [(m.command_type, m.error_code, m.matched) for m in preview.groups] == [
         ("Work", "LATE", 3), ("Other", "LATE", 2),
     ]  # fmt: skip
-    assert await bus.bulk.operations() == []
+    assert await operations(bus) == []
 
 
 async def test_membership_is_frozen_at_the_start(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
-    operation = await bus.bulk.start("retry", SHOP, everything=True)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True)
     await park(conn, 2)
     told: list[int] = []
 
@@ -153,7 +174,7 @@ async def test_what_has_changed_meanwhile_is_skipped_with_the_reason(
 ) -> None:
     await park(conn, 4)
     first, second, third, fourth = await parked_ids(bus)
-    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True)
+    operation = await bus.bulk.start(BulkVerb.CANCEL, SHOP, reason="x", everything=True)
     await bus.operator_complete("shop", first)
     await bus.operator_retry("shop", second)
     await bus.operator_retry("shop", third)
@@ -166,7 +187,7 @@ async def test_what_has_changed_meanwhile_is_skipped_with_the_reason(
 
     assert await finish(bus, operation) == (1, 3, 0)
 
-    items = await bus.bulk.items(operation.operation_id, outcome="skipped")
+    items = await items_of(bus, operation, "skipped")
     reasons = {item.command_id: item.detail for item in items}
     assert reasons[first] == "it is COMPLETED"
     [again] = still_parked
@@ -182,11 +203,11 @@ async def test_lost_payloads_fail_and_the_others_go_on(bus: CommandBus, conn: Co
         "delete from pgmq.a_shop__commands where msg_id in"
         " (select msg_id from pgmq.a_shop__commands order by msg_id limit 2)"
     )
-    operation = await bus.bulk.start("retry", SHOP, everything=True)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True)
 
     assert await finish(bus, operation) == (4, 0, 2)
 
-    items = await bus.bulk.items(operation.operation_id, outcome="failed")
+    items = await items_of(bus, operation, "failed")
     assert [item.detail for item in items] == ["the payload is no longer archived"] * 2
     assert sorted(await parked_ids(bus)) == sorted(item.command_id for item in items)
 
@@ -205,11 +226,11 @@ async def test_an_item_that_breaks_for_another_reason_fails_alone(
         "create trigger refuse before update on commandbus.command_bus_command"
         f" for each row execute function refuse('{victim}')".encode()
     )
-    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True)
+    operation = await bus.bulk.start(BulkVerb.CANCEL, SHOP, reason="x", everything=True)
 
     assert await finish(bus, operation) == (8, 0, 1)
 
-    [item] = await bus.bulk.items(operation.operation_id, outcome="failed")
+    [item] = await items_of(bus, operation, "failed")
     assert (item.command_id, item.detail) == (victim, "P0001: not this one")
     assert len(await replies(bus)) == 8
     assert await value(conn, MISCOUNTED) == 0
@@ -217,7 +238,7 @@ async def test_an_item_that_breaks_for_another_reason_fails_alone(
 
 async def test_what_lies_with_the_database_is_no_outcome(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
-    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True)
+    operation = await bus.bulk.start(BulkVerb.CANCEL, SHOP, reason="x", everything=True)
     await conn.execute(
         "create function refuse() returns trigger language plpgsql as $$ begin"
         " raise exception 'no room' using errcode = '53100'; end $$"
@@ -240,17 +261,22 @@ async def test_a_second_click_is_the_same_operation(bus: CommandBus, conn: Conn)
     await park(conn, 3)
     own = uuid4()
     late = BulkFilter("shop", error_code="DOWN")
-    first = await bus.bulk.start("retry", late, operation_id=own, everything=True, rate=50)
-    again = await bus.bulk.start("retry", late, operation_id=own, everything=True, rate=50)
-    other = await bus.bulk.start("retry", late, operation_id=uuid4(), everything=True, rate=70)
+    first = await bus.bulk.start(BulkVerb.RETRY, late, operation_id=own, everything=True, rate=50)
+    again = await bus.bulk.start(BulkVerb.RETRY, late, operation_id=own, everything=True, rate=50)
+    other = await bus.bulk.start(
+        BulkVerb.RETRY, late, operation_id=uuid4(), everything=True, rate=70
+    )
 
     assert {first.operation_id, again.operation_id, other.operation_id} == {own}
     await bus.bulk.run(own)
-    finished = await bus.bulk.start("retry", late, operation_id=own, everything=True, rate=50)
+    finished = await bus.bulk.start(
+        BulkVerb.RETRY, late, operation_id=own, everything=True, rate=50
+    )
     assert (finished.operation_id, finished.done) == (own, 3)
     assert await acts(conn) == [("OPERATOR_RETRY", None, 3, 3)]
     for verb, chosen, rate in (
-        ("complete", late, 50), ("retry", SHOP, 50), ("retry", late, 51), ("retry", late, None),
+        (BulkVerb.COMPLETE, late, 50), (BulkVerb.RETRY, SHOP, 50), (BulkVerb.RETRY, late, 51),
+        (BulkVerb.RETRY, late, None),
     ):  # fmt: skip
         with pytest.raises(InvalidOperationError, match="with other content; use a new id"):
             await bus.bulk.start(verb, chosen, operation_id=own, everything=True, rate=rate)
@@ -260,18 +286,18 @@ async def test_two_clicks_at_once_are_one_operation(bus: CommandBus, conn: Conn)
     await park(conn, 40)
 
     started = await asyncio.gather(
-        *(bus.bulk.start("retry", SHOP, everything=True) for _ in range(6))
+        *(bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True) for _ in range(6))
     )
 
     assert len({operation.operation_id for operation in started}) == 1
-    assert len(await bus.bulk.operations("shop")) == 1
+    assert len(await operations(bus, "shop")) == 1
 
 
 async def test_two_executors_act_on_each_item_once_and_keep_to_the_rate(
     bus: CommandBus, conn: Conn, dsn: str
 ) -> None:
     await park(conn, 100)
-    operation = await bus.bulk.start("cancel", SHOP, reason="x", everything=True, rate=100)
+    operation = await bus.bulk.start(BulkVerb.CANCEL, SHOP, reason="x", everything=True, rate=100)
     async with another_bus(dsn) as other:
         ended = await asyncio.gather(
             bus.bulk.run(operation.operation_id), other.bulk.run(operation.operation_id)
@@ -291,7 +317,7 @@ async def test_two_executors_act_on_each_item_once_and_keep_to_the_rate(
 
 async def test_the_rate_outlives_its_executor(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
-    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=0.01)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True, rate=0.01)
     chunk = "select status, acted, wait_seconds from commandbus.run_bulk_chunk(%s, 500, 'a')"
 
     assert (await rows(conn, chunk, operation.operation_id))[0][1] == 1
@@ -306,7 +332,7 @@ async def test_a_stopped_operation_acts_on_nothing_until_it_is_resumed(
     bus: CommandBus, conn: Conn
 ) -> None:
     await park(conn, 5)
-    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=0.01)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True, rate=0.01)
     running = asyncio.create_task(bus.bulk.run(operation.operation_id))
 
     async def has_begun() -> bool:
@@ -328,7 +354,7 @@ async def test_a_stopped_operation_acts_on_nothing_until_it_is_resumed(
         ("BULK_STARTED", None), ("BULK_STOPPED", "ann"), ("BULK_RESUMED", "bob"),
         ("BULK_FINISHED", None),
     ]  # fmt: skip
-    for verb in (bus.stop_bulk, bus.resume_bulk):
+    for verb in (bus.bulk.stop, bus.bulk.resume):
         with pytest.raises(InvalidOperationError, match="is finished"):
             await verb(operation.operation_id)
 
@@ -342,7 +368,7 @@ async def test_workers_go_on_with_an_operation_that_nobody_runs(
         return None
 
     bus.register_handler("shop", "Work", handle)
-    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=1_000)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True, rate=1_000)
 
     async def is_finished() -> bool:
         found = await bus.bulk.get(operation.operation_id)
@@ -359,7 +385,7 @@ async def test_an_operation_that_somebody_works_at_is_left_alone(
     bus: CommandBus, conn: Conn
 ) -> None:
     await park(conn, 2)
-    operation = await bus.bulk.start("retry", SHOP, everything=True, rate=0.01)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True, rate=0.01)
     query = "select commandbus.next_bulk('shop', %s)"
     assert await value(conn, query, "b") == operation.operation_id
     await rows(conn, "select commandbus.run_bulk_chunk(%s, 1, 'a')", operation.operation_id)
@@ -376,7 +402,7 @@ async def test_whoever_holds_the_row_of_the_operation_keeps_others_from_acting(
     bus: CommandBus, conn: Conn, dsn: str
 ) -> None:
     await park(conn, 2)
-    operation = await bus.bulk.start("retry", SHOP, everything=True)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True)
     async with await psycopg.AsyncConnection.connect(dsn) as other:
         await other.execute("select 1 from commandbus.command_bus_bulk_operation for update")
         [(status, acted, wait)] = await rows(
@@ -389,25 +415,171 @@ async def test_operations_and_items_are_paged(bus: CommandBus, conn: Conn) -> No
     await park(conn, 5)
     ids = await parked_ids(bus)
     started = [
-        (await bus.bulk.start("retry", BulkFilter("shop", command_ids=(i,)))).operation_id
+        (await bus.bulk.start(BulkVerb.RETRY, BulkFilter("shop", command_ids=(i,)))).operation_id
         for i in ids
     ]
-    newest_first = [o.operation_id for o in await bus.bulk.operations("shop")]
+    newest_first = [o.operation_id for o in await operations(bus, "shop")]
     assert newest_first == started[::-1]
-    first = await bus.bulk.operations(limit=2)
-    second = await bus.bulk.operations(limit=9, before=first[-1].operation_id)
-    assert [o.operation_id for o in [*first, *second]] == newest_first
+    first = await bus.bulk.page(limit=2)
+    second = await bus.bulk.page(limit=9, cursor=first.next_cursor)
+    assert [o.operation_id for o in [*first.items, *second.items]] == newest_first
+    assert second.next_cursor is None
     await bus.bulk.run(started[0])
-    assert [o.operation_id for o in await bus.bulk.operations(status="finished")] == [started[0]]
-    assert await bus.bulk.operations("elsewhere") == []
+    finished = await bus.bulk.page(status=BulkStatus.FINISHED)
+    assert [o.operation_id for o in finished.items] == [started[0]]
+    assert await operations(bus, "elsewhere") == []
 
     whole = await bus.bulk.start(
-        "cancel", BulkFilter("shop", command_ids=tuple(ids[1:])), reason="x"
+        BulkVerb.CANCEL, BulkFilter("shop", command_ids=tuple(ids[1:])), reason="x"
     )
-    page = await bus.bulk.items(whole.operation_id, limit=3)
-    rest = await bus.bulk.items(whole.operation_id, after=page[-1].item_no)
-    assert [i.item_no for i in [*page, *rest]] == [1, 2, 3, 4]
-    assert {i.outcome for i in page} == {None}
+    page = await bus.bulk.page_items(whole.operation_id, limit=3)
+    rest = await bus.bulk.page_items(whole.operation_id, limit=3, cursor=page.next_cursor)
+    assert [i.item_no for i in [*page.items, *rest.items]] == [1, 2, 3, 4]
+    assert {i.outcome for i in page.items} == {None}
+    assert rest.next_cursor is None
+
+
+async def test_a_cursor_of_another_listing_is_refused(bus: CommandBus, conn: Conn) -> None:
+    await park(conn, 2)
+    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True)
+    operations_cursor = (await bus.bulk.page(limit=1)).next_cursor
+    items_cursor = (await bus.bulk.page_items(operation.operation_id, limit=1)).next_cursor
+    assert None not in {operations_cursor, items_cursor}
+
+    with pytest.raises(InvalidSettingError, match="belongs to another search"):
+        await bus.bulk.page("shop", cursor=operations_cursor)
+    with pytest.raises(InvalidSettingError, match="belongs to another search"):
+        await bus.bulk.page_items(
+            operation.operation_id, outcome=BulkOutcome.DONE, cursor=items_cursor
+        )
+    with pytest.raises(InvalidSettingError, match="not one that a search gave"):
+        await bus.bulk.page(cursor="%")
+
+
+# -- the total that the caller expects
+
+
+async def test_a_start_with_the_total_of_the_preview_is_accepted(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await park(conn, 3)
+    await park(conn, 2, code="LATE")
+    late = BulkFilter("shop", error_code="LATE")
+    total = (await bus.bulk.preview(late)).total
+
+    operation = await bus.bulk.start(BulkVerb.RETRY, late, expected_total=total)
+
+    assert operation.total == total == 2
+
+
+async def test_a_start_that_would_freeze_another_number_is_refused_and_creates_nothing(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await park(conn, 3)
+    ids = tuple(await parked_ids(bus))
+    for chosen, found, expected in (
+        (SHOP, 3, 2),
+        (SHOP, 3, 4),
+        (SHOP, 3, 0),
+        (BulkFilter("shop", error_code="NONE"), 0, 3),
+        (BulkFilter("shop", command_ids=(*ids, uuid4())), 3, 4),
+    ):
+        with pytest.raises(
+            InvalidOperationError,
+            match=f"the filter matches {found} commands now, not {expected}; look at the preview",
+        ):
+            await bus.bulk.start(BulkVerb.RETRY, chosen, everything=True, expected_total=expected)
+    wrong: list[Any] = [-1, 1.0, True, "3", 2**63]
+    for value_of in wrong:
+        with pytest.raises(InvalidSettingError, match="expected_total is"):
+            await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True, expected_total=value_of)
+    assert await operations(bus) == []
+    assert await value(conn, "select count(*) from commandbus.command_bus_bulk_item") == 0
+
+
+async def test_the_expected_total_does_not_replace_the_confirmation_of_everything(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await park(conn, 3)
+    with pytest.raises(InvalidOperationError, match="matches everything"):
+        await bus.bulk.start(BulkVerb.RETRY, SHOP, expected_total=3)
+    with pytest.raises(InvalidOperationError, match="nothing in troubleshooting"):
+        await bus.bulk.start(BulkVerb.RETRY, BulkFilter("empty"), everything=True, expected_total=0)
+
+
+async def test_a_repeat_is_the_same_operation_whatever_total_it_expects(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await park(conn, 3)
+    own = uuid4()
+
+    async def start(operation_id: UUID, expected: int) -> BulkOperation:
+        return await bus.bulk.start(
+            BulkVerb.RETRY, SHOP, everything=True, operation_id=operation_id,
+            expected_total=expected,
+        )  # fmt: skip
+
+    await start(own, 3)
+    await park(conn, 2)
+    assert (await start(own, 3)).total == 3  # the filter matches five now
+    assert (await start(own, 7)).operation_id == own
+    assert (await start(uuid4(), 7)).operation_id == own  # the same decision runs already
+    await bus.bulk.run(own)
+    assert (await start(own, 3)).done == 3
+    with pytest.raises(InvalidOperationError, match="matches 2 commands now, not 3"):
+        await start(uuid4(), 3)
+
+
+async def test_what_is_parked_meanwhile_is_neither_frozen_nor_counted(
+    bus: CommandBus, conn: Conn, dsn: str
+) -> None:
+    await park(conn, 3)
+    async with await psycopg.AsyncConnection.connect(dsn) as parking:
+        await park(parking, 2)  # not committed yet
+        first = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True, expected_total=3)
+        assert first.total == 3
+        await bus.bulk.stop(first.operation_id)
+        await parking.commit()
+    with pytest.raises(InvalidOperationError, match="matches 5 commands now, not 3"):
+        await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True, expected_total=3)
+
+
+async def test_while_others_park_each_start_freezes_the_expected_number_or_nothing(
+    bus: CommandBus, conn: Conn, dsn: str
+) -> None:
+    await park(conn, 1)
+    stop = asyncio.Event()
+
+    async def keep_parking() -> None:
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as parking:
+            while not stop.is_set():
+                await park(parking, 1)
+
+    parking = asyncio.create_task(keep_parking())
+    accepted = refused = 0
+    try:
+        while not (accepted >= 3 and refused >= 3) and accepted + refused < 500:
+            expected = (await bus.bulk.preview(SHOP)).total
+            try:
+                started = await bus.bulk.start(
+                    BulkVerb.RETRY, SHOP, everything=True, expected_total=expected
+                )
+            except InvalidOperationError:
+                refused += 1
+                continue
+            accepted += 1
+            assert started.total == expected
+            frozen = await value(
+                conn,
+                "select count(*) from commandbus.command_bus_bulk_item where operation_id = %s",
+                started.operation_id,
+            )
+            assert frozen == expected
+            await bus.bulk.stop(started.operation_id)
+    finally:
+        stop.set()
+        await parking
+    assert accepted
 
 
 # -- bad input: a clear error, nothing changed
@@ -419,7 +591,7 @@ async def test_bad_input_is_refused_and_nothing_is_created(bus: CommandBus, conn
     done = known[0]
     await bus.operator_complete("shop", done)
     missing = uuid4()
-    cases: list[tuple[type[CommandBusError], str, str, BulkFilter, dict[str, Any]]] = [
+    cases: list[tuple[type[CommandBusError], str, Any, BulkFilter, dict[str, Any]]] = [
         (InvalidSettingError, "no verb 'redo'", "redo", SHOP, {}),
         (InvalidInputError, "reason must be a text", "cancel", SHOP, {}),
         (InvalidInputError, "reason must be a text", "cancel", SHOP, {"reason": " "}),
@@ -478,7 +650,7 @@ async def test_bad_input_is_refused_and_nothing_is_created(bus: CommandBus, conn
     for kind, text, verb, chosen, options in cases:
         with pytest.raises(kind, match=text):
             await bus.bulk.start(verb, chosen, **options)
-    assert await bus.bulk.operations() == []
+    assert await operations(bus) == []
     assert await value(conn, "select count(*) from commandbus.command_bus_bulk_item") == 0
     assert len(await parked_ids(bus)) == 2
 
@@ -487,7 +659,7 @@ async def test_an_unknown_operation_is_refused(bus: CommandBus, conn: Conn) -> N
     await bus.send("shop", "Work", uuid4(), {})
     missing = uuid4()
     assert await bus.bulk.get(missing) is None
-    for verb in (bus.run_bulk, bus.stop_bulk, bus.resume_bulk, bus.list_bulk_items):
+    for verb in (bus.bulk.run, bus.bulk.stop, bus.bulk.resume, bus.bulk.page_items):
         with pytest.raises(BulkOperationNotFoundError, match=str(missing)) as caught:
             await verb(missing)
         assert caught.value.operation_id == missing
@@ -495,14 +667,17 @@ async def test_an_unknown_operation_is_refused(bus: CommandBus, conn: Conn) -> N
         await conn.execute("select commandbus.run_bulk_chunk(%s)", (missing,))
     assert refused.value.sqlstate == "CB010"
     with pytest.raises(InvalidSettingError, match="no status 'done'"):
-        await bus.bulk.operations(status="done")
+        await bus.bulk.page(status="done")  # type: ignore[arg-type]
     with pytest.raises(InvalidSettingError, match="no outcome 'x'"):
-        await bus.bulk.items(await _some_operation(bus, conn), outcome="x")
+        await bus.bulk.page_items(
+            await _some_operation(bus, conn),
+            outcome="x",  # type: ignore[arg-type]
+        )
 
 
 async def _some_operation(bus: CommandBus, conn: Conn) -> UUID:
     await park(conn, 1)
-    return (await bus.bulk.start("retry", SHOP, everything=True)).operation_id
+    return (await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True)).operation_id
 
 
 async def test_the_sql_function_refuses_bad_input_too(conn: Conn) -> None:
@@ -532,16 +707,22 @@ async def test_several_groups_with_one_beginning_are_told_apart(
     with pytest.raises(InvalidInputError, match=f"several .* begin with '{first[0]}': .*{first}"):
         await bus.troubleshooting.require_group(first[0])
     assert (await bus.troubleshooting.require_group(second)).fingerprint == second
-    assert [
-        item.last_error_code for item in await bus.list_troubleshooting("shop", group=first)
-    ] == [(await bus.troubleshooting.require_group(first, "shop")).error_code]
+    page = await bus.troubleshooting.page("shop", group=first)
+    group = await bus.troubleshooting.require_group(first, "shop")
+    assert [item.last_error_code for item in page.items] == [group.error_code]
 
 
-async def test_the_store_in_memory_says_that_it_has_no_bulk_operations() -> None:
+async def test_a_bus_in_memory_says_that_bulk_operations_and_groups_need_postgresql() -> None:
     bus = CommandBus(store=InMemoryStore())
-    with pytest.raises(InvalidOperationError, match="in-memory store has no bulk operations"):
-        await bus.bulk.preview(SHOP)
-    assert await bus.troubleshooting.groups() == []
+    for verb in (
+        bus.bulk.preview(SHOP),
+        bus.bulk.start(BulkVerb.RETRY, SHOP),
+        bus.bulk.page(),
+        bus.troubleshooting.groups(),
+        bus.troubleshooting.require_group("ffff"),
+    ):
+        with pytest.raises(InvalidOperationError, match="needs PostgreSQL"):
+            await verb
 
 
 async def test_a_time_range_is_a_filter(bus: CommandBus, conn: Conn) -> None:
@@ -550,4 +731,4 @@ async def test_a_time_range_is_a_filter(bus: CommandBus, conn: Conn) -> None:
     await park(conn, 3)
     early = BulkFilter("shop", parked_before=middle, parked_after=middle - timedelta(hours=1))
 
-    assert await finish(bus, await bus.bulk.start("retry", early)) == (2, 0, 0)
+    assert await finish(bus, await bus.bulk.start(BulkVerb.RETRY, early)) == (2, 0, 0)

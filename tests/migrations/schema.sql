@@ -400,7 +400,7 @@ function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, body 397f9e95add92698fb9e5620115f00b2
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, body 9c601cca3b95bf9460b91e83d1ceab96
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, body a3102db21557efef3d0088725e343e5c
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, body cf743ec6e395125827f06dfdb2dedf9b
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -499,8 +499,6 @@ function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_er
     sql, immutable, body e266ca36bfeb5a53c5b770f347bcf2a1
 function commandbus.find_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
-function commandbus.find_bulk(p_operation_id uuid) returns text
-    plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, body 0e9748ea415195beba064158fc0d4c61
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
@@ -618,7 +616,7 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 89e79eb63b0261c9074fd06c241135d8
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ba3e0b69ceaf9af33816627a8d648d33
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
     sql, stable, body 704a8120b38d970db7345b7938c09832
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
@@ -657,10 +655,12 @@ function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body 51b43585468fb68b12f2d985f19f1fe6
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body da42fec8962cbc89527ad5aab64eed03
+function commandbus.require_bulk(p_operation_id uuid) returns text
+    plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
 function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
     plpgsql, volatile, body 310a1643e49bbc18312fd2f65f6c7d4a
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
-    plpgsql, volatile, body 815fea1eb9d04ebcfee0dd3925ed4f8e
+    plpgsql, volatile, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -672,7 +672,7 @@ function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer,
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
-    plpgsql, volatile, body dfd9855dd864282c7d917b1119177307
+    plpgsql, volatile, body 43ea77c125c8725b157eb46a9b5f35f4
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
     plpgsql, volatile, body f2777ffbf3c19006800c13e38b8c9026
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -701,12 +701,12 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
     plpgsql, volatile, body 7b855de2970ffb928e67a2bc0f573e04
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, body d4e86bd933650ca072f4712d7b137bb8
-function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false) returns uuid
-    plpgsql, volatile, body 3a60d83639b4de6d97993accf39736a8
+function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
+    plpgsql, volatile, body a2c0a57ccfe58b93c06aa80ea48d22f4
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body bbb81362cd021ec99e294f99ed602e91
+    plpgsql, volatile, body cb2158185119ff977c401934acee7222
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text

@@ -12,22 +12,19 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from commandbus import (
-    Command,
-    CommandBus,
+from commandbus import Command, CommandBus, HandlerContext, Settings
+from commandbus.database import migrations
+from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
+from commandbus.database.pgmq.install import install_pgmq, packaged_version
+from commandbus.errors import (
     DatabaseError,
-    HandlerContext,
     InvalidSettingError,
     PermanentCommandError,
     PgmqError,
     SchemaMissingError,
     SchemaTooNewError,
     SchemaTooOldError,
-    Settings,
 )
-from commandbus.database import migrations
-from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
-from commandbus.database.pgmq.install import install_pgmq, packaged_version
 from commandbus.wiring import database_status, migrate_database, migration_sql
 from tests.migrations.snapshot import SNAPSHOT, describe
 from tests.waiting import until_status, working
@@ -66,6 +63,23 @@ async def test_a_second_migration_changes_nothing(empty: AsyncConnection) -> Non
     assert await migrate(empty, Settings()) == []
     assert await describe(empty) == before
     assert await fetch(empty, "select * from commandbus.command_bus_migration") == records
+
+
+async def test_functions_whose_name_or_arguments_have_changed_are_replaced(
+    conn: AsyncConnection, installed: str
+) -> None:
+    for old in (
+        "start_bulk(uuid, text, text, jsonb, jsonb, float8, text, boolean) returns uuid",
+        "find_bulk(uuid) returns text",
+    ):
+        await conn.execute(
+            f"create function commandbus.{old} language plpgsql as $$ begin end $$".encode()
+        )
+    assert await describe(conn) != installed
+
+    assert await migrate(conn, Settings()) == []
+
+    assert await describe(conn) == installed
 
 
 async def test_migrators_at_once_apply_everything_once(empty_dsn: str, installed: str) -> None:

@@ -38,7 +38,8 @@ from commandbus.database.postgres import new_store
 from commandbus.errors import CommandBusError
 from commandbus.models import Edit, NewCommand, Outcome
 from commandbus.models import Lease as RealLease
-from commandbus.troubleshooting.model import BulkVerb, NewBulk
+from commandbus.troubleshooting.bulk import BulkOperations
+from commandbus.troubleshooting.model import BulkFilter, BulkVerb
 from tests.conformance.worlds import done, failed, new, new_batch, parked, released, retried
 from tests.models.expected import Expected, Lease, Refusal
 from tests.models.observed import Observer
@@ -83,6 +84,7 @@ class Machine(RuleBasedStateMachine):
         self.batch_ids = [UUID(int=base + 1_000 + n) for n in range(BATCHES)]
         self.model = Expected()
         self.store: Any = new_store(self.place.pool)  # all of its protocols at once
+        self.bulk = BulkOperations(self.store, max_result_bytes=1_000)
         self.leases: list[RealLease] = []
         self.operation: UUID | None = None
         self.observer = Observer(
@@ -313,27 +315,29 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.bulk is None)
     @rule(verb=st.sampled_from(["retry", "cancel", "complete"]))
     def start_bulk(self, verb: str) -> None:
-        arguments = {"reason": "r"} if verb == "cancel" else {}
         self.operation = UUID(int=secrets.randbits(120))
-        bulk = NewBulk(
-            self.operation, self.domain, BulkVerb(verb), b"{}", orjson.dumps(arguments), None,
-            "ann", everything=True,
-        )  # fmt: skip
 
         def wanted() -> UUID | None:
             self.model.start_bulk(verb)
             return self.operation
 
-        self.both(wanted, lambda: self.store.start_bulk(bulk))
+        async def start() -> UUID:
+            reason = "r" if verb == "cancel" else None
+            started = await self.bulk.start(
+                BulkVerb(verb), BulkFilter(self.domain), reason=reason, operator="ann",
+                operation_id=self.operation, everything=True,
+            )  # fmt: skip
+            return started.operation_id
+
+        self.both(wanted, start)
 
     @precondition(lambda self: self.model.bulk is not None)
     @rule()
     def run_bulk(self) -> None:
         assert self.operation is not None
         wanted = self.model.run_bulk()
-        step = self.run(self.store.run_bulk_chunk(self.operation, limit=100, executor="e"))
-        found = self.run(self.store.get_bulk(self.operation))
-        assert step.status == "finished"
+        found = self.run(self.bulk.run(self.operation))
+        assert found.is_finished
         assert (found.done, found.skipped, found.failed) == (*wanted, 0)
 
     # -- held commands
@@ -416,7 +420,7 @@ def opened(dsn: str) -> Iterator[Place]:
             runner.run(place.pool.close())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_any_sequence_of_operations_does_what_the_model_says(dsn: str) -> None:
     with opened(dsn) as place:

@@ -84,6 +84,27 @@ async def test_everything_is_what_the_domain_has(db: Session) -> None:
         await start(db, everything=False, command_type="Debit")
 
 
+async def test_the_expected_total_is_compared_with_what_the_domain_has(db: Session) -> None:
+    await parked(db)
+    starting = (
+        "select commandbus.start_bulk(%s, %s, 'retry', p_everything => true,"
+        " p_expected_total => %s)"
+    )
+    operation = uuid4()
+    before = await db.everything()
+    for expected in (0, 2, -1):
+        with pytest.raises(psycopg.Error, match=f"matches 1 commands now, not {expected}") as info:
+            await db.value(starting, operation, DOMAIN, expected)
+        assert info.value.sqlstate == "CB009"
+    assert await db.everything() == before
+    assert await items(db) == []
+    assert await db.value(starting, operation, DOMAIN, 1) == operation
+    # Again: the same operation, which freezes nothing, so that no number is compared.
+    assert await db.value(starting, operation, DOMAIN, 2) == operation
+    assert await db.value(starting, uuid4(), DOMAIN, 2) == operation
+    assert len(await items(db)) == 1
+
+
 async def test_a_payload_that_only_the_other_domain_has_is_lost(db: Session) -> None:
     command_id = await parked(db)
     await db.rows("delete from commandbus.command_bus_payload_archive where domain = %s", DOMAIN)

@@ -43,6 +43,7 @@ OURS: dict[str, tuple[type[CommandBusError], str | None]] = {
     "CB006": (PayloadLostError, str(ID)),
     "CB007": (InvalidSettingError, None),
     "CB008": (InvalidOperationError, None),
+    "CB009": (InvalidOperationError, None),
     "CB010": (BulkOperationNotFoundError, str(ID)),
 }
 

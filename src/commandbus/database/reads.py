@@ -28,9 +28,7 @@ _GET_COMMAND: LiteralString = (
     + " from {schema}.command_bus_command c where c.domain = %s and c.command_id = %s"
 )
 _GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
-_LIST_TROUBLESHOOTING: LiteralString = (
-    "select * from {schema}.list_troubleshooting(%s, %s, %s, %s, %s)"
-)
+_LIST_TROUBLESHOOTING: LiteralString = "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)"
 _AUDIT_TRAIL: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + AUDIT_COLUMNS
@@ -95,15 +93,9 @@ class PostgresReads:
         return await self.gateway.rows(_AUDIT_TRAIL, params, into=AuditEvent)
 
     async def list_troubleshooting(
-        self,
-        domain: str,
-        *,
-        command_type: str | None,
-        limit: int,
-        offset: int,
-        group: str | None = None,
+        self, domain: str, *, command_type: str | None, limit: int, offset: int
     ) -> list[TroubleshootingItem]:
-        params = (domain, command_type, limit, offset, group)
+        params = (domain, command_type, limit, offset)
         return await self.gateway.rows(
             _LIST_TROUBLESHOOTING, params, into=parked_item_of, domain=domain
         )

@@ -123,6 +123,7 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
         "CB006": PayloadLostError,
         "CB007": InvalidSettingError,
         "CB008": InvalidOperationError,
+        "CB009": InvalidOperationError,
     }.get(state)
     if plain is not None:
         return plain(redact_text(message))

@@ -27,7 +27,6 @@ from commandbus.models import (
     QueuedReply,
     TroubleshootingItem,
 )
-from commandbus.troubleshooting.model import FailureGroup
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
@@ -160,26 +159,9 @@ class Store(Protocol):
         """One command, or None."""
 
     async def list_troubleshooting(
-        self,
-        domain: str,
-        *,
-        command_type: str | None,
-        limit: int,
-        offset: int,
-        group: str | None = None,
+        self, domain: str, *, command_type: str | None, limit: int, offset: int
     ) -> list[TroubleshootingItem]:
         """What waits for an operator, longest first."""
-
-    async def list_failure_groups(
-        self,
-        domain: str | None,
-        *,
-        command_type: str | None,
-        include_empty: bool,
-        limit: int,
-        prefix: str = "",
-    ) -> list[FailureGroup]:
-        """Parked commands by cause, largest group first; `prefix`: how its fingerprint begins."""
 
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         """The payload, if the queue or the archive still has it."""

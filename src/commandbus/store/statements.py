@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-BULK_COLUMNS: LiteralString = (
-    "o.operation_id, o.domain, o.verb, o.filter, o.arguments, o.rate, o.actor, o.status, o.total,"
-    " o.done, o.skipped, o.failed, o.executor, o.heartbeat_at, o.created_at, o.started_at,"
-    " o.finished_at"
-)
-
 #: In the order of commandbus.governance.model.BatchTicket.
 TICKET_COLUMNS: LiteralString = (
     "t.ticket_id, t.domain, t.batch_type, t.child_count, t.success_count, t.failed_count,"
@@ -67,42 +61,6 @@ STATEMENTS: dict[str, LiteralString] = {
         " < clock_timestamp() - make_interval(secs => cast(%s as float8)) order by l.updated_at"
     ),
     "prune_workers": "select {schema}.prune_workers()",
-    "list_failure_groups": (
-        "select g.domain, g.fingerprint, g.command_type, g.error_class, g.error_code, g.message,"
-        " g.sample_message, g.sample_command_id, g.parked_count, g.total_seen, g.first_seen,"
-        " g.last_seen from {schema}.list_failure_groups(%s, %s, %s, %s, %s) g"
-    ),
-    "preview_bulk": "select * from {schema}.preview_bulk(%s, cast(%s as jsonb))",
-    "start_bulk": (
-        "select {schema}.start_bulk(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
-        " cast(%s as float8), %s, %s)"
-    ),
-    "run_bulk_chunk": (
-        "select status, acted, wait_seconds from {schema}.run_bulk_chunk(%s, %s, %s)"
-    ),
-    "next_bulk": "select {schema}.next_bulk(%s, %s)",
-    "stop_bulk": "select {schema}.stop_bulk(%s, %s)",
-    "resume_bulk": "select {schema}.resume_bulk(%s, %s, cast(%s as float8))",
-    "get_bulk": (
-        "select "  # noqa: S608  (literals only)
-        + BULK_COLUMNS
-        + " from {schema}.command_bus_bulk_operation o where o.operation_id = %s"
-    ),
-    "list_bulks": (
-        "select "  # noqa: S608  (literals only)
-        + BULK_COLUMNS
-        + " from {schema}.command_bus_bulk_operation o"
-        " where (cast(%s as text) is null or o.domain = %s)"
-        " and (cast(%s as text) is null or o.status = %s)"
-        " and (cast(%s as uuid) is null or (o.created_at, o.operation_id) < (select"
-        " l.created_at, l.operation_id from {schema}.command_bus_bulk_operation l"
-        " where l.operation_id = %s)) order by o.created_at desc, o.operation_id desc limit %s"
-    ),
-    "list_bulk_items": (
-        "select i.item_no, i.command_id, i.outcome, i.detail, i.acted_at"
-        " from {schema}.command_bus_bulk_item i where i.operation_id = %s and i.item_no > %s"
-        " and (cast(%s as text) is null or i.outcome = %s) order by i.item_no limit %s"
-    ),
     "begin_load": (
         "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
         " cast(%s as jsonb), %s, cast(%s as jsonb))"

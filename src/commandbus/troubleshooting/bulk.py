@@ -7,60 +7,81 @@ import inspect
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, LiteralString, cast
 from uuid import UUID, uuid4
 
 from commandbus.commands.payload import encode_json
 from commandbus.database.store import Store
-from commandbus.errors import (
-    BulkOperationNotFoundError,
-    InvalidInputError,
-    InvalidOperationError,
-    InvalidSettingError,
-)
+from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
 from commandbus.names import (
+    check_choice,
     check_command_type,
     check_domain,
     check_operator,
     check_text,
     check_uuid,
 )
-from commandbus.paging import check_page
+from commandbus.paging import Page, check_page, cursor_of, position_of, read_key, read_number
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import check_number
-from commandbus.store.bulk import BulkStore
 from commandbus.troubleshooting.groups import Groups
 from commandbus.troubleshooting.model import (
     BulkFilter,
     BulkItem,
+    BulkMatch,
     BulkOperation,
     BulkOutcome,
     BulkPreview,
     BulkStatus,
+    BulkStep,
     BulkVerb,
-    NewBulk,
 )
+
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Gateway
 
 #: Items that one transaction acts on at most.
 CHUNK = 500
 #: Ids that one operation may be given one by one.
 MAX_IDS = 10_000
+#: Bytes of a filter as JSON; MAX_IDS ids fit in.
+MAX_FILTER_BYTES = 1_000_000
 #: Commands per second that a rate may ask for.
 RATE_RANGE = (0.0001, 1_000_000)
 
-Word = TypeVar("Word", BulkVerb, BulkStatus, BulkOutcome)
 BulkProgress = Callable[[BulkOperation], Awaitable[None] | None]
 
-
-@dataclass(frozen=True, slots=True)
-class BulkArguments:
-    """What the verb needs: a reason to cancel, a result to complete, how to count attempts."""
-
-    reason: str | None = None
-    result_data: Any = None
-    reset_attempts: bool = True
+_PREVIEW: LiteralString = "select * from {schema}.preview_bulk(%s, cast(%s as jsonb))"
+_START: LiteralString = (
+    "select {schema}.start_bulk(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
+    " cast(%s as float8), %s, %s, cast(%s as bigint))"
+)
+_RUN_CHUNK: LiteralString = (
+    "select status, acted, wait_seconds from {schema}.run_bulk_chunk(%s, %s, %s)"
+)
+_NEXT: LiteralString = "select {schema}.next_bulk(%s, %s)"
+_STOP: LiteralString = "select {schema}.stop_bulk(%s, %s)"
+_RESUME: LiteralString = "select {schema}.resume_bulk(%s, %s, cast(%s as float8))"
+_OPERATIONS: LiteralString = (
+    "select o.operation_id, o.domain, o.verb, o.filter, o.arguments, o.rate, o.actor, o.status,"
+    " o.total, o.done, o.skipped, o.failed, o.executor, o.heartbeat_at, o.created_at,"
+    " o.started_at, o.finished_at from {schema}.command_bus_bulk_operation o"
+)
+_GET: LiteralString = _OPERATIONS + " where o.operation_id = %s"
+_PAGE: LiteralString = (
+    _OPERATIONS + " where (cast(%s as text) is null or o.domain = %s)"
+    " and (cast(%s as text) is null or o.status = %s)"
+    " and (cast(%s as timestamptz) is null or (o.created_at, o.operation_id) < (%s, %s))"
+    " order by o.created_at desc, o.operation_id desc limit %s"
+)
+_PAGE_ITEMS: LiteralString = (
+    "select i.item_no, i.command_id, i.outcome, i.detail, i.acted_at"
+    " from {schema}.command_bus_bulk_item i where i.operation_id = %s"
+    " and (cast(%s as text) is null or i.outcome = %s) and i.item_no > %s"
+    " order by i.item_no limit %s"
+)
 
 
 class BulkOperations:
@@ -69,32 +90,24 @@ class BulkOperations:
     def __init__(
         self,
         store: Store,
-        groups: Groups,
         *,
         max_result_bytes: int,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._plain_store = store
-        self._groups = groups
+        self._store = store
+        self._groups = Groups(store)
         self._max_result_bytes = max_result_bytes
         self._sleep = sleep
         self._executor = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
 
-    @property
-    def store(self) -> BulkStore:
-        """The store, if it can do this."""
-        if not isinstance(self._plain_store, BulkStore):
-            raise InvalidOperationError(
-                "the in-memory store has no bulk operations; test them on the embedded server"
-            )
-        return self._plain_store
-
     async def preview(self, chosen: BulkFilter) -> BulkPreview:
-        """What matches now, counted."""
-        store = self.store
+        """What matches now, counted by failure group, most first."""
         chosen = await self._checked(chosen)
-        found = await store.preview_bulk(chosen.domain, chosen.conditions())
-        return BulkPreview(chosen.domain, sum(match.matched for match in found), tuple(found))
+        domain, conditions = chosen.domain, _encoded(chosen)
+        found = await self._store.gateway.rows(
+            _PREVIEW, (domain, conditions), into=BulkMatch, domain=domain
+        )
+        return BulkPreview(domain, sum(match.matched for match in found), tuple(found))
 
     async def start(
         self,
@@ -108,42 +121,39 @@ class BulkOperations:
         operator: str | None = None,
         operation_id: UUID | None = None,
         everything: bool = False,
+        expected_total: int | None = None,
     ) -> BulkOperation:
         """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete".
 
         What matches now is frozen. Workers of the domain then act on it, or `run` does, at
         `rate` commands per second. With an `operation_id` of your own a repeat is the same
         operation; so is a start while the same decision on the same filter still runs.
-        A filter that matches nothing is refused, and one that matches all there is, unless
-        `everything` says that it is meant.
+        A filter that matches nothing is refused, and one that matches everything parked in the
+        domain, unless `everything` confirms it. With `expected_total`, the total of a preview, a
+        start that would freeze another number of commands is refused.
         """
-        store = self.store
-        asked = _check_verb(verb)
-        bulk = NewBulk(
-            operation_id=uuid4() if operation_id is None else check_uuid(operation_id),
-            domain="",
-            verb=asked,
-            conditions=b"{}",
-            arguments=self._arguments(asked, BulkArguments(reason, result_data, reset_attempts)),
-            rate=_check_rate(rate),
-            actor=check_operator(operator),
-            everything=everything,
-        )
+        asked = check_choice(BulkVerb, verb, "verb")
+        arguments = self._arguments(asked, reason, result_data, reset_attempts)
+        wanted = uuid4() if operation_id is None else check_uuid(operation_id, "operation_id")
+        pace, actor = _check_rate(rate), check_operator(operator)
+        if expected_total is not None:
+            check_number(expected_total, "expected_total", 0, 2**63 - 1, is_whole=True)
         chosen = await self._checked(chosen)
-        conditions = encode_json(chosen.conditions(), what="filter", max_bytes=1_000_000)
-        bulk = replace(bulk, domain=chosen.domain, conditions=conditions)
-        return await self.require(await store.start_bulk(bulk))
+        params = (
+            wanted, chosen.domain, asked, _encoded(chosen), arguments, pace, actor, everything,
+            expected_total,
+        )  # fmt: skip
+        return await self.require(
+            await self._store.gateway.value(_START, params, domain=chosen.domain)
+        )
 
     async def run(
         self, operation_id: UUID, *, on_progress: BulkProgress | None = None
     ) -> BulkOperation:
         """Act on it here, until it is finished or stopped. Others may act on it too."""
-        store = self.store
         operation = await self.require(operation_id)
-        while operation.status is BulkStatus.RUNNING:
-            step = await store.run_bulk_chunk(
-                operation.operation_id, limit=CHUNK, executor=self._executor
-            )
+        while operation.is_running:
+            step = await run_chunk(self._store.gateway, operation.operation_id, self._executor)
             if step.acted or step.status is not BulkStatus.RUNNING:
                 operation = await self.require(operation_id)
                 if on_progress is not None:
@@ -151,64 +161,79 @@ class BulkOperations:
                     if inspect.isawaitable(told):
                         await told
             if step.wait_seconds > 0:
-                # Not longer at once: whoever stops it should not wait for a slow rate.
+                # At most a second at once, so that a stop is noticed soon also at a slow rate.
                 await self._sleep(min(step.wait_seconds, 1.0))
         return operation
 
     async def stop(self, operation_id: UUID, *, operator: str | None = None) -> BulkOperation:
-        """Act on no further item."""
+        """Act on no further item; an operation that is finished is refused."""
         wanted = check_uuid(operation_id, "operation_id")
-        await self.store.stop_bulk(wanted, actor=check_operator(operator))
+        await self._store.gateway.rows(_STOP, (wanted, check_operator(operator)))
         return await self.require(wanted)
 
     async def resume(
         self, operation_id: UUID, *, rate: float | None = None, operator: str | None = None
     ) -> BulkOperation:
-        """Go on where it was left."""
+        """Go on where it was left, at another rate if one is given."""
         wanted = check_uuid(operation_id, "operation_id")
-        await self.store.resume_bulk(wanted, actor=check_operator(operator), rate=_check_rate(rate))
+        params = (wanted, check_operator(operator), _check_rate(rate))
+        await self._store.gateway.rows(_RESUME, params)
         return await self.require(wanted)
 
     async def get(self, operation_id: UUID) -> BulkOperation | None:
         """One operation, or None."""
-        return await self.store.get_bulk(check_uuid(operation_id, "operation_id"))
+        wanted = check_uuid(operation_id, "operation_id")
+        return await self._store.gateway.row(_GET, (wanted,), into=_operation_of)
 
     async def require(self, operation_id: UUID) -> BulkOperation:
-        """One operation; raises if there is none."""
+        """One operation; raises BulkOperationNotFoundError if there is none."""
         found = await self.get(operation_id)
         if found is None:
             raise BulkOperationNotFoundError(check_uuid(operation_id, "operation_id"))
         return found
 
-    async def operations(
-        self, domain: str | None, *, status: str | None, limit: int, before: UUID | None
-    ) -> list[BulkOperation]:
-        """Operations, newest first."""
-        if domain is not None:
-            check_domain(domain)
+    async def page(
+        self,
+        domain: str | None = None,
+        *,
+        status: BulkStatus | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BulkOperation]:
+        """Operations, newest first, page by page."""
+        state = None if status is None else check_choice(BulkStatus, status, "status")
+        bound = ("bulk operations", None if domain is None else check_domain(domain), state)
         check_page(limit)
-        return await self.store.list_bulks(
-            domain,
-            status=None if status is None else _check_word(BulkStatus, status, "status"),
-            limit=limit,
-            before=None if before is None else check_uuid(before, "before"),
-        )
+        at, last_id = position_of(cursor, bound, read_key) or (None, None)
+        params = (domain, domain, state, state, at, at, last_id, limit)
+        found = await self._store.gateway.rows(_PAGE, params, into=_operation_of)
+        if len(found) < limit:
+            return Page(found, None)
+        return Page(found, cursor_of([found[-1].created_at, found[-1].operation_id], bound))
 
-    async def items(
-        self, operation_id: UUID, *, outcome: str | None, after: int, limit: int
-    ) -> list[BulkItem]:
-        """Items of an operation, in their order."""
-        check_page(limit, after)
+    async def page_items(
+        self,
+        operation_id: UUID,
+        *,
+        outcome: BulkOutcome | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BulkItem]:
+        """The commands of an operation and what became of each, in their order, page by page."""
         wanted = (await self.require(operation_id)).operation_id
-        return await self.store.list_bulk_items(
-            wanted,
-            outcome=None if outcome is None else _check_word(BulkOutcome, outcome, "outcome"),
-            after=after,
-            limit=limit,
+        kind = None if outcome is None else check_choice(BulkOutcome, outcome, "outcome")
+        bound = ("bulk items", str(wanted), kind)
+        check_page(limit)
+        after = position_of(cursor, bound, read_number) or 0
+        found = await self._store.gateway.rows(
+            _PAGE_ITEMS, (wanted, kind, kind, after, limit), into=_item_of
         )
+        if len(found) < limit:
+            return Page(found, None)
+        return Page(found, cursor_of([found[-1].item_no], bound))
 
     async def _checked(self, chosen: BulkFilter) -> BulkFilter:
-        """The filter, its parts checked and the group's name whole."""
+        """The filter, its parts checked and the group's fingerprint complete."""
         if not isinstance(chosen, BulkFilter):
             raise InvalidInputError("say which commands with a BulkFilter")
         check_domain(chosen.domain)
@@ -228,33 +253,55 @@ class BulkOperations:
                 raise InvalidInputError(f"give from 1 to {MAX_IDS:,} ids, or a filter")
             chosen = replace(chosen, command_ids=ids)
         if chosen.group is not None:
-            found = await self._groups.find(chosen.domain, chosen.group)
+            found = await self._groups.require(chosen.domain, chosen.group)
             chosen = replace(chosen, group=found.fingerprint)
         return chosen
 
-    def _arguments(self, verb: BulkVerb, given: BulkArguments) -> bytes:
-        if verb is not BulkVerb.CANCEL and given.reason is not None:
+    def _arguments(
+        self, verb: BulkVerb, reason: str | None, result_data: Any, reset_attempts: bool
+    ) -> str:
+        if verb is not BulkVerb.CANCEL and reason is not None:
             raise InvalidInputError(f"a {verb} has no reason; only a cancel has")
-        if verb is not BulkVerb.COMPLETE and given.result_data is not None:
+        if verb is not BulkVerb.COMPLETE and result_data is not None:
             raise InvalidInputError(f"a {verb} has no result; only a complete has")
-        values: dict[str, Any] = {"reset_attempts": given.reset_attempts}
+        values: dict[str, Any] = {"reset_attempts": reset_attempts}
         if verb is BulkVerb.CANCEL:
-            values = {"reason": redact_text(check_text(given.reason, "reason"))}
+            values = {"reason": redact_text(check_text(reason, "reason"))}
         elif verb is BulkVerb.COMPLETE:
-            values = {"result": given.result_data}
-        return encode_json(values, what="result_data", max_bytes=self._max_result_bytes + 100)
+            values = {"result": result_data}
+        limit = self._max_result_bytes + 100  # bytes; the result is inside a small document
+        return encode_json(values, what="result_data", max_bytes=limit).decode()
 
 
-def _check_verb(verb: str) -> BulkVerb:
-    return _check_word(BulkVerb, verb, "verb")
+# -- for executors: `BulkOperations.run`, and the workers of the domain
 
 
-def _check_word(words: type[Word], given: str, what: str) -> Word:
-    try:
-        return words(given)
-    except ValueError:
-        names = ", ".join(words)
-        raise InvalidSettingError(f"no {what} {given!r}; use one of {names}") from None
+async def next_operation(gateway: Gateway, domain: str, executor: str) -> UUID | None:
+    """An operation of the domain that this executor may go on with."""
+    found: UUID | None = await gateway.value(_NEXT, (domain, executor))
+    return found
+
+
+async def run_chunk(gateway: Gateway, operation_id: UUID, executor: str) -> BulkStep:
+    """Act on the next items of an operation, in one transaction."""
+    [(status, *rest)] = await gateway.rows(_RUN_CHUNK, (operation_id, CHUNK, executor))
+    return BulkStep(BulkStatus(status), *rest)
+
+
+def _encoded(chosen: BulkFilter) -> str:
+    return encode_json(chosen.conditions(), what="filter", max_bytes=MAX_FILTER_BYTES).decode()
+
+
+def _operation_of(*row: Any) -> BulkOperation:
+    """A row of _OPERATIONS."""
+    values = cast("Any", (*row[:2], BulkVerb(row[2]), *row[3:7], BulkStatus(row[7]), *row[8:]))
+    return BulkOperation(*values)
+
+
+def _item_of(*row: Any) -> BulkItem:
+    """A row of _PAGE_ITEMS."""
+    outcome = None if row[2] is None else BulkOutcome(row[2])
+    return BulkItem(row[0], row[1], outcome, *row[3:])
 
 
 def _check_rate(rate: float | None) -> float | None:

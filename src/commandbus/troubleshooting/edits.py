@@ -1,4 +1,4 @@
-"""Edited payloads: what an operator changed, in a form that may be kept in the audit."""
+"""Edited payloads: what an operator changed, in a form that the audit may keep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commandbus.privacy.redaction import (
     secret_values,
 )
 
-#: Changes of one edit that the audit keeps; how many more there were is kept too.
+#: Changes of one edit that the audit keeps; of further ones it keeps the number.
 MAX_CHANGES = 20
 #: Characters of a value, or of a path, that the audit keeps.
 MAX_SHOWN = 120
@@ -24,18 +24,18 @@ _NOTHING = object()
 
 
 def unmasked(edited: Any, old: Any, marked: Collection[str] = ()) -> Any:
-    """The edited payload, with what was only masked for the eye put back.
+    """The edited payload, with the real values where the operator left the masks.
 
-    Operators edit what they were shown. Where that stands as it was shown, it stands for the real
-    value; so a payload can be mended by somebody who must not see its secrets. A mask anywhere else
-    is a mistake: it would go to the handler as if it were data.
+    Operators edit what they were shown. A field that is still as it was shown keeps its real value,
+    so an operator who must not see the secrets of a payload can fix it. A mask anywhere else is a
+    mistake: the handler would get it as data.
     """
     restored = _restored(edited, old, redact_value(old, marked=marked))
     for path, value in _leaves(restored, "data"):
         if isinstance(value, str) and MASK in value and MASK not in json.dumps(old):
             raise InvalidPayloadError(
-                f"{redact_text(path, MAX_SHOWN)} holds {MASK}, which stands for a value that was "
-                "not shown; give the real value, or leave the field where it was"
+                f"{redact_text(path, MAX_SHOWN)} contains {MASK}, which stands for a value that "
+                "was not shown; give the real value, or leave the field where it was"
             )
     return restored
 

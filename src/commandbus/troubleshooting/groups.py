@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, LiteralString
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
@@ -12,6 +12,11 @@ from commandbus.paging import MAX_LIMIT, check_page
 from commandbus.troubleshooting.model import FailureGroup
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{1,16}\Z")
+_LIST: LiteralString = (
+    "select g.domain, g.fingerprint, g.command_type, g.error_class, g.error_code, g.message,"
+    " g.sample_message, g.sample_command_id, g.parked_count, g.total_seen, g.first_seen,"
+    " g.last_seen from {schema}.list_failure_groups(%s, %s, %s, %s, %s) g"
+)
 
 
 def check_fingerprint(group: Any) -> str:
@@ -19,13 +24,13 @@ def check_fingerprint(group: Any) -> str:
     if not isinstance(group, str) or not _FINGERPRINT.match(group):
         raise InvalidInputError(
             f"group {group!r} is not the fingerprint of a failure group: up to 16 of 0-9 and a-f; "
-            "`list_failure_groups` and `commandbus tsq groups` show them"
+            "`bus.troubleshooting.groups` and `commandbus tsq groups` show them"
         )
     return group
 
 
 class Groups:
-    """Lists failure groups and finds one by the beginning of its fingerprint."""
+    """Lists failure groups, and gives the one whose fingerprint begins with some characters."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,17 +44,14 @@ class Groups:
         if command_type is not None:
             check_command_type(command_type)
         check_page(limit)
-        return await self._store.list_failure_groups(
-            domain, command_type=command_type, include_empty=include_empty, limit=limit
-        )
+        params = (domain, command_type, include_empty, limit, "")
+        return await self._store.gateway.rows(_LIST, params, into=FailureGroup)
 
-    async def find(self, domain: str | None, group: str) -> FailureGroup:
+    async def require(self, domain: str | None, group: str) -> FailureGroup:
         """The one group whose fingerprint begins so; raises if there is none, or several."""
-        check_fingerprint(group)
-        found = await self._store.list_failure_groups(
-            domain, command_type=None, include_empty=True, limit=MAX_LIMIT, prefix=group
-        )
-        # A beginning that was typed from a listing means what the listing showed.
+        params = (domain, None, True, MAX_LIMIT, check_fingerprint(group))
+        found = await self._store.gateway.rows(_LIST, params, into=FailureGroup)
+        # Operators copy the beginning from a listing, which shows only groups with parked commands.
         found = [each for each in found if each.parked_count] or found
         where = "" if domain is None else f" in domain {domain!r}"
         match found:

@@ -1,4 +1,4 @@
-"""The words of troubleshooting in bulk: failure groups, and operations on many parked commands."""
+"""Failure groups, and bulk operations on many parked commands: their data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Parked commands with one cause. `message` is without what differs from one to the next."""
+    """Parked commands with one cause. `message` is without the parts that differ between them."""
 
     domain: str
     fingerprint: str
@@ -47,7 +47,7 @@ class BulkStatus(StrEnum):
 
 
 class BulkOutcome(StrEnum):
-    """What became of one item. A skipped one was no longer as it was when it was chosen."""
+    """What became of one item. Skipped: the command has changed since it was chosen."""
 
     DONE = "done"
     SKIPPED = "skipped"
@@ -56,7 +56,7 @@ class BulkOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BulkFilter:
-    """Which parked commands are meant. All that is given must hold; nothing given: all of them."""
+    """Which parked commands are meant. All given conditions must hold; none: all commands."""
 
     domain: str
     command_type: str | None = None
@@ -70,7 +70,7 @@ class BulkFilter:
     command_ids: tuple[UUID, ...] | None = None
 
     def conditions(self) -> dict[str, Any]:
-        """The filter as it is stored; the same filter gives the same."""
+        """The filter as it is stored; equal filters give equal documents."""
         found: dict[str, Any] = {}
         for spec in fields(self):
             value = getattr(self, spec.name)
@@ -106,20 +106,6 @@ class BulkPreview:
 
 
 @dataclass(frozen=True, slots=True)
-class NewBulk:
-    """A bulk operation that was checked, ready to be stored. JSON is encoded already."""
-
-    operation_id: UUID
-    domain: str
-    verb: BulkVerb
-    conditions: bytes
-    arguments: bytes
-    rate: float | None
-    actor: str | None
-    everything: bool
-
-
-@dataclass(frozen=True, slots=True)
 class BulkOperation:
     """A bulk operation and how far it is."""
 
@@ -128,7 +114,7 @@ class BulkOperation:
     verb: BulkVerb
     conditions: dict[str, Any]
     arguments: dict[str, Any]
-    #: Commands per second; None: as fast as it goes.
+    #: Commands per second; None: as fast as possible.
     rate: float | None
     actor: str | None
     status: BulkStatus
@@ -148,10 +134,25 @@ class BulkOperation:
         """How many items have their outcome."""
         return self.done + self.skipped + self.failed
 
+    @property
+    def left(self) -> int:
+        """How many items have no outcome yet."""
+        return self.total - self.acted
+
+    @property
+    def is_running(self) -> bool:
+        """Whether executors act on it; False once it is stopped or finished."""
+        return self.status is BulkStatus.RUNNING
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every item has its outcome."""
+        return self.status is BulkStatus.FINISHED
+
 
 @dataclass(frozen=True, slots=True)
 class BulkItem:
-    """One command of a bulk operation; no outcome yet: it is still to come."""
+    """One command of a bulk operation; its outcome is None until it was acted on."""
 
     item_no: int
     command_id: UUID

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -26,7 +24,7 @@ from commandbus.names import (
     check_text,
     check_uuid,
 )
-from commandbus.paging import check_page, cursor_of, position_of, read_key
+from commandbus.paging import Page, check_page, cursor_of, position_of, read_key
 from commandbus.privacy.redaction import redact_text, redact_value
 from commandbus.privacy.secrets import check_fits
 from commandbus.troubleshooting.edits import difference, unmasked
@@ -43,38 +41,14 @@ _PAGE: LiteralString = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TroubleshootingPage:
-    """Some of what waits for an operator, longest first; with a `next_cursor` there may be more."""
-
-    items: list[TroubleshootingItem]
-    next_cursor: str | None
-
-
 class Troubleshooting:
     """The operator's verbs."""
 
     def __init__(self, store: Store, registry: HandlerRegistry, *, max_bytes: int) -> None:
         self._store = store
+        self._groups = Groups(store)
         self._registry = registry
         self._max_bytes = max_bytes
-
-    async def list(
-        self,
-        domain: str,
-        *,
-        command_type: str | None = None,
-        limit: int = 100,
-        offset: int = 0,
-    ) -> list[TroubleshootingItem]:
-        """What waits, longest first, with its payload."""
-        check_domain(domain)
-        if command_type is not None:
-            check_command_type(command_type)
-        check_page(limit, offset)
-        return await self._store.list_troubleshooting(
-            domain, command_type=command_type, limit=limit, offset=offset
-        )
 
     async def page(
         self,
@@ -84,8 +58,11 @@ class Troubleshooting:
         group: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> TroubleshootingPage:
-        """What waits, longest first, page by page; `group`: the fingerprint of a failure group."""
+    ) -> Page[TroubleshootingItem]:
+        """What waits, longest first, with its payload, page by page.
+
+        `group`: only this failure group, by its whole fingerprint.
+        """
         bound = (
             "troubleshooting",
             check_domain(domain),
@@ -98,9 +75,8 @@ class Troubleshooting:
             _PAGE, (*bound[1:], None, *after, limit), into=parked_item_of, domain=domain
         )
         if len(found) < limit:
-            return TroubleshootingPage(found, None)
-        last = found[-1]
-        return TroubleshootingPage(found, cursor_of([last.parked_at, last.command_id], bound))
+            return Page(found, None)
+        return Page(found, cursor_of([found[-1].parked_at, found[-1].command_id], bound))
 
     async def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""
@@ -128,18 +104,18 @@ class Troubleshooting:
         command_type: str | None = None,
         include_empty: bool = False,
         limit: int = 100,
-    ) -> builtins.list[FailureGroup]:
+    ) -> list[FailureGroup]:
         """Parked commands by cause, largest group first; it reads no command.
 
-        `include_empty`: also the causes of which nothing is parked any more.
+        `include_empty`: also groups without parked commands.
         """
-        return await Groups(self._store).list(
+        return await self._groups.list(
             domain, command_type=command_type, include_empty=include_empty, limit=limit
         )
 
     async def require_group(self, fingerprint: str, domain: str | None = None) -> FailureGroup:
         """The one group whose fingerprint begins so; raises if there is none, or several."""
-        return await Groups(self._store).find(domain, fingerprint)
+        return await self._groups.require(domain, fingerprint)
 
     async def retry(
         self,
@@ -153,7 +129,7 @@ class Troubleshooting:
         """Send the same payload again, or an edited one.
 
         The audit gets the difference, redacted; the old payload stays in PGMQ's archive. Fields of
-        an edited payload that stand as they were shown, masked, keep their real values.
+        an edited payload that are left masked, as they were shown, keep their real values.
         """
         check_domain(domain)
         wanted = check_uuid(command_id)
@@ -168,8 +144,10 @@ class Troubleshooting:
         )
 
     async def _edit(self, domain: str, command_id: UUID, payload: Mapping[str, Any]) -> Edit | None:
-        """What the edit changes; None if that is nothing. The row is read before the payload: if
-        somebody retries in between, the store finds that the edit was made from an older message.
+        """What the edit changes; None if it changes nothing.
+
+        The row is read before the payload: if somebody retries in between, the store finds that
+        the edit was made from an older message.
         """
         encode_payload(payload, max_bytes=self._max_bytes)  # refused before anything is read
         command = await self._store.get_command(domain, command_id)

@@ -13,15 +13,13 @@ from commandbus.database.store import Store
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
-from commandbus.store.bulk import BulkStore
 from commandbus.store.dispatching import DispatchStore, InterruptedLoad, RecoveryReport
+from commandbus.troubleshooting.bulk import next_operation, run_chunk
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
 
 #: Commands that one transaction of recovery looks after (R113).
 RECOVERY_LIMIT = 1_000
-#: Items of a bulk operation that one transaction acts on at most.
-BULK_LIMIT = 500
 #: How often an idle worker looks for a bulk operation to go on with, in seconds.
 BULK_POLL_SECONDS = 5.0
 #: A load that was not continued for so long is reported.
@@ -53,10 +51,7 @@ def maintenance_of(domain: str, settings: Settings) -> Callable[[Store], Sequenc
 
     def companions(store: Store) -> Sequence[Loop]:
         if settings.maintenance and isinstance(store, DispatchStore):
-            loops: list[Loop] = [Maintenance(store, domain, settings)]
-            if isinstance(store, BulkStore):
-                loops.append(BulkRunner(store, domain))
-            return loops
+            return [Maintenance(store, domain, settings), BulkRunner(store, domain)]
         return []
 
     return companions
@@ -153,13 +148,13 @@ class Maintenance(Loop):
 class BulkRunner(Loop):
     """Goes on with the bulk operations of a domain, one chunk at a time.
 
-    No chore is claimed for it: an operation that somebody works at is left alone, and if two take
-    the same, the database lets one act at a time and keeps to the rate.
+    No chore is claimed for it: an operation that another process works on is left alone, and if two
+    take the same one, the database lets one act at a time and keeps to the rate.
     """
 
     name = "bulk"
 
-    def __init__(self, store: BulkStore, domain: str) -> None:
+    def __init__(self, store: Store, domain: str) -> None:
         super().__init__()
         self._store = store
         self._domain = domain
@@ -167,12 +162,11 @@ class BulkRunner(Loop):
 
     async def step(self) -> float | None:
         """Act on the next items of one operation, if there is one."""
-        operation_id = await self._store.next_bulk(self._domain, self._executor)
+        gateway = self._store.gateway
+        operation_id = await next_operation(gateway, self._domain, self._executor)
         if operation_id is None:
             return BULK_POLL_SECONDS
-        step = await self._store.run_bulk_chunk(
-            operation_id, limit=BULK_LIMIT, executor=self._executor
-        )
+        step = await run_chunk(gateway, operation_id, self._executor)
         if step.status is BulkStatus.FINISHED:
             self._log.info("bulk operation %s of %s is finished", operation_id, self._domain)
         return min(step.wait_seconds, BULK_POLL_SECONDS) or None

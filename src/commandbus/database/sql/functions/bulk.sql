@@ -21,7 +21,7 @@ declare
     v_before  timestamptz := (p_filter ->> 'parked_before')::timestamptz;
     v_ids     uuid[];
 begin
-    -- A condition that is not understood must not widen the choice.
+    -- A condition that is not known must not be ignored: more commands would match.
     select k into v_unknown from jsonb_object_keys(p_filter) k
      where k not in ('command_type', 'error_code', 'group', 'batch_id', 'parked_after',
                      'parked_before', 'command_ids') limit 1;
@@ -65,12 +65,16 @@ language sql stable as $$
 $$;
 
 -- Freezes what matches now, to be acted on. Returns the id of the operation: p_operation_id, or
--- that of the operation that runs already with the same verb, filter and arguments. A repeat under
--- the same id is the same operation, if nothing else was asked for.
+-- that of the operation that runs already with the same verb, filter and arguments. A repeat with
+-- the same id is the same operation, if its content is the same. p_expected_total: how many commands
+-- the caller expects to be frozen; another number is refused. An operation that exists freezes
+-- nothing, so there the number is not compared.
+drop function if exists commandbus.start_bulk(
+    uuid, text, text, jsonb, jsonb, float8, text, boolean);
 create or replace function commandbus.start_bulk(
     p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb default '{}',
     p_arguments jsonb default '{}', p_rate float8 default null, p_actor text default null,
-    p_everything boolean default false
+    p_everything boolean default false, p_expected_total bigint default null
 ) returns uuid
 language plpgsql as $$
 declare
@@ -83,7 +87,7 @@ begin
     perform commandbus.check_bulk(p_verb, p_arguments, p_rate);
     v_digest := sha256(convert_to(
         jsonb_build_array(p_domain, p_verb, p_filter, p_arguments)::text, 'UTF8'));
-    -- Of two clicks at once the second waits here, and finds what the first has created.
+    -- Of two starts at once the second waits here, and finds what the first has created.
     perform pg_advisory_xact_lock(hashtextextended('commandbus.bulk.' || p_domain, 0));
     select * into v_known from commandbus.command_bus_bulk_operation o
      where o.operation_id = p_operation_id;
@@ -110,8 +114,13 @@ begin
            m.parked_at
       from commandbus.bulk_matches(p_domain, p_filter) m;
     get diagnostics v_total = row_count;
+    -- Compared with what this statement froze: commands that are parked meanwhile do not count.
+    if v_total <> p_expected_total then
+        raise exception 'the filter matches % commands now, not %; look at the preview again',
+                        v_total, p_expected_total using errcode = 'CB009';
+    end if;
     if p_filter ? 'command_ids' and p_filter - 'command_ids' = '{}' then
-        -- Somebody named them: each must be there.
+        -- They were named one by one, so each must be there.
         perform commandbus.refuse_unmoved(
             p_domain,
             array(select i::uuid from jsonb_array_elements_text(p_filter -> 'command_ids') i),
@@ -121,9 +130,9 @@ begin
     end if;
     if v_total = 0 then
         raise exception 'nothing in troubleshooting of % matches', quote_literal(p_domain)
-            using errcode = 'CB003', hint = 'look at the failure groups, and mend the filter';
+            using errcode = 'CB003', hint = 'look at the failure groups, and change the filter';
     end if;
-    -- A group or ids are a choice; whatever else takes in all there is may be a slip.
+    -- A group or ids are a choice; another filter that matches everything may be a mistake.
     if not p_everything and not p_filter ?| array['command_ids', 'group']
        and (p_filter = '{}' or v_total >= (
                 select sum(g.parked_count) from commandbus.command_bus_failure_group g
@@ -169,8 +178,9 @@ language sql as $$
       from commandbus.command_bus_bulk_operation o where o.operation_id = p_operation_id;
 $$;
 
--- The status of an operation, or an error.
-create or replace function commandbus.find_bulk(p_operation_id uuid) returns text
+-- The status of an operation; raises if there is none.
+drop function if exists commandbus.find_bulk(uuid);
+create or replace function commandbus.require_bulk(p_operation_id uuid) returns text
 language plpgsql stable as $$
 declare
     v_status text;
@@ -184,7 +194,7 @@ begin
     return v_status;
 end $$;
 
--- running -> stopped. When it returns, no chunk is under way and none will begin.
+-- running -> stopped. When it returns, no chunk is running and none will begin.
 create or replace function commandbus.stop_bulk(p_operation_id uuid, p_actor text default null)
 returns void
 language plpgsql as $$
@@ -193,7 +203,7 @@ begin
      where o.operation_id = p_operation_id and o.status = 'running';
     if found then
         perform commandbus.audit_bulk(p_operation_id, 'BULK_STOPPED', p_actor);
-    elsif commandbus.find_bulk(p_operation_id) = 'finished' then
+    elsif commandbus.require_bulk(p_operation_id) = 'finished' then
         raise exception 'bulk operation % is finished', p_operation_id using errcode = 'CB003';
     end if;
 end $$;
@@ -214,14 +224,14 @@ begin
             or o.status = 'running' and coalesce(p_rate, o.rate) is distinct from o.rate);
     if found then
         perform commandbus.audit_bulk(p_operation_id, 'BULK_RESUMED', p_actor);
-    elsif commandbus.find_bulk(p_operation_id) = 'finished' then
+    elsif commandbus.require_bulk(p_operation_id) = 'finished' then
         raise exception 'bulk operation % is finished', p_operation_id
             using errcode = 'CB003', hint = 'start a new one';
     end if;
 end $$;
 
--- An operation of the domain that this executor may go on with: its own, or one that nobody has
--- worked at for a while. A hint only: if two take the same, run_bulk_chunk lets one act at a time.
+-- An operation of the domain that this executor may go on with: its own, or one that has made no
+-- progress for a while. A hint only: if two take the same, run_bulk_chunk lets one act at a time.
 create or replace function commandbus.next_bulk(
     p_domain text, p_executor text, p_silent_for interval default interval '5 seconds'
 ) returns uuid

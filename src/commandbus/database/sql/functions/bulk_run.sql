@@ -1,12 +1,12 @@
--- Running bulk operations: in chunks, at the chosen rate, by whichever process is there.
+-- Running bulk operations: in chunks, at the chosen rate, by any process that asks for a chunk.
 --
--- One chunk is one transaction: the acts, the outcome of each item, the counters and the next due
--- time. So each item is acted on once, whoever is killed at whatever point, and two executors
--- together keep to the rate.
+-- One chunk is one transaction: the changed commands, the outcome of each item, the counters and the
+-- next due time. So each item is acted on once, even if processes are killed at any point, and two
+-- executors together keep to the rate.
 --
 -- Lock order: operation -> command -> batch -> failure group -> audit. The row of an operation is
--- the first lock of a chunk, taken with SKIP LOCKED. Nobody who holds a command ever asks for it, so
--- no circle can close.
+-- the first lock of a chunk, taken with SKIP LOCKED. No transaction that has locked a command asks
+-- for it, so there is no deadlock.
 
 -- Of these parked commands, those whose payload is in no archive any more.
 create or replace function commandbus.lost_payloads(p_domain text, p_command_ids uuid[])
@@ -27,9 +27,9 @@ begin
     return coalesce(v_lost, '{}');
 end $$;
 
--- Acts on parked commands that the caller has locked. If something fails that lies with a command,
--- the group is halved until it stands alone: only that is an error, the others go on. What lies with
--- the database (connection, deadlock, resources, shutdown) undoes the whole chunk, to be repeated.
+-- Acts on parked commands that the caller has locked. If one command causes an error, the list is
+-- halved until that command is alone: its error becomes its outcome, the others go on. An error of
+-- the database (connection, deadlock, resources, shutdown) rolls the whole chunk back, to be repeated.
 create or replace function commandbus.try_bulk(
     p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[],
     out o_done uuid[], out o_errors jsonb)
@@ -74,18 +74,18 @@ begin
     end loop;
 end $$;
 
--- Of these commands, those that are parked since the moment that goes with each: the very failure
--- that was chosen. One that was decided on and has failed again since was not seen by whoever
--- decided here. The planner's settings keep it at the items: it must not walk through the domain.
--- For the same reason only the command is compared in a way that an index can serve: other indexes
--- begin with the domain or with parked_at, which is the same for all that a worker parked at once.
+-- Of these commands, those that are parked since the moment that goes with each: the failure that was
+-- chosen. The operator has not seen a later failure of the same command. The planner's settings make
+-- it read the items only, not all parked commands of the domain. For the same reason only the command
+-- is compared in a way that an index can serve: other indexes begin with the domain or with
+-- parked_at, which is the same for all commands that a worker parked at once.
 create or replace function commandbus.still_parked(
     p_domain text, p_command_ids uuid[], p_parked timestamptz[]
 ) returns uuid[]
 language sql stable
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_indexscan = off set enable_bitmapscan = on
-set enable_indexonlyscan = off -- an index that has all columns would be walked through
+set enable_indexonlyscan = off -- an index with all columns would be read from end to end
 as $$
     with item as materialized (
         select p_domain as domain, u.command_id, u.parked_at
@@ -98,7 +98,7 @@ as $$
        and t.parked_at is not distinct from i.parked_at
 $$;
 
--- Writes the outcome of each item of a chunk; returns how many have which.
+-- Writes the outcome of each item of a chunk; returns how many items have each outcome.
 create or replace function commandbus.record_bulk(
     p_operation commandbus.command_bus_bulk_operation, p_first int, p_command_ids uuid[],
     p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamptz,
@@ -112,7 +112,7 @@ begin
         select p_operation.domain as domain, p_operation.operation_id as operation_id,
                u.command_id, p_first + u.n::int - 1 as item_no
           from unnest(p_command_ids) with ordinality u(command_id, n)
-    ), verdict as materialized (
+    ), result as materialized (
         select i.operation_id, i.item_no,
                case when i.command_id = any(p_done) then 'done'
                     when i.command_id = any(p_ready) then 'failed' else 'skipped' end as outcome,
@@ -129,9 +129,9 @@ begin
             on c.domain = i.domain and c.command_id = i.command_id
     ), recorded as (
         update commandbus.command_bus_bulk_item b
-           set outcome = v.outcome, detail = v.detail, acted_at = p_now
-          from verdict v
-         where b.operation_id = v.operation_id and b.item_no = v.item_no
+           set outcome = s.outcome, detail = s.detail, acted_at = p_now
+          from result s
+         where b.operation_id = s.operation_id and b.item_no = s.item_no
            and b.outcome is null
         returning b.outcome
     )
@@ -142,8 +142,8 @@ begin
 end $$;
 
 -- Acts on the next items of an operation, at most p_limit, and as many as its rate allows. Returns
--- its status now, how many items have their outcome by this call, and how many seconds to wait
--- before there is more to do: also if another executor is at it.
+-- its status now, how many items got their outcome from this call, and how many seconds to wait
+-- before the next call, also if another executor has locked it.
 create or replace function commandbus.run_bulk_chunk(
     p_operation_id uuid, p_limit int default 500, p_executor text default null
 ) returns table (status text, acted int, wait_seconds float8)
@@ -165,7 +165,7 @@ begin
     select * into v_op from commandbus.command_bus_bulk_operation o
      where o.operation_id = p_operation_id for update skip locked;
     if not found then
-        status := commandbus.find_bulk(p_operation_id);
+        status := commandbus.require_bulk(p_operation_id);
         acted := 0;
         wait_seconds := c_step;
         return next;
@@ -209,8 +209,8 @@ begin
        set done = o.done + v_counts.o_done, skipped = o.skipped + v_counts.o_skipped,
            failed = o.failed + v_counts.o_failed, executor = p_executor,
            started_at = coalesce(o.started_at, v_now), heartbeat_at = v_now,
-           -- From now, not from when it was due: what an executor was late with is not caught up
-           -- with, so no second has more than the rate.
+           -- From now, not from when it was due: delays are not made up for, so no second has more
+           -- than the rate.
            next_due_at = v_now + make_interval(secs => coalesce(v_counts.o_done / o.rate, 0)),
            status = case when v_first + v_size > o.total then 'finished' else 'running' end,
            finished_at = case when v_first + v_size > o.total then v_now end

@@ -7,7 +7,8 @@
 -- Refusals carry their own SQLSTATE, which commandbus.errors maps to a class:
 --   CB001 duplicate command      CB002 command not found     CB003 not in a state that allows it
 --   CB004 batch not found        CB005 badly formed name     CB006 payload no longer archived
---   CB007 setting refused        CB008 append-only table      CB010 bulk operation not found
+--   CB007 setting refused        CB008 append-only table     CB009 other total than expected
+--   CB010 bulk operation not found
 
 create or replace function commandbus.check_domain(p_domain text) returns void
 language plpgsql immutable as $$
