@@ -509,8 +509,8 @@ async def test_the_database_refuses_gaps_other_rows_and_a_sealed_load(
         return ({"n": n} for n in range(10))
 
     batch_id = (await bus.loads.load("shop", rows(), command_type="Work")).batch_id
-    held = uuid4()
-    await conn.execute("select commandbus.begin_load('shop', %s, 'psql', '{}', 'sealed')", (held,))
+    unsealed = uuid4()
+    await conn.execute("select commandbus.begin_load('shop', %s, 'psql', '{}', 'sealed')", (unsealed,))
 
     async def load(batch: UUID, checkpoint: int, first_row: int, digest: bytes = b"d") -> Any:
         commands = Jsonb([{"command_id": str(uuid4()), "type": "Work", "data": {}}])
@@ -519,19 +519,19 @@ async def test_the_database_refuses_gaps_other_rows_and_a_sealed_load(
             batch, checkpoint, first_row, commands, digest,
         )  # fmt: skip
 
-    assert await load(held, 1, 1) == "committed"
-    assert await load(held, 1, 1) == "repeated"
+    assert await load(unsealed, 1, 1) == "committed"
+    assert await load(unsealed, 1, 1) == "repeated"
     for batch, checkpoint, first_row, digest, message in [
-        (held, 1, 1, b"e", "is there with other rows"),
-        (held, 3, 2, b"d", "does not follow"),
-        (held, 2, 3, b"d", "does not follow"),
+        (unsealed, 1, 1, b"e", "is there with other rows"),
+        (unsealed, 3, 2, b"d", "does not follow"),
+        (unsealed, 2, 3, b"d", "does not follow"),
         (batch_id, 2, 11, b"d", "is complete"),
         (uuid4(), 1, 1, b"d", "no batch"),
     ]:
         with pytest.raises(psycopg.Error, match=message):
             await load(batch, checkpoint, first_row, digest)
     with pytest.raises(psycopg.Error, match="is not complete"):
-        await conn.execute("select commandbus.dispatch_load('shop', %s, 10)", (held,))
+        await conn.execute("select commandbus.dispatch_load('shop', %s, 10)", (unsealed,))
     with pytest.raises(psycopg.Error, match="has 1 rows and the source 2"):
-        await conn.execute("select commandbus.seal_load('shop', %s, 2)", (held,))
-    assert await stored(conn, held) == (1, 1, 1, 1)
+        await conn.execute("select commandbus.seal_load('shop', %s, 2)", (unsealed,))
+    assert await stored(conn, unsealed) == (1, 1, 1, 1)

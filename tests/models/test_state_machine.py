@@ -146,8 +146,8 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: len(self.model.commands) < COMMANDS)
-    @rule(number=batch, attempts=st.integers(1, 2), held=st.booleans(), data=st.data())
-    def create_batch(self, number: int, attempts: int, held: bool, data: st.DataObject) -> None:
+    @rule(number=batch, attempts=st.integers(1, 2), stored=st.booleans(), data=st.data())
+    def create_batch(self, number: int, attempts: int, stored: bool, data: st.DataObject) -> None:
         if number in self.model.batches:
             return
         free = [n for n in range(COMMANDS) if n not in self.model.commands]
@@ -160,13 +160,13 @@ class Machine(RuleBasedStateMachine):
         commands = [self.new(n, attempts) for n in chosen]
 
         def act() -> Awaitable[Any]:
-            if held:
+            if stored:
                 return self.store.hold_batch(
                     document, commands, pattern="two_phase", dispatch_rate=None, queue=None
                 )
             return self.store.create_batch(document, commands)
 
-        self.both(lambda: self.model.send(chosen, number, attempts, creates=True, held=held), act)
+        self.both(lambda: self.model.send(chosen, number, attempts, creates=True, stored=stored), act)
 
     @precondition(lambda self: self.model.commands)
     @rule(data=st.data())
@@ -336,7 +336,7 @@ class Machine(RuleBasedStateMachine):
         assert step.status == "finished"
         assert (found.done, found.skipped, found.failed) == (*wanted, 0)
 
-    # -- held commands
+    # -- stored commands
 
     @rule(chosen=names, fails=st.booleans())
     def dispatch(self, chosen: list[int], fails: bool) -> None:
@@ -348,8 +348,8 @@ class Machine(RuleBasedStateMachine):
             )
         else:
             self.both(
-                lambda: self.model.queue_held(chosen),
-                lambda: self.store.queue_held(self.domain, ids),
+                lambda: self.model.queue_stored(chosen),
+                lambda: self.store.queue_stored(self.domain, ids),
             )
 
     # -- retention

@@ -203,9 +203,9 @@ class Coordination:
         domain = job.batch.domain
         if job.queue is None:
             with self._timed(job, "queue_send_ms"):
-                job.queued += await self.store.queue_held(domain, group)
+                job.queued += await self.store.queue_stored(domain, group)
             return
-        held = await self.store.held_envelopes(domain, group)
+        held = await self.store.stored_messages(domain, group)
         if not held:
             return
         with self._timed(job, "queue_send_ms"):

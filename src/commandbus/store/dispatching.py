@@ -93,10 +93,10 @@ class DispatchStore(Protocol):
     ) -> None:
         """Store a batch whose commands are not queued yet, or raise DuplicateCommandError."""
 
-    async def queue_held(self, domain: str, command_ids: Sequence[UUID]) -> int:
+    async def queue_stored(self, domain: str, command_ids: Sequence[UUID]) -> int:
         """Queue held commands, each at most once; returns how many this call queued."""
 
-    async def held_envelopes(
+    async def stored_messages(
         self, domain: str, command_ids: Sequence[UUID]
     ) -> list[tuple[UUID, str]]:
         """The messages of those of them that still wait, in this order."""

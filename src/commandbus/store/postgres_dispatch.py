@@ -42,16 +42,16 @@ class PostgresDispatch(ABC):
             None if batch.on_complete is None else batch.on_complete.decode(),
             batch.notifies, pattern, dispatch_rate, queue,
         )  # fmt: skip
-        await self._call("create_held_batch", params, domain=batch.domain)
+        await self._call("create_stored_batch", params, domain=batch.domain)
 
-    async def queue_held(self, domain: str, command_ids: Sequence[UUID]) -> int:
-        rows = await self._call("queue_held", (domain, list(command_ids)), domain=domain)
+    async def queue_stored(self, domain: str, command_ids: Sequence[UUID]) -> int:
+        rows = await self._call("queue_stored", (domain, list(command_ids)), domain=domain)
         return int(rows[0][0])
 
-    async def held_envelopes(
+    async def stored_messages(
         self, domain: str, command_ids: Sequence[UUID]
     ) -> list[tuple[UUID, str]]:
-        rows = await self._call("held_envelopes", (domain, list(command_ids)), domain=domain)
+        rows = await self._call("stored_messages", (domain, list(command_ids)), domain=domain)
         return [(command_id, envelope) for command_id, envelope in rows]
 
     async def mark_dispatched(self, domain: str, command_ids: Sequence[UUID]) -> int:

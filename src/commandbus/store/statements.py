@@ -34,16 +34,16 @@ FIELDS: LiteralString = (
 
 #: Every statement that this store sends, by the name of its verb.
 STATEMENTS: dict[str, LiteralString] = {
-    "create_held_batch": (
-        "select {schema}.create_held_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
+    "create_stored_batch": (
+        "select {schema}.create_stored_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
         " cast(%s as jsonb), %s, %s, cast(%s as float8), %s)"
     ),
-    "queue_held": (
-        "select cardinality({schema}.queue_held(%s, cast(%s as uuid[]),"
+    "queue_stored": (
+        "select cardinality({schema}.queue_stored(%s, cast(%s as uuid[]),"
         " array['pending_queue', 'pending_retry', 'queued']))"
     ),
-    "held_envelopes": (
-        "select command_id, envelope from {schema}.held_envelopes(%s, cast(%s as uuid[]))"
+    "stored_messages": (
+        "select command_id, envelope from {schema}.stored_messages(%s, cast(%s as uuid[]))"
     ),
     "mark_dispatched": "select {schema}.mark_dispatched(%s, cast(%s as uuid[]))",
     "mark_dispatch_failed": (

@@ -111,7 +111,7 @@ async def test_every_mode_queues_each_command_once_and_in_order(
 async def test_more_than_the_threshold_goes_in_groups_and_less_singly(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = fail(monkeypatch, bus._store, "queue_held", calls=set())
+    calls = fail(monkeypatch, bus._store, "queue_stored", calls=set())
     result = await bus.batches.dispatch("shop", commands(101))
     assert [len(ids) for _, ids in calls] == [100, 1]
     calls.clear()
@@ -129,7 +129,7 @@ async def test_more_than_the_threshold_goes_in_groups_and_less_singly(
 async def test_rows_are_there_as_pending_queue_before_any_message(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, states = bus._store.queue_held, []  # type: ignore[attr-defined]
+    real, states = bus._store.queue_stored, []  # type: ignore[attr-defined]
 
     async def looking(domain: str, ids: list[UUID]) -> int:
         cursor = await conn.execute(
@@ -140,7 +140,7 @@ async def test_rows_are_there_as_pending_queue_before_any_message(
         states.extend(await cursor.fetchall())
         return await real(domain, ids)
 
-    monkeypatch.setattr(bus._store, "queue_held", looking)
+    monkeypatch.setattr(bus._store, "queue_stored", looking)
     await bus.batches.dispatch("shop", commands(2))
     await bus.batches.dispatch("shop", commands(1), mode="optimistic")
     assert states == [("pending_queue", "PENDING", None)] * 2 + [("queued", "PENDING", None)]
@@ -150,7 +150,7 @@ async def test_two_phase_that_cannot_send_marks_the_rest_for_retry_and_does_not_
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        calls = fail(patch, bus._store, "queue_held", calls={2})
+        calls = fail(patch, bus._store, "queue_stored", calls={2})
         result = await bus.batches.dispatch("shop", commands(350))
     assert len(calls) == 2
     assert (result.status, result.database_tasks, result.queued_tasks) == (
@@ -174,7 +174,7 @@ async def test_optimistic_marks_what_failed_and_sends_the_others(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        fail(patch, bus._store, "queue_held", calls={2})
+        fail(patch, bus._store, "queue_stored", calls={2})
         result = await bus.batches.dispatch("shop", commands(350), mode="optimistic")
     assert (result.status, result.queued_tasks, result.retry_needed) == (
         "partial_success", 250, True,
@@ -188,7 +188,7 @@ async def test_optimistic_that_sends_nothing_needs_recovery(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        fail(patch, bus._store, "queue_held")
+        fail(patch, bus._store, "queue_stored")
         result = await bus.batches.dispatch("shop", commands(3), mode="optimistic")
     assert (result.status, result.queued_tasks) == ("failed_needs_recovery", 0)
     assert (await bus.batches.recover_dispatch("shop")).queued == 3
@@ -199,7 +199,7 @@ async def test_what_could_not_even_be_marked_is_found_by_recovery(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     with monkeypatch.context() as patch:
-        fail(patch, bus._store, "queue_held")
+        fail(patch, bus._store, "queue_stored")
         fail(patch, bus._store, "mark_dispatch_failed")
         result = await bus.batches.dispatch("shop", commands(3), mode=mode)
     assert result.retry_needed
@@ -276,17 +276,17 @@ async def test_dispatch_rate_spreads_the_commands_over_time(
     sent: list[tuple[float, int]] = []
     beats: list[float] = []
     store: Any = bus._store
-    queue_held, heartbeat = store.queue_held, store.dispatch_heartbeat
+    queue_stored, heartbeat = store.queue_stored, store.dispatch_heartbeat
 
     async def noting(domain: str, ids: list[UUID]) -> int:
         sent.append((clock.now - 1_000, len(ids)))
-        return await queue_held(domain, ids)
+        return await queue_stored(domain, ids)
 
     async def beating(batch_id: UUID) -> None:
         beats.append(clock.now)
         await heartbeat(batch_id)
 
-    monkeypatch.setattr(store, "queue_held", noting)
+    monkeypatch.setattr(store, "queue_stored", noting)
     monkeypatch.setattr(store, "dispatch_heartbeat", beating)
     result = await bus.batches.dispatch("shop", commands(120), dispatch_rate=20)
     assert result.queued_tasks == 120
@@ -351,7 +351,7 @@ async def test_a_message_that_comes_twice_or_late_is_adopted_once(
     result = await bus.batches.dispatch("shop", work, queue=remote)
     envelopes = [
         text
-        for _, text in await bus._store.held_envelopes(  # type: ignore[attr-defined]
+        for _, text in await bus._store.stored_messages(  # type: ignore[attr-defined]
             "shop", [c.command_id for c in work]
         )
     ]
