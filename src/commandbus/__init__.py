@@ -4,8 +4,14 @@ What is listed in __all__ is public; everything else may change.
 """
 
 from commandbus._version import __version__
-from commandbus.batches.batch import BatchProgress, progress_of
-from commandbus.batches.dispatch import DispatchMode, DispatchResult, DispatchStatus
+from commandbus.batches.model import (
+    BatchProgress,
+    DispatchMode,
+    DispatchResult,
+    DispatchStatus,
+    RecoveryReport,
+    progress_of,
+)
 from commandbus.blocking import BlockingBus
 from commandbus.bus import CommandBus
 from commandbus.commands.search import AuditPage, CommandPage
@@ -87,7 +93,6 @@ from commandbus.names import INBOX, NO_REPLY, new_id
 from commandbus.privacy.secrets import Secret
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
-from commandbus.store.dispatching import RecoveryReport
 from commandbus.store.upkeep import RetentionRule
 from commandbus.troubleshooting.model import (
     BulkFilter,

@@ -23,7 +23,6 @@ from uuid import UUID
 from commandbus.access.tokens import Tokens
 from commandbus.batches.batch import Batches
 from commandbus.batches.callbacks import Completions
-from commandbus.batches.dispatch import Coordination
 from commandbus.commands.replies import LeasedReply, Replies
 from commandbus.commands.search import Search
 from commandbus.commands.sending import Preparer, Sending
@@ -38,12 +37,15 @@ from commandbus.models import (
     BatchCommand,
     BatchCompletionCallback,
     BatchMetadata,
+    BatchStatus,
     CommandMetadata,
+    CommandStatus,
     Reply,
     TroubleshootingItem,
 )
 from commandbus.names import (
     INBOX,
+    check_choice_or_none,
     check_domain,
     check_operator,
     check_reply_to,
@@ -113,7 +115,6 @@ class CommandBus(GovernanceVerbs):
         self.upkeep = Upkeep(store)
         #: The API tokens of the HTTP service.
         self.tokens = Tokens(store, settings.token_pepper)
-        self.batches.coordination = Coordination(store, self.batches, settings)
         #: Batches of any size, in checkpoints that resume.
         self.loads = Loads(store, self._preparer)
         self._batch_types = BatchTypes()
@@ -407,7 +408,13 @@ class CommandBus(GovernanceVerbs):
         self, domain: str, *, status: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[BatchMetadata]:
         """List batches for a domain, newest first."""
-        return await self.batches.list(domain, status=status, limit=limit, offset=offset)
+        check_page(limit, offset)
+        return await self._store.list_batches(
+            check_domain(domain),
+            status=check_choice_or_none(BatchStatus, status, "batch status"),
+            limit=limit,
+            offset=offset,
+        )
 
     async def list_batch_commands(
         self,
@@ -419,8 +426,13 @@ class CommandBus(GovernanceVerbs):
         offset: int = 0,
     ) -> list[CommandMetadata]:
         """List commands in a batch, in the order in which they were given."""
-        return await self.batches.list_commands(
-            domain, batch_id, status=status, limit=limit, offset=offset
+        check_page(limit, offset)
+        return await self._store.list_batch_commands(
+            check_domain(domain),
+            check_uuid(batch_id, "batch_id"),
+            status=check_choice_or_none(CommandStatus, status, "status"),
+            limit=limit,
+            offset=offset,
         )
 
     # -- operators, as the specification prints them; `bus.troubleshooting` has the rest
