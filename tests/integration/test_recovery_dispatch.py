@@ -1,4 +1,4 @@
-"""Recovery of what was stored and not queued: once, by anybody, at its rate, and not for ever."""
+"""Recovery of what was stored and not queued: once, by any process, at its rate, with a limit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ from commandbus import (
     Settings,
 )
 from commandbus.worker.maintenance import Maintenance
-from tests.integration.test_dispatch import commands, fail, queued_ids, register, rows
+from tests.integration.test_dispatch import commands, queued_ids, register, rows
+from tests.statements import refuse
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]
 
 #: How a process ends that was killed right after its rows were stored.
-STORE = "select commandbus.create_stored_batch('shop', %s, %s, null, null, null, null, false, %s, %s)"
+STORE = (
+    "select commandbus.create_stored_batch('shop', %s, %s, null, null, null, null, false, %s, %s)"
+)
+
+QUEUE = (
+    "select commandbus.queue_stored('shop', %s, array['pending_queue', 'pending_retry', 'queued'])"
+)
 
 
 async def stored_batch(
@@ -62,7 +69,7 @@ async def break_queue(conn: Connection) -> None:
 async def test_what_a_dead_process_left_is_queued_after_the_grace(
     bus: CommandBus, conn: Connection, pattern: str
 ) -> None:
-    """Lesson 11: a crash after the insert, before the dispatch."""
+    """A crash after the insert, before the dispatch."""
     batch_id, ids = await stored_batch(conn, 250, pattern=pattern)
     assert await bus.batches.recover_dispatch("shop") == RecoveryReport()
     await age(conn, 3)
@@ -80,7 +87,7 @@ async def test_a_slow_process_that_shows_signs_of_life_is_left_alone(
 ) -> None:
     batch_id, _ = await stored_batch(conn, 3)
     await age(conn, 3)
-    await bus._store.dispatch_heartbeat(batch_id)  # type: ignore[attr-defined]
+    await rows(conn, "select commandbus.dispatch_heartbeat(%s)", batch_id)
     assert (await bus.batches.recover_dispatch("shop")).queued == 0
 
 
@@ -89,10 +96,12 @@ async def test_a_process_that_was_only_slow_sends_nothing_twice(
 ) -> None:
     _, ids = await stored_batch(conn, 5)
     assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 5
-    store: Any = bus._store
-    assert await store.queue_stored("shop", ids) == 0
-    assert await store.mark_dispatched("shop", ids) == 0
-    assert await store.mark_dispatch_failed("shop", ids, "too late") == 0
+    for late, nothing in (
+        (QUEUE, []),
+        ("select commandbus.mark_dispatched('shop', %s)", 0),
+        ("select commandbus.mark_dispatch_failed('shop', %s, 'too late')", 0),
+    ):
+        assert await rows(conn, late, ids) == [(nothing,)]
     assert len(await queued_ids(conn)) == 5
     assert await rows(
         conn,
@@ -135,7 +144,9 @@ async def test_pages_follow_one_another_until_everything_is_queued(
     assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 2_500
 
 
-async def test_what_is_stored_for_another_reason_is_not_touched(bus: CommandBus, conn: Connection) -> None:
+async def test_what_is_stored_for_another_reason_is_not_touched(
+    bus: CommandBus, conn: Connection
+) -> None:
     await stored_batch(conn, 2)
     for reason in ("awaiting_approval", "scheduled"):
         await conn.execute(
@@ -257,11 +268,11 @@ async def test_recovery_goes_on_at_the_rate_of_the_batch(bus: CommandBus, conn: 
 async def test_old_commands_are_resolved_and_reported(
     bus: CommandBus, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R113: 30 minutes are an alert, not an exclusion."""
+    """30 minutes are an alert, not an exclusion."""
     await stored_batch(conn, 2)
     await age(conn, 60)
     await stored_batch(conn, 1)
-    maintenance = Maintenance(bus._store, "shop", Settings())  # type: ignore[arg-type]
+    maintenance = Maintenance(bus._store, "shop", Settings())
     with caplog.at_level(logging.INFO, logger="commandbus.maintenance"):
         await maintenance.step()
     assert "2 commands of shop waited more than 30 minutes" in caplog.text
@@ -271,14 +282,15 @@ async def test_old_commands_are_resolved_and_reported(
 async def test_one_process_does_a_chore_and_not_before_it_is_due(
     bus: CommandBus, conn: Connection
 ) -> None:
-    store: Any = bus._store
-    claims = await asyncio.gather(*(store.claim_chore("sweep", 60) for _ in range(8)))
+    gateway = bus._store.gateway
+    claim = "select {schema}.claim_chore('sweep', interval '60 s')"
+    claims = await asyncio.gather(*(gateway.value(claim) for _ in range(8)))
     assert sum(claims) == 1
-    assert not await store.claim_chore("sweep", 60)
+    assert not await gateway.value(claim)
     await conn.execute(
         "update commandbus.command_bus_chore set started_at = started_at - interval '61 s'"
     )
-    assert await store.claim_chore("sweep", 60)
+    assert await gateway.value(claim)
 
 
 async def test_interrupted_loads_are_reported_and_vanished_workers_removed(
@@ -295,7 +307,7 @@ async def test_interrupted_loads_are_reported_and_vanished_workers_removed(
         "insert into commandbus.command_bus_worker (worker_id, domain, concurrency, heartbeat_at)"
         " values ('gone', 'shop', 1, now() - interval '2 hours'), ('here', 'shop', 1, now())"
     )
-    await Maintenance(bus._store, "shop", Settings()).step()  # type: ignore[arg-type]
+    await Maintenance(bus._store, "shop", Settings()).step()
     assert f"load {batch_id} of shop (a.csv) stopped after 7 rows" in caplog.text
     assert await rows(conn, "select worker_id from commandbus.command_bus_worker") == [("here",)]
 
@@ -303,9 +315,9 @@ async def test_interrupted_loads_are_reported_and_vanished_workers_removed(
 async def test_a_chore_that_fails_does_not_keep_the_others_from_their_turn(
     bus: CommandBus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fail(monkeypatch, bus._store, "recover_dispatch")
-    pruned = fail(monkeypatch, bus._store, "prune_workers", calls=set())
-    await Maintenance(bus._store, "shop", Settings()).step()  # type: ignore[arg-type]
+    refuse(monkeypatch, bus, "recover_dispatch")
+    pruned = refuse(monkeypatch, bus, "prune_workers", calls=set())
+    await Maintenance(bus._store, "shop", Settings()).step()
     assert "recover dispatch of shop failed" in caplog.text
     assert len(pruned) == 1
 
@@ -340,9 +352,8 @@ async def test_views_show_where_commands_are(bus: CommandBus, conn: Connection) 
     async with working(bus, "shop"):
         await bus.batches.wait("shop", done, timeout=30)
     part, ids = await stored_batch(conn, 6)
-    store: Any = bus._store
-    await store.queue_stored("shop", ids[:3])
-    await store.mark_dispatch_failed("shop", ids[3:5], "down")
+    await rows(conn, QUEUE, ids[:3])
+    await rows(conn, "select commandbus.mark_dispatch_failed('shop', %s, 'down')", ids[3:5])
     await conn.execute("select * from commandbus.receive_commands('shop', 60, 1, 'w', '{}', false)")
     await bus.create_batch("other", [BatchCommand("Work", uuid4(), {})])
 
@@ -373,7 +384,7 @@ async def test_views_show_where_commands_are(bus: CommandBus, conn: Connection) 
 async def test_an_ordinary_update_of_a_command_writes_no_index(
     bus: CommandBus, conn: Connection
 ) -> None:
-    """No index of 002 may be on a column that changes, or each update costs them all."""
+    """No index of dispatch may be on a column that changes, or each update costs them all."""
     await bus.send("shop", "Work", uuid4(), {})
     async with conn.transaction():
         await conn.execute("select * from commandbus.receive_commands('shop', 60, 1, 'w')")

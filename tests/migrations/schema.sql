@@ -396,7 +396,7 @@ function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) re
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
-    plpgsql, volatile, body 06b85620ca64f75aecf3f27f44cec298
+    plpgsql, volatile, body 24e9c4676bb0a3f2cfd90066a6afc8e6
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, body 397f9e95add92698fb9e5620115f00b2
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
@@ -534,11 +534,11 @@ function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_comm
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
-    plpgsql, volatile, body 9650879e24fd215ec9c3611bb1f5f67b
+    plpgsql, volatile, body 9d0945545cc82908c2640271a67abcac
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 40de0463c118415a053cf3b5d6a378e0
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
-    plpgsql, volatile, body 7e22c5cd8b61ce54684005c33a2b8ff4
+    plpgsql, volatile, body 2a4680fb5aee49b5d6231780ffa22148
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void

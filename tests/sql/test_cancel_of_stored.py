@@ -13,7 +13,9 @@ from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, Session
 
 
-async def stored_batch(db: Session, pattern: str = "two_phase", number: int = 2) -> tuple[UUID, list[UUID]]:
+async def stored_batch(
+    db: Session, pattern: str = "two_phase", number: int = 2
+) -> tuple[UUID, list[UUID]]:
     batch_id, ids = uuid4(), sorted(uuid4() for _ in range(number))
     commands = [{"command_id": str(i), "type": "Debit", "data": {"n": 1}} for i in ids]
     await db.value(

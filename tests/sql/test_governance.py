@@ -348,9 +348,7 @@ async def test_recovery_never_queues_what_waits_for_approval(db: Session) -> Non
         "update commandbus.command_bus_command set updated_at = now() - interval '1 day',"
         " created_at = now() - interval '1 day'"
     )
-    (row,) = await db.rows(
-        "select * from commandbus.recover_dispatch(%s, '0 s')", db.domain
-    )
+    (row,) = await db.rows("select * from commandbus.recover_dispatch(%s, '0 s')", db.domain)
     assert (row["queued"], row["failed"], row["given_up"]) == (0, 0, 0)
     assert await db.queued() == []
     assert (await ticket(db, ticket_id))["status"] == "PENDING_APPROVAL"

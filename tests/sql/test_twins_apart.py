@@ -76,9 +76,7 @@ async def adopt(db: Session, command_id: UUID, _: Held | None) -> None:
 
 
 async def recover(db: Session, *_: Any) -> None:
-    (row,) = await db.rows(
-        "select * from commandbus.recover_dispatch(%s, interval '0')", DOMAIN
-    )
+    (row,) = await db.rows("select * from commandbus.recover_dispatch(%s, interval '0')", DOMAIN)
     assert row["queued"] == 1
 
 

@@ -19,7 +19,7 @@ begin
      where l.batch_id = p_batch_id and l.domain = p_domain for update;
     if not found then
         perform commandbus.find_batch(p_domain, p_batch_id);
-        raise exception 'batch % was not made by load_batch', p_batch_id
+        raise exception 'batch % was not made by `bus.loads.load`', p_batch_id
             using errcode = 'CB003', hint = 'load into a new batch';
     end if;
     return v_load;
@@ -50,7 +50,7 @@ begin
     if v_load.start_mode <> p_start_mode or v_load.row_format <> p_row_format then
         raise exception 'batch % was begun with other options (start %, rows %)', p_batch_id,
             v_load.start_mode, v_load.row_format
-            using errcode = 'CB003', hint = 'repeat them, or use resume_load, which knows them';
+            using errcode = 'CB003', hint = 'repeat them, or use `bus.loads.resume`, which knows them';
     end if;
 end $$;
 
@@ -76,7 +76,7 @@ begin
             return 'repeated';
         end if;
         raise exception 'checkpoint % of batch % is there with other rows', p_checkpoint_no, p_batch_id
-            using errcode = 'CB003', hint = 'another loader is at work; look at it with get_load';
+            using errcode = 'CB003', hint = 'another process loads it; look at it with `bus.loads.get`';
     end if;
     if v_load.status = 'sealed' then
         raise exception 'the load of batch % is complete', p_batch_id
