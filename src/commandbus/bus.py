@@ -31,7 +31,7 @@ from commandbus.models import (
 )
 from commandbus.names import (
     INBOX,
-    check_choice,
+    check_choice_or_none,
     check_command_type,
     check_domain,
     check_operator,
@@ -351,9 +351,11 @@ class CommandBus(Facets):
     ) -> list[BatchMetadata]:
         """List batches for a domain, newest first."""
         check_page(limit, offset)
-        wanted = None if status is None else check_choice(BatchStatus, status, "status")
         return await self._store.list_batches(
-            check_domain(domain), status=wanted, limit=limit, offset=offset
+            check_domain(domain),
+            status=check_choice_or_none(BatchStatus, status, "batch status"),
+            limit=limit,
+            offset=offset,
         )
 
     async def list_batch_commands(
@@ -370,7 +372,7 @@ class CommandBus(Facets):
         return await self._store.list_batch_commands(
             check_domain(domain),
             check_uuid(batch_id, "batch_id"),
-            status=None if status is None else check_choice(CommandStatus, status, "status"),
+            status=check_choice_or_none(CommandStatus, status, "status"),
             limit=limit,
             offset=offset,
         )

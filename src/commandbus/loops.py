@@ -9,9 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from commandbus.privacy.redaction import redact_text
+
+if TYPE_CHECKING:
+    from commandbus.database.store import Listener
 
 #: First and longest pause after an error, in seconds.
 ERROR_PAUSE_SECONDS = (0.05, 2.0)
@@ -86,7 +91,40 @@ class Loop:
                 await self.pause(pause)
 
     async def pause(self, seconds: float) -> None:
-        """Wait for a wake-up, at most so long."""
+        """Wait for a wake-up, at most this long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
         self._woken.clear()
+
+
+class Watcher(Loop):
+    """A loop that runs in a task of its own from the first `watch` on, until `close`.
+
+    Notifications wake it; it also looks by itself, at first quickly, because one may be missed.
+    """
+
+    def __init__(self, listener: Callable[[], Listener], poll_seconds: tuple[float, float]) -> None:
+        super().__init__()
+        self._listener = listener
+        self._channels: set[str] = set()
+        self._polls = Backoff(*poll_seconds)
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, channel: str) -> None:
+        """Look now, and whenever this channel is notified."""
+        if channel not in self._channels:
+            self._channels.add(channel)
+            self._listener().subscribe(channel, self.wake)
+        self._polls.reset()
+        self.wake()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self.run())
+
+    async def close(self) -> None:
+        """Stop looking."""
+        self.stop()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None

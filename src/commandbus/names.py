@@ -132,6 +132,11 @@ def check_choice(words: type[Word], given: Any, what: str) -> Word:
         raise InvalidSettingError(f"no {what} {given!r}; use one of {names}") from None
 
 
+def check_choice_or_none(words: type[Word], given: Any, what: str) -> Word | None:
+    """The same for an option that may be left out."""
+    return None if given is None else check_choice(words, given, what)
+
+
 def check_operator(operator: Any) -> str | None:
     """Return the name of who acts, for the audit; None if nobody said."""
     return None if operator is None else check_text(operator, "operator", max_length=200)

@@ -2,8 +2,8 @@
 
 python -m tests.acceptance.dispatching MODE COUNT STEP [REMOTE_DSN]
 
-STEP is `verb:before` or `verb:after`, with a number for the n-th call (`queue_held:after:2`), or
-`never`. The verbs are those of the store, and `send` of the remote queue.
+STEP is `verb:before` or `verb:after`, with a number for the n-th call (`queue_stored:after:2`), or
+`never`. The verbs are SQL functions, and `send` of the remote queue.
 """
 
 from __future__ import annotations
@@ -13,27 +13,35 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from commandbus import BatchCommand, CommandBus, RemoteQueue
+import pytest
+
+from commandbus import BatchCommand, CommandBus, DispatchMode, RemoteQueue
+from tests.statements import Ask, intercept
 
 
-def kill_at(owner: Any, verb: str, moment: str, call: int) -> None:
+def kill_at(bus: CommandBus, queue: Any, verb: str, moment: str, call: int) -> None:
     """SIGKILL this very process before or after the n-th call of a verb."""
-    real, calls = getattr(owner, verb), 0
+    calls = 0
 
-    async def deadly(*args: Any, **kwargs: Any) -> Any:
+    async def deadly(ask: Ask) -> Any:
         nonlocal calls
         calls += 1
         if calls == call and moment == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        result = await real(*args, **kwargs)
+        result = await ask()
         if calls == call and moment == "after":
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    setattr(owner, verb, deadly)
+    if verb != "send":
+        intercept(pytest.MonkeyPatch(), bus, verb, lambda _, ask: deadly(ask))
+        return
+    real = queue.send
+    queue.send = lambda *args: deadly(partial(real, *args))
 
 
 async def main() -> None:
@@ -45,10 +53,9 @@ async def main() -> None:
             queue = await stack.enter_async_context(RemoteQueue.connect(remote_dsn[0]))
         if step != "never":
             verb, moment, *call = step.split(":")
-            owner: Any = queue if verb == "send" else bus._store
-            kill_at(owner, verb, moment, int(call[0]) if call else 1)
+            kill_at(bus, queue, verb, moment, int(call[0]) if call else 1)
         work = [BatchCommand("Work", uuid4(), {"n": n}) for n in range(int(count))]
-        await bus.batches.dispatch("shop", work, mode=mode, queue=queue)
+        await bus.batches.dispatch("shop", work, mode=DispatchMode(mode), queue=queue)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
-from commandbus import CommandBus
+from commandbus import CommandBus, LoadStart
 
 
 def peak_memory_kb() -> int:
@@ -27,7 +27,7 @@ async def main() -> None:
     path, batch_id, start, size = sys.argv[1:]
     async with CommandBus.connect() as bus:
         result = await bus.loads.load(
-            "shop", path, command_type="Work", start=start, batch_id=UUID(batch_id),
+            "shop", path, command_type="Work", start=LoadStart(start), batch_id=UUID(batch_id),
             checkpoint_size=int(size),
         )  # fmt: skip
     peak_kb = peak_memory_kb()

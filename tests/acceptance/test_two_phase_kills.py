@@ -49,8 +49,8 @@ async def assert_dispatched_once(conn: Connection, expected: int) -> None:
         await count(conn, f"select count(distinct message ->> 'command_id') from {messages}")
         == expected
     )
-    held = "select count(*) from commandbus.command_bus_command where dispatch_status <> 'queued'"
-    assert await count(conn, held) == 0
+    stored = "select count(*) from commandbus.command_bus_command where dispatch_status <> 'queued'"
+    assert await count(conn, stored) == 0
 
 
 async def assert_processed_once(dsn: str, conn: Connection, expected: int) -> None:
@@ -70,21 +70,21 @@ async def assert_processed_once(dsn: str, conn: Connection, expected: int) -> No
 @pytest.mark.parametrize(
     ("mode", "step"),
     [
-        ("two_phase", "hold_batch:before"),
-        ("two_phase", "hold_batch:after"),
-        ("two_phase", "queue_held:after:1"),
-        ("two_phase", "queue_held:before:2"),
+        ("two_phase", "create_stored_batch:before"),
+        ("two_phase", "create_stored_batch:after"),
+        ("two_phase", "queue_stored:after:1"),
+        ("two_phase", "queue_stored:before:2"),
         ("two_phase", "finish_dispatch:before"),
         ("two_phase", "finish_dispatch:after"),
-        ("optimistic", "hold_batch:after"),
-        ("optimistic", "queue_held:after:1"),
+        ("optimistic", "create_stored_batch:after"),
+        ("optimistic", "queue_stored:after:1"),
         ("optimistic", "finish_dispatch:before"),
     ],
 )
 async def test_a_kill_between_two_steps_loses_and_doubles_nothing(
     dsn: str, conn: Connection, effects: Effects, mode: str, step: str
 ) -> None:
-    expected = 0 if step == "hold_batch:before" else COUNT
+    expected = 0 if step == "create_stored_batch:before" else COUNT
     await dispatch_and_die(dsn, mode, step)
     stored = await count(conn, "select count(*) from commandbus.command_bus_command")
     assert stored == expected, "the rows are one commit"
@@ -100,7 +100,7 @@ async def test_a_kill_between_two_steps_loses_and_doubles_nothing(
 @pytest.mark.parametrize(
     ("mode", "step"),
     [
-        ("two_phase", "hold_batch:after"),
+        ("two_phase", "create_stored_batch:after"),
         ("two_phase", "send:before:1"),
         ("two_phase", "send:after:1"),
         ("two_phase", "mark_dispatched:after:1"),
@@ -137,5 +137,5 @@ async def test_a_worker_recovers_a_killed_dispatch_by_itself(
 ) -> None:
     monkeypatch.setenv("COMMANDBUS_MAINTENANCE_INTERVAL_SECONDS", "0.2")
     monkeypatch.setenv("COMMANDBUS_DISPATCH_GRACE_SECONDS", "0.5")
-    await dispatch_and_die(dsn, "two_phase", "queue_held:after:1")
+    await dispatch_and_die(dsn, "two_phase", "queue_stored:after:1")
     await assert_processed_once(dsn, conn, COUNT)

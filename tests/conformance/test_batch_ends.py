@@ -240,13 +240,13 @@ async def test_a_cancel_ends_what_nobody_works_on_with_a_reply_each(
     batch_id = await world.create_batch(*commands)
     other = new()
     await world.send(other)
-    held, later = await world.receive(2)
+    leased, later = await world.receive(2)
     await world.settle(retried(later))
 
     assert await store.cancel_batch(DOMAIN, batch_id, reason="wrong file", actor="ann") == 4
 
     assert await world.counters(batch_id) == ("IN_PROGRESS", 5, 0, 0, 4, 0)
-    assert await world.status(held.command_id) is CommandStatus.IN_PROGRESS
+    assert await world.status(leased.command_id) is CommandStatus.IN_PROGRESS
     assert await world.status(other.command_id) is CommandStatus.PENDING
     replies = await world.replies()
     assert {reply["command_id"] for reply in replies} == {str(i) for i in ids(commands)[1:]}
@@ -259,7 +259,7 @@ async def test_a_cancel_ends_what_nobody_works_on_with_a_reply_each(
     before = await world.dump()
     assert await store.cancel_batch(DOMAIN, batch_id, reason="again", actor=None) == 0
     assert await world.dump() == before
-    await world.settle(done(held))
+    await world.settle(done(leased))
     assert await world.counters(batch_id) == ("COMPLETED_WITH_FAILURES", 5, 1, 0, 4, 0)
 
 

@@ -110,7 +110,7 @@ MUTATIONS = {
         "create or replace function commandbus.fail_commands",
     ),
     "a new kind of row": ("sending", "i.type, 'PENDING', i.max", "i.type, 'COMPLETED', i.max"),
-    "a held row in another state": (
+    "a stored row in another state": (
         "dispatch",
         "i.type, 'PENDING', i.max",
         "i.type, 'IN_PROGRESS', i.max",

@@ -1,4 +1,4 @@
-"""Recovery of what was stored and not queued: once, by anybody, at its rate, and not for ever."""
+"""Recovery of what was stored and not queued: once, by any process, at its rate, with a limit."""
 
 from __future__ import annotations
 
@@ -21,27 +21,34 @@ from commandbus import (
     Settings,
 )
 from commandbus.worker.maintenance import Maintenance
-from tests.integration.test_coordination import commands, fail, queued_ids, register, rows
+from tests.integration.test_dispatch import commands, queued_ids, register, rows
+from tests.statements import refuse
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]
 
 #: How a process ends that was killed right after its rows were stored.
-HELD = "select commandbus.create_held_batch('shop', %s, %s, null, null, null, null, false, %s, %s)"
+STORE = (
+    "select commandbus.create_stored_batch('shop', %s, %s, null, null, null, null, false, %s, %s)"
+)
+
+QUEUE = (
+    "select commandbus.queue_stored('shop', %s, array['pending_queue', 'pending_retry', 'queued'])"
+)
 
 
-async def hold(
+async def stored_batch(
     conn: Connection, count: int, *, pattern: str = "two_phase", rate: float | None = None
 ) -> tuple[UUID, list[UUID]]:
     batch_id, ids = uuid4(), [uuid4() for _ in range(count)]
     await conn.execute("select commandbus.ensure_domain('shop')")
     items = [{"command_id": str(i), "type": "Work", "data": {"n": n}} for n, i in enumerate(ids)]
-    await conn.execute(HELD, (batch_id, Jsonb(items), pattern, rate))
+    await conn.execute(STORE, (batch_id, Jsonb(items), pattern, rate))
     return batch_id, ids
 
 
 async def age(conn: Connection, minutes: float, *, dispatch: bool = True) -> None:
-    """Let what is held be older than it is."""
+    """Let what is stored be older than it is."""
     await conn.execute(
         "update commandbus.command_bus_command set updated_at = updated_at - %s::interval,"
         " created_at = created_at - %s::interval",
@@ -62,8 +69,8 @@ async def break_queue(conn: Connection) -> None:
 async def test_what_a_dead_process_left_is_queued_after_the_grace(
     bus: CommandBus, conn: Connection, pattern: str
 ) -> None:
-    """Lesson 11: a crash after the insert, before the dispatch."""
-    batch_id, ids = await hold(conn, 250, pattern=pattern)
+    """A crash after the insert, before the dispatch."""
+    batch_id, ids = await stored_batch(conn, 250, pattern=pattern)
     assert await bus.batches.recover_dispatch("shop") == RecoveryReport()
     await age(conn, 3)
     assert await bus.batches.recover_dispatch("shop") == RecoveryReport(queued=250)
@@ -78,21 +85,23 @@ async def test_what_a_dead_process_left_is_queued_after_the_grace(
 async def test_a_slow_process_that_shows_signs_of_life_is_left_alone(
     bus: CommandBus, conn: Connection
 ) -> None:
-    batch_id, _ = await hold(conn, 3)
+    batch_id, _ = await stored_batch(conn, 3)
     await age(conn, 3)
-    await bus._store.dispatch_heartbeat(batch_id)  # type: ignore[attr-defined]
+    await rows(conn, "select commandbus.dispatch_heartbeat(%s)", batch_id)
     assert (await bus.batches.recover_dispatch("shop")).queued == 0
 
 
 async def test_a_process_that_was_only_slow_sends_nothing_twice(
     bus: CommandBus, conn: Connection
 ) -> None:
-    _, ids = await hold(conn, 5)
+    _, ids = await stored_batch(conn, 5)
     assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 5
-    store: Any = bus._store
-    assert await store.queue_held("shop", ids) == 0
-    assert await store.mark_dispatched("shop", ids) == 0
-    assert await store.mark_dispatch_failed("shop", ids, "too late") == 0
+    for late, nothing in (
+        (QUEUE, []),
+        ("select commandbus.mark_dispatched('shop', %s)", 0),
+        ("select commandbus.mark_dispatch_failed('shop', %s, 'too late')", 0),
+    ):
+        assert await rows(conn, late, ids) == [(nothing,)]
     assert len(await queued_ids(conn)) == 5
     assert await rows(
         conn,
@@ -104,8 +113,8 @@ async def test_a_process_that_was_only_slow_sends_nothing_twice(
 async def test_two_recoverers_at_once_send_nothing_twice(dsn: str, conn: Connection) -> None:
     async with CommandBus.connect(dsn) as first, CommandBus.connect(dsn) as second:
         for _ in range(5):
-            await hold(conn, 300)
-            await hold(conn, 300, pattern="optimistic")
+            await stored_batch(conn, 300)
+            await stored_batch(conn, 300, pattern="optimistic")
             await asyncio.gather(
                 *(b.batches.recover_dispatch("shop", grace_seconds=0) for b in (first, second) * 2)
             )
@@ -117,7 +126,7 @@ async def test_two_recoverers_at_once_send_nothing_twice(dsn: str, conn: Connect
 async def test_what_another_session_holds_is_passed_over(
     bus: CommandBus, dsn: str, conn: Connection
 ) -> None:
-    _, ids = await hold(conn, 3)
+    _, ids = await stored_batch(conn, 3)
     async with await psycopg.AsyncConnection.connect(dsn) as other:
         await other.execute(
             "select 1 from commandbus.command_bus_command where command_id = %s for update",
@@ -130,13 +139,15 @@ async def test_what_another_session_holds_is_passed_over(
 async def test_pages_follow_one_another_until_everything_is_queued(
     bus: CommandBus, conn: Connection
 ) -> None:
-    await hold(conn, 1_500)
-    await hold(conn, 1_000)
+    await stored_batch(conn, 1_500)
+    await stored_batch(conn, 1_000)
     assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 2_500
 
 
-async def test_held_for_another_reason_is_not_touched(bus: CommandBus, conn: Connection) -> None:
-    await hold(conn, 2)
+async def test_what_is_stored_for_another_reason_is_not_touched(
+    bus: CommandBus, conn: Connection
+) -> None:
+    await stored_batch(conn, 2)
     for reason in ("awaiting_approval", "scheduled"):
         await conn.execute(
             "update commandbus.command_bus_command set dispatch_status = %s", (reason,)
@@ -212,7 +223,7 @@ async def test_giving_up_after_three_fails_the_command_with_counters_reply_and_a
 async def test_one_that_cannot_be_queued_does_not_take_its_group_with_it(
     bus: CommandBus, conn: Connection
 ) -> None:
-    _, ids = await hold(conn, 100)
+    _, ids = await stored_batch(conn, 100)
     await conn.execute(
         "update commandbus.command_bus_payload_archive set payload_json = payload_json"
         " || jsonb_build_object('poison', true) where command_id = %s",
@@ -226,7 +237,7 @@ async def test_one_that_cannot_be_queued_does_not_take_its_group_with_it(
 
 
 async def test_a_lost_payload_is_counted_as_a_failure(bus: CommandBus, conn: Connection) -> None:
-    _, ids = await hold(conn, 3)
+    _, ids = await stored_batch(conn, 3)
     await conn.execute(
         "delete from commandbus.command_bus_payload_archive where command_id = %s", (ids[0],)
     )
@@ -237,14 +248,14 @@ async def test_a_lost_payload_is_counted_as_a_failure(bus: CommandBus, conn: Con
 async def test_what_is_canceled_while_it_waits_is_never_queued(
     bus: CommandBus, conn: Connection
 ) -> None:
-    batch_id, _ = await hold(conn, 2)
+    batch_id, _ = await stored_batch(conn, 2)
     assert await bus.batches.cancel("shop", batch_id, "not wanted") == 2
     assert (await bus.batches.recover_dispatch("shop", grace_seconds=0)).queued == 0
     assert await rows(conn, "select * from commandbus.command_bus_dispatch") == []
 
 
 async def test_recovery_goes_on_at_the_rate_of_the_batch(bus: CommandBus, conn: Connection) -> None:
-    await hold(conn, 1_000, rate=1.0)
+    await stored_batch(conn, 1_000, rate=1.0)
     await age(conn, 5)
     first = await bus.batches.recover_dispatch("shop")
     assert 300 <= first.queued <= 310
@@ -257,11 +268,11 @@ async def test_recovery_goes_on_at_the_rate_of_the_batch(bus: CommandBus, conn: 
 async def test_old_commands_are_resolved_and_reported(
     bus: CommandBus, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R113: 30 minutes are an alert, not an exclusion."""
-    await hold(conn, 2)
+    """30 minutes are an alert, not an exclusion."""
+    await stored_batch(conn, 2)
     await age(conn, 60)
-    await hold(conn, 1)
-    maintenance = Maintenance(bus._store, "shop", Settings())  # type: ignore[arg-type]
+    await stored_batch(conn, 1)
+    maintenance = Maintenance(bus._store, "shop", Settings())
     with caplog.at_level(logging.INFO, logger="commandbus.maintenance"):
         await maintenance.step()
     assert "2 commands of shop waited more than 30 minutes" in caplog.text
@@ -271,20 +282,21 @@ async def test_old_commands_are_resolved_and_reported(
 async def test_one_process_does_a_chore_and_not_before_it_is_due(
     bus: CommandBus, conn: Connection
 ) -> None:
-    store: Any = bus._store
-    claims = await asyncio.gather(*(store.claim_chore("sweep", 60) for _ in range(8)))
+    gateway = bus._store.gateway
+    claim = "select {schema}.claim_chore('sweep', interval '60 s')"
+    claims = await asyncio.gather(*(gateway.value(claim) for _ in range(8)))
     assert sum(claims) == 1
-    assert not await store.claim_chore("sweep", 60)
+    assert not await gateway.value(claim)
     await conn.execute(
         "update commandbus.command_bus_chore set started_at = started_at - interval '61 s'"
     )
-    assert await store.claim_chore("sweep", 60)
+    assert await gateway.value(claim)
 
 
 async def test_interrupted_loads_are_reported_and_vanished_workers_removed(
     bus: CommandBus, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    batch_id, _ = await hold(conn, 1)
+    batch_id, _ = await stored_batch(conn, 1)
     await conn.execute(
         "insert into commandbus.command_bus_load (batch_id, domain, source, row_format, start_mode,"
         " rows_committed, updated_at)"
@@ -295,7 +307,7 @@ async def test_interrupted_loads_are_reported_and_vanished_workers_removed(
         "insert into commandbus.command_bus_worker (worker_id, domain, concurrency, heartbeat_at)"
         " values ('gone', 'shop', 1, now() - interval '2 hours'), ('here', 'shop', 1, now())"
     )
-    await Maintenance(bus._store, "shop", Settings()).step()  # type: ignore[arg-type]
+    await Maintenance(bus._store, "shop", Settings()).step()
     assert f"load {batch_id} of shop (a.csv) stopped after 7 rows" in caplog.text
     assert await rows(conn, "select worker_id from commandbus.command_bus_worker") == [("here",)]
 
@@ -303,9 +315,9 @@ async def test_interrupted_loads_are_reported_and_vanished_workers_removed(
 async def test_a_chore_that_fails_does_not_keep_the_others_from_their_turn(
     bus: CommandBus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fail(monkeypatch, bus._store, "recover_dispatch")
-    pruned = fail(monkeypatch, bus._store, "prune_workers", calls=set())
-    await Maintenance(bus._store, "shop", Settings()).step()  # type: ignore[arg-type]
+    refuse(monkeypatch, bus, "recover_dispatch")
+    pruned = refuse(monkeypatch, bus, "prune_workers", calls=set())
+    await Maintenance(bus._store, "shop", Settings()).step()
     assert "recover dispatch of shop failed" in caplog.text
     assert len(pruned) == 1
 
@@ -319,7 +331,7 @@ async def test_workers_recover_by_themselves_unless_told_not_to(
     )
     async with CommandBus.connect(dsn, settings=settings) as bus:
         seen = register(bus)
-        await hold(conn, 3)
+        await stored_batch(conn, 3)
         async with working(bus, "shop"):
             if is_on:
                 await until(lambda: len(seen) == 3)
@@ -339,10 +351,9 @@ async def test_views_show_where_commands_are(bus: CommandBus, conn: Connection) 
     done = (await bus.batches.dispatch("shop", commands(4))).batch_id
     async with working(bus, "shop"):
         await bus.batches.wait("shop", done, timeout=30)
-    part, ids = await hold(conn, 6)
-    store: Any = bus._store
-    await store.queue_held("shop", ids[:3])
-    await store.mark_dispatch_failed("shop", ids[3:5], "down")
+    part, ids = await stored_batch(conn, 6)
+    await rows(conn, QUEUE, ids[:3])
+    await rows(conn, "select commandbus.mark_dispatch_failed('shop', %s, 'down')", ids[3:5])
     await conn.execute("select * from commandbus.receive_commands('shop', 60, 1, 'w', '{}', false)")
     await bus.create_batch("other", [BatchCommand("Work", uuid4(), {})])
 
@@ -373,7 +384,7 @@ async def test_views_show_where_commands_are(bus: CommandBus, conn: Connection) 
 async def test_an_ordinary_update_of_a_command_writes_no_index(
     bus: CommandBus, conn: Connection
 ) -> None:
-    """No index of 002 may be on a column that changes, or each update costs them all."""
+    """No index of dispatch may be on a column that changes, or each update costs them all."""
     await bus.send("shop", "Work", uuid4(), {})
     async with conn.transaction():
         await conn.execute("select * from commandbus.receive_commands('shop', 60, 1, 'w')")

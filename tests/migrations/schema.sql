@@ -386,7 +386,7 @@ function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_rece
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
-    plpgsql, volatile, body 47f0840075cf4e1c484e05f51ab42682
+    plpgsql, volatile, body c6a13778a61fb32508725d0083120410
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
     sql, volatile, body 42c0bc23cc11fb07c9eb94565db30ddf
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
@@ -396,7 +396,7 @@ function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) re
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
-    plpgsql, volatile, body 06b85620ca64f75aecf3f27f44cec298
+    plpgsql, volatile, body 24e9c4676bb0a3f2cfd90066a6afc8e6
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, body 397f9e95add92698fb9e5620115f00b2
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
@@ -442,8 +442,8 @@ function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, body 688f97e3f5990f2605dde73804eedb86
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_bitmapscan=off, body e2dc22ad66402bc8512240fc91e40304
-function commandbus.complete_held(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_bitmapscan=off, body 36a528be8d489c730534bc84d7f9f152
+function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1b881dc6bb62e7a04d345173cf3487f3
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
@@ -455,22 +455,22 @@ function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes t
     plpgsql, volatile, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
     plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
-function commandbus.create_held_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body 941354bb04a246f3aa60b44700f0a0e9
+function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body 004aa357a90cf7be95ab31ce3bbe8b6c
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb) returns TABLE(created_at timestamp with time zone, limits jsonb)
-    plpgsql, volatile, body 00e7fa676be230d2ed59d4c27b80be1b
+    plpgsql, volatile, body 968cb11fb211a8d09210c1e448ee2877
 function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false) returns void
-    plpgsql, volatile, body 61a99ddfee966cad09ec7fe3b90bc978
+    plpgsql, volatile, body e1ce57cc58e46f7ade22621e14b2b5c5
 function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_type text) returns text
     sql, stable, body 9572f6bf7f3c274b394dbc013b9c9f97
 function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
     sql, volatile, body 15a2948c499ca7e80c5bed8af396e8eb
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
-    plpgsql, volatile, body b9f2333532b291827d06704172047587
+    plpgsql, volatile, body f895e86da2bd3799a591893e491b62c4
 function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
     sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
-    plpgsql, volatile, set enable_seqscan=off, body ca2d88d402ceec9bac680f88c93819de
+    plpgsql, volatile, set enable_seqscan=off, body 7a6e3db5153bb8029e7cbed663b20a85
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
     sql, stable, body 4add709fdf41f31c9c91c97503a6a78d
 function commandbus.doctor_domains(p_domain text) returns SETOF text
@@ -507,10 +507,6 @@ function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns voi
     plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     sql, volatile, body 97255768a96c8c535c7ae4308dc5a5cd
-function commandbus.held_envelopes(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, envelope text)
-    sql, stable, body a6718d9fe6769f580c25bf327bed0b76
-function commandbus.hold_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ac44642e91b448d62d124ce3571eeb97
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
@@ -536,11 +532,11 @@ function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_comm
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
-    plpgsql, volatile, body 3a82883b168b634fd8609b8c137aa5b5
+    plpgsql, volatile, body 9d0945545cc82908c2640271a67abcac
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 40de0463c118415a053cf3b5d6a378e0
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
-    plpgsql, volatile, body 7e22c5cd8b61ce54684005c33a2b8ff4
+    plpgsql, volatile, body 2a4680fb5aee49b5d6231780ffa22148
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
@@ -607,8 +603,8 @@ function commandbus.query_commands(p_domain text, p_command_type text, p_status 
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
-function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 7c7e19250d793c7fa4ad69351f7e28c7
+function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body f1599c168d9c5ab693a8679b1881b933
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body b73a6ad0ec07a0ff74000910ab62d105
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
@@ -698,7 +694,7 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, body 7b855de2970ffb928e67a2bc0f573e04
+    plpgsql, volatile, body b95864d9080bd7b79a3e90ebe503e512
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
@@ -706,7 +702,11 @@ function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, 
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body cb2158185119ff977c401934acee7222
+    plpgsql, volatile, body bbb81362cd021ec99e294f99ed602e91
+function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ac44642e91b448d62d124ce3571eeb97
+function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
+    sql, stable, body a6718d9fe6769f580c25bf327bed0b76
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
@@ -718,7 +718,7 @@ function commandbus.touch_api_token(p_token_id text) returns void
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], OUT o_done uuid[], OUT o_errors jsonb) returns record
     plpgsql, volatile, body 1619dc190332b6f8b659c28311994942
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
-    plpgsql, volatile, body 91e30fa4d5192edcc6308a32740bfcd1
+    plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a523d5f861534ea5a2b774d7ccdd93d9
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)

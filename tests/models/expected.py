@@ -168,7 +168,7 @@ class Expected:
 
     def send(
         self, names: Sequence[int], batch: int | None, attempts: int, *, creates: bool = False,
-        held: bool = False,
+        stored: bool = False,
     ) -> None:  # fmt: skip
         if batch is not None and batch not in self.batches and not creates:
             raise Refusal(BatchNotFoundError)
@@ -183,7 +183,7 @@ class Expected:
             self.batches[batch].total += len(names)
         for name in names:
             c = Command(name, batch, attempts)
-            if held:
+            if stored:
                 c.dispatch, c.has_msg, c.is_queued, c.is_stored = (
                     "pending_queue",
                     False,
@@ -413,10 +413,10 @@ class Expected:
         self.bulk = None
         return len(ready), skipped
 
-    # -- held commands
+    # -- stored commands
 
-    def queue_held(self, names: Sequence[int]) -> int:
-        held = [
+    def queue_stored(self, names: Sequence[int]) -> int:
+        stored = [
             c
             for name in set(names)
             if (c := self.commands.get(name)) is not None
@@ -424,10 +424,10 @@ class Expected:
             and not c.has_msg
             and c.dispatch in {"pending_queue", "pending_retry", "queued"}
         ]
-        for c in held:
+        for c in stored:
             c.has_msg = c.is_queued = c.is_due = True
             c.dispatch, c.is_stored = "queued", False
-        return len(held)
+        return len(stored)
 
     def fail_dispatch(self, names: Sequence[int]) -> int:
         given_up = []

@@ -45,8 +45,8 @@ GUARDS = {
     "resolve.status": "resolve_parked: c.status = 'IN_TROUBLESHOOTING_QUEUE'",
     "requeue.status": "requeue_commands: c.status = any(p_from)",
     "requeue.lock": "requeue_commands: order by c.command_id for update",
-    "queue.status": "queue_held: c.status = 'PENDING'",
-    "queue.msg_id": "queue_held: c.msg_id is null",
+    "queue.status": "queue_stored: c.status = 'PENDING'",
+    "queue.msg_id": "queue_stored: c.msg_id is null",
     "send.unique": "offer_commands: on conflict do nothing, and take_back",
     "join.open": "join_batch: b.completed_at is null",
     "batch.lock": "move_batch_counters: for update of b",
@@ -138,16 +138,16 @@ class Bounds:
     #: Workers that forget everything, and answers that are lost.
     crashes: int = 0
     #: Commands that are stored before they are queued, and dispatches of them.
-    held: int = 0
+    stored: int = 0
 
     def start(self) -> State:
         left = (
-            self.operators, self.lapses, self.strays, self.resends, self.crashes, self.held,
+            self.operators, self.lapses, self.strays, self.resends, self.crashes, self.stored,
         )  # fmt: skip
         return State(commands=(Command(),) * self.commands, left=left)
 
 
-OPERATE, LAPSE, STRAY, RESEND, CRASH, HOLD = range(6)
+OPERATE, LAPSE, STRAY, RESEND, CRASH, STORE = range(6)
 Step = tuple[str, State]
 WORKERS = (0, 1)
 OPERATORS = (2, 3)
@@ -209,9 +209,9 @@ class Model:
         if n and s.commands[n - 1].status == "UNSENT":
             return  # in order: it makes no difference which is first
         more = s.batch._replace(total=s.batch.total + 1)
-        if s.left[HOLD]:
-            held = _with(s.commands, n, Command("PENDING"))
-            yield f"store {n}, held", _committed(_spend(s, HOLD), commands=held, batch=more)
+        if s.left[STORE]:
+            stored = _with(s.commands, n, Command("PENDING"))
+            yield f"store {n}, stored", _committed(_spend(s, STORE), commands=stored, batch=more)
         yield (
             f"send {n} into the batch",
             _committed(
@@ -224,9 +224,9 @@ class Model:
         )
 
     def _queue(self, s: State, n: int) -> Iterator[Step]:
-        """What is held gets its message."""
+        """What is stored gets its message."""
         c = s.commands[n]
-        if c.status == "UNSENT" or not s.left[HOLD] or not _free(s, ("command", n)):
+        if c.status == "UNSENT" or not s.left[STORE] or not _free(s, ("command", n)):
             return
         if (c.msg == 0 or not self.has("queue.msg_id")) and (
             c.status == "PENDING" or not self.has("queue.status")
@@ -234,7 +234,7 @@ class Model:
             yield (
                 f"dispatch {n}",
                 _committed(
-                    _spend(s, HOLD),
+                    _spend(s, STORE),
                     commands=_with(s.commands, n, c._replace(msg=s.next_msg)),
                     queue=_put(s.queue, Message(s.next_msg, n, is_visible=True)),
                     next_msg=s.next_msg + 1,

@@ -419,18 +419,18 @@ async def hold(db: Session) -> UUID:
     command_id = uuid4()
     commands = [{"command_id": str(command_id), "type": "Debit", "data": {"n": 1}}]
     await db.value(
-        "select commandbus.create_held_batch("
+        "select commandbus.create_stored_batch("
         "%s, %s, %s, 'b', null, null, null, false, 'two_phase')",
         db.domain, uuid4(), Jsonb(commands),
     )  # fmt: skip
     return command_id
 
 
-QUEUE = "queue_held(%s, %s, array['pending_queue', 'pending_retry'])"
+QUEUE = "queue_stored(%s, %s, array['pending_queue', 'pending_retry'])"
 
 
 @pair
-async def a_dispatch_and_a_cancel_of_what_is_held(db: Session) -> Pair:
+async def a_dispatch_and_a_cancel_of_what_is_stored(db: Session) -> Pair:
     command_id = await hold(db)
 
     async def verdict(run: Run) -> None:
@@ -443,7 +443,7 @@ async def a_dispatch_and_a_cancel_of_what_is_held(db: Session) -> Pair:
 
 
 @pair
-async def two_dispatches_of_what_is_held(db: Session) -> Pair:
+async def two_dispatches_of_what_is_stored(db: Session) -> Pair:
     command_id = await hold(db)
 
     async def verdict(run: Run) -> None:

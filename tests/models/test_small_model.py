@@ -13,7 +13,7 @@ WORLDS = {
     "operators and a lapse": Bounds(1, operators=2, lapses=1),
     "lapses, crashes and lost answers": Bounds(1, lapses=2, crashes=1),
     "copies and repeats": Bounds(1, operators=1, strays=1, crashes=1, resends=1),
-    "held commands": Bounds(1, operators=1, strays=1, held=2),
+    "stored commands": Bounds(1, operators=1, strays=1, stored=2),
     "two of a batch, and an operator": Bounds(2, operators=1),
     "two of a batch, and a lapse": Bounds(2, lapses=1),
 }
@@ -74,7 +74,7 @@ def test_the_fence_alone_holds_off_a_zombie() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not MOST_STATES, reason="MODEL_STATES says how many states to visit")
 def test_with_all_guards_nothing_goes_wrong_in_a_large_world() -> None:
-    bounds = Bounds(2, operators=2, lapses=2, strays=1, resends=1, crashes=1, held=1)
+    bounds = Bounds(2, operators=2, lapses=2, strays=1, resends=1, crashes=1, stored=1)
     found = search(Model(), bounds, most_states=MOST_STATES)
     assert found.problem == "", str(found)
     print(f"{found.states} states")

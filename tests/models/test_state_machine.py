@@ -34,6 +34,7 @@ from hypothesis.stateful import (
 )
 from psycopg_pool import AsyncConnectionPool
 
+from commandbus.database import encoding
 from commandbus.database.postgres import new_store
 from commandbus.errors import CommandBusError
 from commandbus.models import Edit, NewCommand, Outcome
@@ -148,8 +149,8 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: len(self.model.commands) < COMMANDS)
-    @rule(number=batch, attempts=st.integers(1, 2), held=st.booleans(), data=st.data())
-    def create_batch(self, number: int, attempts: int, held: bool, data: st.DataObject) -> None:
+    @rule(number=batch, attempts=st.integers(1, 2), stored=st.booleans(), data=st.data())
+    def create_batch(self, number: int, attempts: int, stored: bool, data: st.DataObject) -> None:
         if number in self.model.batches:
             return
         free = [n for n in range(COMMANDS) if n not in self.model.commands]
@@ -161,14 +162,20 @@ class Machine(RuleBasedStateMachine):
         document = new_batch(self.batch_ids[number], domain=self.domain)
         commands = [self.new(n, attempts) for n in chosen]
 
-        def act() -> Awaitable[Any]:
-            if held:
-                return self.store.hold_batch(
-                    document, commands, pattern="two_phase", dispatch_rate=None, queue=None
-                )
-            return self.store.create_batch(document, commands)
+        async def act() -> None:
+            if not stored:
+                await self.store.create_batch(document, commands)
+                return
+            await self.store.gateway.rows(
+                "select {schema}.create_stored_batch(%s, %s, cast(%s as jsonb), null, null, null,"
+                " null, false, 'two_phase')",
+                (self.domain, document.batch_id, encoding.sends(commands)),
+                domain=self.domain,
+            )
 
-        self.both(lambda: self.model.send(chosen, number, attempts, creates=True, held=held), act)
+        self.both(
+            lambda: self.model.send(chosen, number, attempts, creates=True, stored=stored), act
+        )
 
     @precondition(lambda self: self.model.commands)
     @rule(data=st.data())
@@ -340,7 +347,7 @@ class Machine(RuleBasedStateMachine):
         assert found.is_finished
         assert (found.done, found.skipped, found.failed) == (*wanted, 0)
 
-    # -- held commands
+    # -- stored commands
 
     @rule(chosen=names, fails=st.booleans())
     def dispatch(self, chosen: list[int], fails: bool) -> None:
@@ -348,12 +355,18 @@ class Machine(RuleBasedStateMachine):
         if fails:
             self.both(
                 lambda: self.model.fail_dispatch(chosen),
-                lambda: self.store.mark_dispatch_failed(self.domain, ids, "no answer"),
+                lambda: self.store.gateway.value(
+                    "select {schema}.mark_dispatch_failed(%s, %s, 'no answer')", (self.domain, ids)
+                ),
             )
         else:
             self.both(
-                lambda: self.model.queue_held(chosen),
-                lambda: self.store.queue_held(self.domain, ids),
+                lambda: self.model.queue_stored(chosen),
+                lambda: self.store.gateway.value(
+                    "select cardinality({schema}.queue_stored(%s, %s,"
+                    " array['pending_queue', 'pending_retry', 'queued']))",
+                    (self.domain, ids),
+                ),
             )
 
     # -- retention

@@ -17,7 +17,7 @@ from tests.mutants.sql_sites import Mutant
 #: What the calls are recorded of. Not the plans, which look at speed, nor the catalog's texts.
 RECORDED = (
     "tests/sql", "tests/models/test_interleavings.py", "tests/integration/test_bulk.py",
-    "tests/integration/test_coordination.py", "tests/integration/test_recovery.py",
+    "tests/integration/test_dispatch.py", "tests/integration/test_recovery.py",
     "tests/integration/test_recovery_dispatch.py", "tests/integration/test_loading.py",
     "tests/integration/test_governance.py", "tests/integration/test_governance_approvals.py",
     "tests/integration/test_governance_limits.py", "tests/integration/test_batches.py",
@@ -37,14 +37,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "settle": ("test_outcomes", "test_locks", "test_interleavings"),
     "sending": ("test_sending", "test_commands", "test_locks"),
     "commands": ("test_second_times", "test_commands", "test_locks", "test_transitions"),
-    "dispatch": ("test_held", "test_recovery_rules", "test_held_cancel", "test_coordination"),
-    "recovery": ("test_recovery_rules", "test_held", "test_recovery_dispatch"),
+    "dispatch": ("test_stored", "test_recovery_rules", "test_cancel_of_stored", "test_dispatch"),
+    "recovery": ("test_recovery_rules", "test_stored", "test_recovery_dispatch"),
     "loading": ("test_loads", "test_loading"),
     "operator": (
         "test_operator_rules",
         "test_transitions",
         "test_outcomes",
-        "test_held_cancel",
+        "test_cancel_of_stored",
         "test_locks",
     ),
     "bulk": ("test_bulk_twins", "test_bulk"),

@@ -240,7 +240,7 @@ async def late_chore(db: Session, made: dict[str, Any]) -> None:
 
 async def stuck_dispatch(db: Session, made: dict[str, Any]) -> None:
     await db.rows(
-        "select commandbus.create_held_batch('payments', %s, %s, null, null, null, null, false,"
+        "select commandbus.create_stored_batch('payments', %s, %s, null, null, null, null, false,"
         " 'two_phase')",
         uuid4(), Jsonb([{"command_id": str(uuid4()), "type": "Debit"}]),
     )  # fmt: skip

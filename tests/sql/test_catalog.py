@@ -141,7 +141,7 @@ async def test_a_command_that_was_queued_lives_on_by_hot_updates(db: Session) ->
     batch_id = uuid4()
     held = [{"command_id": str(uuid4()), "type": "Debit"} for _ in range(3)]
     await db.rows(
-        "select commandbus.create_held_batch("
+        "select commandbus.create_stored_batch("
         "%s, %s, %s, null, null, null, null, false, 'two_phase')",
         db.domain, batch_id, Jsonb(held),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, FAILURE, Held, Session
-from tests.sql.test_held_cancel import hold
+from tests.sql.test_cancel_of_stored import stored_batch
 from tests.sql.tickets import submitted
 
 PARKED = "IN_TROUBLESHOOTING_QUEUE"
@@ -88,8 +88,8 @@ async def test_a_cancel_locks_its_commands(db: Session, session: Open) -> None:
         " from unnest(%s::uuid[]) i))",
     ],
 )
-async def test_a_dispatch_locks_held_commands(db: Session, session: Open, query: str) -> None:
-    _, ids = await hold(db, number=3)
+async def test_a_dispatch_locks_stored_commands(db: Session, session: Open, query: str) -> None:
+    _, ids = await stored_batch(db, number=3)
     await locks_in_order(db, session, COMMANDS, ids, calls(query, ids[::-1]), is_late=True)
 
 
@@ -214,14 +214,14 @@ async def test_a_send_inserts_its_ids_in_order(db: Session, session: Open, scope
     assert await probe == [low]
 
 
-async def test_storing_held_commands_inserts_their_ids_in_order(db: Session, session: Open) -> None:
+async def test_storing_commands_inserts_their_ids_in_order(db: Session, session: Open) -> None:
     await db.value("select commandbus.ensure_domain('payments')")
     low, middle, high = sorted(uuid4() for _ in range(3))
     blocker, other, prober = await session(), await session(), await session()
     await blocker.offer(middle)
     commands = [{"command_id": str(i), "type": "Debit"} for i in (high, middle, low)]
-    hold_them = calls("hold_commands(%s, %s, null, 'pending_queue')", Jsonb(commands))
-    task = asyncio.create_task(hold_them(other))
+    store_them = calls("store_commands(%s, %s, null, 'pending_queue')", Jsonb(commands))
+    task = asyncio.create_task(store_them(other))
     await db.until_blocked(other)
     assert await prober.offer(high) == []
     await prober.conn.rollback()

@@ -10,9 +10,9 @@ from psycopg.types.json import Jsonb
 
 from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, Session
-from tests.sql.test_held_cancel import hold
+from tests.sql.test_cancel_of_stored import stored_batch
 from tests.sql.test_twins_apart import OTHER, hold_all_rows, of_the_other
-from tests.sql.test_twins_apart import held as held_twin
+from tests.sql.test_twins_apart import stored as stored_twin
 
 ALL_STATES = "array['pending_queue', 'pending_retry', 'queued']"
 
@@ -39,7 +39,7 @@ async def test_the_twin_in_another_domain_is_not_recovered_with_it(
     command_id = uuid4()
     for domain in (OTHER, DOMAIN):
         db.domain = domain
-        await held_twin(pattern)(db, command_id)
+        await stored_twin(pattern)(db, command_id)
     before = await of_the_other(db)
     assert await recover(db, "0") == {"queued": 1, "failed": 0, "given_up": 0, "overdue": 0}
     assert await of_the_other(db) == before
@@ -47,7 +47,7 @@ async def test_the_twin_in_another_domain_is_not_recovered_with_it(
 
 async def test_recovery_of_a_domain_takes_no_lock_in_another(db: Session, session: Open) -> None:
     db.domain = OTHER
-    await held_twin("two_phase")(db, uuid4())
+    await stored_twin("two_phase")(db, uuid4())
     await change_dispatch(db, "dispatch_rate = 1")
     recoverer = await session()
     await recover(recoverer, "0")
@@ -58,8 +58,8 @@ async def test_recovery_of_a_domain_takes_no_lock_in_another(db: Session, sessio
 async def test_what_is_done_elsewhere_is_not_forgotten_by_ours(db: Session, session: Open) -> None:
     command_id = uuid4()
     db.domain = OTHER
-    await held_twin("two_phase")(db, command_id)
-    await db.rows(f"select commandbus.queue_held(%s, %s, {ALL_STATES})", OTHER, [command_id])
+    await stored_twin("two_phase")(db, command_id)
+    await db.rows(f"select commandbus.queue_stored(%s, %s, {ALL_STATES})", OTHER, [command_id])
     db.domain = DOMAIN
     await hold_all_rows(await session())
     await db.rows("set lock_timeout = '2s'")
@@ -68,8 +68,8 @@ async def test_what_is_done_elsewhere_is_not_forgotten_by_ours(db: Session, sess
 
 
 async def test_a_living_process_keeps_the_record_of_its_batch(db: Session) -> None:
-    _, ids = await hold(db)
-    await db.rows(f"select commandbus.queue_held(%s, %s, {ALL_STATES})", DOMAIN, ids)
+    _, ids = await stored_batch(db)
+    await db.rows(f"select commandbus.queue_stored(%s, %s, {ALL_STATES})", DOMAIN, ids)
     await recover(db)
     assert await dispatches(db) == 1
     await recover(db, "0")
@@ -77,7 +77,7 @@ async def test_a_living_process_keeps_the_record_of_its_batch(db: Session) -> No
 
 
 async def test_what_failed_at_a_rate_is_left_to_its_process_while_that_lives(db: Session) -> None:
-    _, ids = await hold(db)
+    _, ids = await stored_batch(db)
     await change_dispatch(db, "dispatch_rate = 1000")
     await db.value("select commandbus.mark_dispatch_failed(%s, %s, 'no answer')", DOMAIN, ids)
     await change_dispatch(db, "heartbeat_at = now() - interval '1 minute'")
@@ -87,7 +87,7 @@ async def test_what_failed_at_a_rate_is_left_to_its_process_while_that_lives(db:
 
 
 async def test_a_rate_is_spent_by_one_recoverer_at_a_time(db: Session, session: Open) -> None:
-    await hold(db, number=6)
+    await stored_batch(db, number=6)
     await change_dispatch(
         db, "heartbeat_at = now() - interval '180 seconds', dispatch_rate = 1.0 / 60"
     )
@@ -103,14 +103,14 @@ async def test_a_rate_is_spent_by_one_recoverer_at_a_time(db: Session, session: 
 
 
 async def test_a_living_process_that_marks_before_it_sends_is_left_alone(db: Session) -> None:
-    await hold(db, "optimistic")
+    await stored_batch(db, "optimistic")
     before = await db.everything()
     assert (await recover(db))["queued"] == 0
     assert await db.everything() == before
 
 
 async def test_what_was_left_in_a_queue_elsewhere_is_not_sent_again(db: Session) -> None:
-    await hold(db, "optimistic")
+    await stored_batch(db, "optimistic")
     await change_dispatch(db, "queue = 'far away', ended_at = now()")
     before = await db.everything()
     assert (await recover(db, "0"))["queued"] == 0
@@ -118,7 +118,7 @@ async def test_what_was_left_in_a_queue_elsewhere_is_not_sent_again(db: Session)
 
 
 async def test_recovery_steps_over_what_somebody_holds(db: Session, session: Open) -> None:
-    _, (first, _) = await hold(db, "optimistic")
+    _, (first, _) = await stored_batch(db, "optimistic")
     blocker = await session()
     await blocker.rows(
         "select 1 from commandbus.command_bus_command where command_id = %s for update", first
@@ -127,11 +127,11 @@ async def test_recovery_steps_over_what_somebody_holds(db: Session, session: Ope
     assert (await recover(db, "0"))["queued"] == 1
 
 
-async def hold_for(db: Session, queue: str | None) -> tuple[UUID, UUID]:
+async def store_for(db: Session, queue: str | None) -> tuple[UUID, UUID]:
     """A batch of one, created optimistically, for our queue or for one elsewhere."""
     batch_id, command_id = uuid4(), uuid4()
     await db.value(
-        "select commandbus.create_held_batch(%s, %s, %s, null, null, null, null, false,"
+        "select commandbus.create_stored_batch(%s, %s, %s, null, null, null, null, false,"
         " 'optimistic', null, %s)",
         DOMAIN, batch_id, Jsonb([{"command_id": str(command_id), "type": "Debit"}]), queue,
     )  # fmt: skip
@@ -140,8 +140,8 @@ async def hold_for(db: Session, queue: str | None) -> tuple[UUID, UUID]:
 
 async def test_a_batch_is_forgotten_when_nothing_of_it_is_left_to_send(db: Session) -> None:
     forget = "select commandbus.forget_dispatched(array[%s]::uuid[])"
-    ours, ours_id = await hold_for(db, None)
-    theirs, _ = await hold_for(db, "far away")
+    ours, ours_id = await store_for(db, None)
+    theirs, _ = await store_for(db, "far away")
     await db.rows(forget, ours)
     await db.rows(forget, theirs)
     rows = await db.rows("select batch_id from commandbus.command_bus_dispatch")
@@ -168,7 +168,7 @@ async def test_workers_that_were_heard_of_lately_stay(db: Session) -> None:
 
 
 async def test_a_dispatch_that_is_finished_twice_is_measured_once(db: Session) -> None:
-    batch_id, _ = await hold(db)
+    batch_id, _ = await stored_batch(db)
     metric = {
         "pattern": "two_phase", "batch_size": 2, "db_insert_ms": 1, "queue_send_ms": 1,
         "status_update_ms": 1, "total_ms": 3, "retry_needed": False,
@@ -179,7 +179,7 @@ async def test_a_dispatch_that_is_finished_twice_is_measured_once(db: Session) -
 
 
 async def test_what_was_touched_within_the_grace_is_left_alone(db: Session) -> None:
-    await hold(db)
+    await stored_batch(db)
     await change_dispatch(db, "heartbeat_at = now() - interval '1 hour'")
     assert (await recover(db))["queued"] == 0
     await db.rows(

@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from tests.sql.helpers import DOMAIN, Session
-from tests.sql.test_held_cancel import hold
+from tests.sql.test_cancel_of_stored import stored_batch
 
 ONE = "select commandbus.offer_one(%s, %s, 'Debit', %s, %s, 3, %s)"
 PACKED = "select commandbus.send_packed(%s, %s, 'Debit', %s, %s, '3', %s)"
@@ -23,15 +23,15 @@ async def test_an_offer_of_known_ids_only_names_them_all(db: Session) -> None:
     assert info.value.sqlstate == "CB001"
 
 
-@pytest.mark.parametrize("is_held", [False, True])
-async def test_held_commands_that_are_all_known_are_refused_by_name(
-    db: Session, is_held: bool
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_stored_commands_that_are_all_known_are_refused_by_name(
+    db: Session, is_stored: bool
 ) -> None:
-    ids = (await hold(db))[1] if is_held else sorted(await db.send(uuid4(), uuid4()))
+    ids = (await stored_batch(db))[1] if is_stored else sorted(await db.send(uuid4(), uuid4()))
     commands = [{"command_id": str(i), "type": "Debit"} for i in ids]
     with pytest.raises(psycopg.Error) as info:
         await db.rows(
-            "select commandbus.hold_commands(%s, %s, null, 'pending_queue')",
+            "select commandbus.store_commands(%s, %s, null, 'pending_queue')",
             DOMAIN, Jsonb(commands),
         )  # fmt: skip
     assert info.value.sqlstate == "CB001"
@@ -71,14 +71,14 @@ async def test_a_known_id_that_is_offered_by_itself_is_named_and_leaves_no_messa
     assert await db.everything() == before
 
 
-async def test_an_id_that_was_sent_when_ids_were_of_a_domain_counts_for_held_commands_too(
+async def test_an_id_that_was_sent_when_ids_were_of_a_domain_counts_for_stored_commands_too(
     db: Session,
 ) -> None:
     (command_id,) = await Session(db.conn, "orders").send()
     await db.value("select commandbus.change_setting('command_id_scope', 'global')")
     with pytest.raises(psycopg.Error) as info:
         await db.rows(
-            "select commandbus.hold_commands(%s, %s, null, 'pending_queue')",
+            "select commandbus.store_commands(%s, %s, null, 'pending_queue')",
             DOMAIN, Jsonb([{"command_id": str(command_id), "type": "Debit"}]),
         )  # fmt: skip
     assert info.value.sqlstate == "CB001"

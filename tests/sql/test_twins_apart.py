@@ -51,11 +51,11 @@ async def failed(db: Session, command_id: UUID) -> Held:
     return held
 
 
-def held(pattern: str) -> Prepare:
+def stored(pattern: str) -> Prepare:
     async def prepare(db: Session, command_id: UUID) -> None:
         item = {"command_id": str(command_id), "type": "Debit", "data": {"in": db.domain}}
         await db.value(
-            "select commandbus.create_held_batch(%s, %s, %s, 'b', null, 'ann', null, false, %s)",
+            "select commandbus.create_stored_batch(%s, %s, %s, 'b', null, 'ann', null, false, %s)",
             db.domain, uuid4(), Jsonb([item]), pattern,
         )  # fmt: skip
 
@@ -80,10 +80,10 @@ async def recover(db: Session, *_: Any) -> None:
     assert row["queued"] == 1
 
 
-async def read_envelopes(db: Session, command_id: UUID, _: Held | None) -> None:
-    rows = await db.rows("select * from commandbus.held_envelopes(%s, %s)", DOMAIN, [command_id])
+async def read_messages(db: Session, command_id: UUID, _: Held | None) -> None:
+    rows = await db.rows("select * from commandbus.stored_messages(%s, %s)", DOMAIN, [command_id])
     assert len(rows) == 1
-    assert DOMAIN in rows[0]["envelope"]
+    assert DOMAIN in rows[0]["message"]
 
 
 async def edit(db: Session, command_id: UUID, lease: Held | None) -> None:
@@ -113,7 +113,7 @@ def settle(kind: str, **more: Any) -> Act:
 CASES: dict[str, tuple[Prepare, Act, str, int]] = {
     # what is there, what is done, the state it ends in, how many messages are queued then
     "cancel": (sent, calls("cancel_commands(%s, %s, 'why')"), "CANCELED", 0),
-    "cancel held": (held("two_phase"), calls("cancel_commands(%s, %s, 'why')"), "CANCELED", 0),
+    "cancel stored": (stored("two_phase"), calls("cancel_commands(%s, %s, 'why')"), "CANCELED", 0),
     "operator cancel": (parked, calls("operator_cancel(%s, %s, 'why')"), "CANCELED", 0),
     "operator complete": (parked, calls("operator_complete(%s, %s)"), "COMPLETED", 0),
     "operator retry": (parked, calls("operator_retry(%s, %s)"), "PENDING", 1),
@@ -124,15 +124,15 @@ CASES: dict[str, tuple[Prepare, Act, str, int]] = {
     "retry": (leased_in_a_batch, settle("retry", delay_seconds=0, **FAILURE), "PENDING", 1),
     "park": (leased_in_a_batch, settle("park", reason="PERMANENT", **FAILURE), PARKED, 0),
     "queue": (
-        held("two_phase"), calls("queue_held(%s, %s, array['pending_queue'])"), "PENDING", 1,
+        stored("two_phase"), calls("queue_stored(%s, %s, array['pending_queue'])"), "PENDING", 1,
     ),
-    "mark": (held("two_phase"), calls("mark_dispatched(%s, %s)"), "PENDING", 0),
-    "mark failed": (held("two_phase"), calls("mark_dispatch_failed(%s, %s, 'x')"), "PENDING", 0),
-    "give up": (held("two_phase"), calls("mark_dispatch_failed(%s, %s, 'x', 1)"), "FAILED", 0),
-    "adopt": (held("two_phase"), adopt, "PENDING", 1),
-    "recover": (held("two_phase"), recover, "PENDING", 1),
-    "recover optimistic": (held("optimistic"), recover, "PENDING", 1),
-    "read envelopes": (held("two_phase"), read_envelopes, "PENDING", 0),
+    "mark": (stored("two_phase"), calls("mark_dispatched(%s, %s)"), "PENDING", 0),
+    "mark failed": (stored("two_phase"), calls("mark_dispatch_failed(%s, %s, 'x')"), "PENDING", 0),
+    "give up": (stored("two_phase"), calls("mark_dispatch_failed(%s, %s, 'x', 1)"), "FAILED", 0),
+    "adopt": (stored("two_phase"), adopt, "PENDING", 1),
+    "recover": (stored("two_phase"), recover, "PENDING", 1),
+    "recover optimistic": (stored("optimistic"), recover, "PENDING", 1),
+    "read messages": (stored("two_phase"), read_messages, "PENDING", 0),
 }  # fmt: skip
 
 
@@ -189,7 +189,7 @@ async def test_an_edit_is_compared_with_the_payload_of_its_own_domain(db: Sessio
 
 
 async def test_the_batch_of_another_domain_is_not_dispatched(db: Session) -> None:
-    await in_both(db, held("two_phase"))
+    await in_both(db, stored("two_phase"))
     batch = await db.value(
         "select batch_id from commandbus.command_bus_batch where domain = %s", OTHER
     )

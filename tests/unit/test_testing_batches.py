@@ -15,6 +15,7 @@ from commandbus import (
     Command,
     CommandBus,
     DatabaseError,
+    DispatchMode,
     DuplicateCommandError,
     HandlerContext,
     InvalidOperationError,
@@ -113,7 +114,7 @@ async def test_what_can_be_read_of_a_batch_is_a_copy(fake: CommandBus) -> None:
 
 
 async def test_an_inline_dispatch_is_a_batch(fake: CommandBus) -> None:
-    result = await fake.batches.dispatch(DOMAIN, commands(2), mode="inline")
+    result = await fake.batches.dispatch(DOMAIN, commands(2), mode=DispatchMode.INLINE)
 
     assert (result.status, result.queued_tasks) == ("success", 2)
     assert len(sent(fake, DOMAIN)) == 2
@@ -127,7 +128,9 @@ LOADING: dict[str, Verb] = {
 }
 DISPATCH: dict[str, Verb] = {
     "two_phase": lambda bus: bus.batches.dispatch(DOMAIN, commands(1), on_complete=never),
-    "optimistic": lambda bus: bus.batches.dispatch(DOMAIN, commands(1), mode="optimistic"),
+    "optimistic": lambda bus: bus.batches.dispatch(
+        DOMAIN, commands(1), mode=DispatchMode.OPTIMISTIC
+    ),
     "relay": lambda bus: bus.batches.relay(DOMAIN, queue=object()),  # type: ignore[arg-type]
     "recover": lambda bus: bus.batches.recover_dispatch(DOMAIN),
 }
@@ -135,7 +138,7 @@ DISPATCH: dict[str, Verb] = {
 
 @pytest.mark.parametrize("verb", LOADING)
 async def test_there_is_no_loading(fake: CommandBus, verb: str) -> None:
-    with pytest.raises(InvalidOperationError, match="has no loading; test it on the embedded"):
+    with pytest.raises(InvalidOperationError, match=r"needs PostgreSQL, .*; test it on"):
         await LOADING[verb](fake)
 
     assert await fake.list_batches(DOMAIN) == []
@@ -143,7 +146,7 @@ async def test_there_is_no_loading(fake: CommandBus, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", DISPATCH)
 async def test_there_is_no_dispatch_in_two_commits(fake: CommandBus, verb: str) -> None:
-    with pytest.raises(InvalidOperationError, match=r"has no dispatch but .*; test it on"):
+    with pytest.raises(InvalidOperationError, match=r"needs PostgreSQL, .*; test it on"):
         await DISPATCH[verb](fake)
 
     assert await fake.list_batches(DOMAIN) == []

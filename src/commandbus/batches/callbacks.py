@@ -1,6 +1,6 @@
 """Completion: telling the process that created a batch, or waits for it, that it has ended.
 
-Whoever finishes a batch, in whichever process, the closing notifies; a slow poll catches what a
+The commit that ends a batch notifies, in whichever process it is; a slow poll catches what a
 notification missed. A callback fires once for each closing, and its errors are logged.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 from commandbus.database.store import Listener, Store
 from commandbus.errors import ReplyTimeoutError
-from commandbus.loops import Backoff, Loop
-from commandbus.models import BatchCompletionCallback, BatchMetadata
+from commandbus.loops import Backoff, Watcher
+from commandbus.models import BatchCompletionCallback, BatchMetadata, NewBatch
 from commandbus.names import batches_channel
 from commandbus.privacy.redaction import redact_text
 
@@ -28,31 +28,37 @@ POLL_SECONDS = (0.02, 1.0)
 _log = logging.getLogger("commandbus.batches")
 
 
-class Completions(Loop):
+class Completions(Watcher):
     """The callbacks of this process: in memory, by (domain, batch_id), best effort by design."""
 
     name = "batches"
 
     def __init__(self, store: Store, listener: Callable[[], Listener]) -> None:
-        super().__init__()
+        super().__init__(listener, POLL_SECONDS)
         self._store = store
-        self._listener = listener
         self._batch_callbacks: dict[tuple[str, UUID], BatchCompletionCallback] = {}
         self._fired: OrderedDict[tuple[str, UUID], BatchCompletionCallback] = OrderedDict()
         # Batches created in a transaction of the caller's, and which: it may still roll back.
         self._unsettled: dict[UUID, tuple[str, str]] = {}
-        self._domains: set[str] = set()
-        self._polls = Backoff(*POLL_SECONDS)
-        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def announced(
+        self, batch: NewBatch, on_complete: BatchCompletionCallback | None
+    ) -> Iterator[None]:
+        """Around the commit that creates a batch: its callback is there if and only if it is."""
+        # Registered before the commit, or the batch could end before it is waited for.
+        if on_complete is not None:
+            self.register(batch.domain, batch.batch_id, on_complete)
+        try:
+            yield
+        except BaseException:
+            self.forget(batch.domain, batch.batch_id)
+            raise
 
     def register(self, domain: str, batch_id: UUID, callback: BatchCompletionCallback) -> None:
         """Call back at each closing of this batch."""
         self._batch_callbacks[domain, batch_id] = callback
-        self._listen(domain)
-        self._polls.reset()
-        self.wake()
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self.run())
+        self.watch(batches_channel(domain))
 
     def rearm(self, domain: str, batch_id: UUID) -> None:
         """The batch is open again: its callback, if this process has it, fires once more."""
@@ -118,17 +124,3 @@ class Completions(Loop):
                 "the callback of batch %s failed: %s: %s",
                 batch.batch_id, type(error).__name__, redact_text(str(error)),
             )  # fmt: skip
-
-    def _listen(self, domain: str) -> None:
-        if domain not in self._domains:
-            self._domains.add(domain)
-            self._listener().subscribe(batches_channel(domain), self.wake)
-
-    async def close(self) -> None:
-        """Stop watching."""
-        self.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None

@@ -1,13 +1,13 @@
-"""Coordination: storing commands and queueing them in separate commits (document 002).
+"""Dispatch: storing the commands of a batch and queueing them in separate commits.
 
     inline      rows and messages in one transaction: nothing can come between them
     two_phase   rows as pending_queue, commit; messages, group by group; each group marked queued
     optimistic  rows as queued, commit; messages, group by group; what failed becomes pending_retry
 
-With the queue beside the metadata, a group's messages and marks are one commit, so only whole
+With the queue beside the rows, the messages and marks of a group are one commit, so only whole
 groups can be missing. With a queue in another database they are two, and a message may be sent
-twice: the relay adopts it once. Either way a process that dies leaves nothing behind that recovery
-does not find: until all is queued, a record with a heartbeat says that somebody is at it.
+twice: the relay adopts it once. Either way a process that ends leaves nothing behind that recovery
+does not find: until all is queued, a record with a heartbeat says that a process is queueing it.
 """
 
 from __future__ import annotations
@@ -19,68 +19,74 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from itertools import chain
-from typing import Any
+from typing import LiteralString
 from uuid import UUID
 
-from commandbus.batches.batch import Batches, BatchOptions, log_creation
+from commandbus.batches.callbacks import Completions
+from commandbus.batches.model import (
+    CreationMetric,
+    DispatchMode,
+    DispatchResult,
+    DispatchStatus,
+)
+from commandbus.batches.queues import MessageQueue
+from commandbus.database import encoding
 from commandbus.database.store import Store
-from commandbus.errors import CommandBusError, InvalidOperationError, InvalidSettingError
-from commandbus.models import BatchCommand, NewBatch, NewCommand
+from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.models import BatchCompletionCallback, NewBatch, NewCommand
+from commandbus.names import check_choice
 from commandbus.privacy.redaction import redact_text
-from commandbus.settings import Settings
-from commandbus.store.dispatching import CreationMetric, DispatchStore, MessageQueue
+from commandbus.settings import Settings, check_number
 
 #: Commands per second that a dispatch_rate may ask for.
 DISPATCH_RATE_RANGE = (0.001, 1_000_000)
 
+_CREATE_STORED_BATCH: LiteralString = (
+    "select {schema}.create_stored_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
+    " cast(%s as jsonb), %s, %s, cast(%s as float8), %s)"
+)
+_QUEUE_STORED: LiteralString = (
+    "select cardinality({schema}.queue_stored(%s, cast(%s as uuid[]),"
+    " array['pending_queue', 'pending_retry', 'queued']))"
+)
+_STORED_MESSAGES: LiteralString = (
+    "select command_id, message from {schema}.stored_messages(%s, cast(%s as uuid[]))"
+)
+_MARK_DISPATCHED: LiteralString = "select {schema}.mark_dispatched(%s, cast(%s as uuid[]))"
+_MARK_DISPATCH_FAILED: LiteralString = (
+    "select {schema}.mark_dispatch_failed(%s, cast(%s as uuid[]), %s, %s)"
+)
+_DISPATCH_HEARTBEAT: LiteralString = "select {schema}.dispatch_heartbeat(%s)"
+_FINISH_DISPATCH: LiteralString = "select {schema}.finish_dispatch(%s, cast(%s as jsonb))"
+
 _log = logging.getLogger("commandbus.batches")
 
 
-class DispatchMode(StrEnum):
-    """How rows and messages come together; 002 calls them patterns."""
-
-    INLINE = "inline"
-    TWO_PHASE = "two_phase"
-    OPTIMISTIC = "optimistic"
-
-
-class DispatchStatus(StrEnum):
-    """How a dispatch went, in 002's words."""
-
-    SUCCESS = "success"
-    #: Stored, but not all of it is queued; recovery sees to the rest.
-    PARTIAL_SUCCESS = "partial_success"
-    #: All of it is queued; marking it so failed, and recovery sees to that.
-    SUCCESS_WITH_WARNING = "success_with_warning"
-    #: Stored, nothing is queued; recovery sees to all of it.
-    FAILED_NEEDS_RECOVERY = "failed_needs_recovery"
+def log_creation(batch_id: UUID, metric: CreationMetric) -> None:
+    """One line for each batch: readable, and with every figure as a field of its own."""
+    _log.info(
+        "batch %s of %d commands created (%s) in %.1f ms",
+        batch_id, metric.batch_size, metric.pattern, metric.total_ms,
+        extra={"batch_id": str(batch_id), **asdict(metric)},
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchResult:
-    """What became of a dispatch. Whatever the status, the batch exists with all its commands."""
-
-    batch_id: UUID
-    status: DispatchStatus
-    database_tasks: int
-    queued_tasks: int
-    retry_needed: bool
-    error: str | None = None
-    warning: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """As 002 prints it: only what is there."""
-        return {
-            name: str(value) if isinstance(value, DispatchStatus | UUID) else value
-            for name, value in asdict(self).items()
-            if value is not None
-        }
+def check_mode(mode: DispatchMode, rate: float | None, queue: MessageQueue | None) -> DispatchMode:
+    """Return the mode, or raise InvalidSettingError if these options do not go together."""
+    how = check_choice(DispatchMode, mode, "dispatch mode")
+    if how is DispatchMode.INLINE and (rate is not None or queue is not None):
+        raise InvalidSettingError(
+            "inline is one transaction: it has no rate and no queue in another database; "
+            "use mode='two_phase'"
+        )
+    if rate is not None:
+        check_number(rate, "dispatch_rate (commands per second)", *DISPATCH_RATE_RANGE)
+    return how
 
 
 @dataclass(slots=True)
-class _Job:
+class _Run:
     """One dispatch on its way."""
 
     batch: NewBatch
@@ -97,205 +103,180 @@ class _Job:
     spent_ms: dict[str, float] = field(default_factory=dict)
 
 
-class Coordination:
-    """Creates batches in 002's patterns."""
+class Dispatch:
+    """Stores batches and queues their commands, in one commit or in several."""
 
     def __init__(
         self,
         store: Store,
-        batches: Batches,
         settings: Settings,
+        completions: Completions,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._plain_store = store
-        self._batches = batches
+        self._store = store
         self._settings = settings
+        self._completions = completions
         self._clock = clock
         self._sleep = sleep
 
-    @property
-    def store(self) -> DispatchStore:
-        """The store, if it can do this."""
-        if not isinstance(self._plain_store, DispatchStore):
-            raise InvalidOperationError(
-                "the in-memory store has no dispatch but mode='inline'; test it on the embedded "
-                "server"
-            )
-        return self._plain_store
-
     async def dispatch(
         self,
-        domain: str,
-        commands: Sequence[BatchCommand],
-        options: BatchOptions,
+        batch: NewBatch,
+        commands: Sequence[NewCommand],
         *,
-        mode: str,
-        dispatch_rate: float | None,
+        mode: DispatchMode,
+        rate: float | None,
         queue: MessageQueue | None,
+        on_complete: BatchCompletionCallback | None,
     ) -> DispatchResult:
         """Store a batch and queue its commands. Raises only if nothing was stored."""
-        how = _check_mode(mode, dispatch_rate, queue)
-        batch, prepared = self._batches.prepare(domain, commands, options)
-        job = _Job(batch, how, dispatch_rate, queue, [c.command_id for c in prepared])
-        with self._timed(job, "total_ms"):
-            with self._batches.announced(batch, options.get("on_complete")):
-                await self._store_all(job, prepared)
-            if how is not DispatchMode.INLINE:
-                await self._send_all(job)
-        await self._finish(job)
-        return _result(job)
+        run = _Run(batch, mode, rate, queue, [c.command_id for c in commands])
+        with self._timed(run, "total_ms"):
+            with self._completions.announced(batch, on_complete):
+                await self._store_all(run, commands)
+            if mode is not DispatchMode.INLINE:
+                await self._send_all(run)
+        await self._finish(run)
+        return _result(run)
 
-    async def _store_all(self, job: _Job, prepared: Sequence[NewCommand]) -> None:
-        with self._timed(job, "db_insert_ms"):
-            if job.mode is DispatchMode.INLINE:
-                await self._plain_store.create_batch(job.batch, prepared)
-                job.queued = len(prepared)
+    async def _store_all(self, run: _Run, commands: Sequence[NewCommand]) -> None:
+        batch, domain = run.batch, run.batch.domain
+        with self._timed(run, "db_insert_ms"):
+            if run.mode is DispatchMode.INLINE:
+                await self._store.create_batch(batch, commands)
+                run.queued = len(commands)
                 return
-            await self.store.hold_batch(
-                job.batch,
-                prepared,
-                pattern=job.mode.value,
-                dispatch_rate=job.rate,
-                queue=None if job.queue is None else job.queue.name,
-            )
+            gateway = self._store.gateway
+            await gateway.ensure_domain(domain)
+            params = (
+                domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch),
+                run.mode.value, run.rate, None if run.queue is None else run.queue.name,
+            )  # fmt: skip
+            await gateway.rows(_CREATE_STORED_BATCH, params, domain=domain)
 
-    async def _send_all(self, job: _Job) -> None:
-        groups = self._groups(job)
-        started = job.last_beat = self._clock()
+    async def _send_all(self, run: _Run) -> None:
+        groups = self._groups(run)
+        started = run.last_beat = self._clock()
         sent = 0
         for index, group in enumerate(groups):
-            due = started if job.rate is None else started + sent / job.rate
-            await self._wait_until(job, due)
+            due = started if run.rate is None else started + sent / run.rate
+            await self._wait_until(run, due)
             try:
-                await self._send(job, group)
+                await self._send(run, group)
             except Exception as error:  # noqa: BLE001  (a queue may fail in any way; the rows stay)
-                job.error = redact_text(f"Queue send failed: {error}")
-                if job.mode is DispatchMode.TWO_PHASE:
-                    await self._mark_failed(job, list(chain.from_iterable(groups[index:])))
+                run.error = redact_text(f"Queue send failed: {error}")
+                if run.mode is DispatchMode.TWO_PHASE:
+                    await self._mark_failed(run, list(chain.from_iterable(groups[index:])))
                     return
-                await self._mark_failed(job, group)
+                await self._mark_failed(run, group)
             sent += len(group)
 
-    def _groups(self, job: _Job) -> list[list[UUID]]:
-        ids = job.command_ids
+    def _groups(self, run: _Run) -> list[list[UUID]]:
+        ids = run.command_ids
         is_bulk = len(ids) > self._settings.bulk_threshold
         size = self._settings.queue_batch_size if is_bulk else 1
-        if job.rate is not None:
-            # No group is more than a second's worth, or the rate would be one of bursts.
-            size = min(size, max(1, math.floor(job.rate)))
+        if run.rate is not None:
+            # No group is more than one second at this rate, or the rate would be one of bursts.
+            size = min(size, max(1, math.floor(run.rate)))
         return [ids[start : start + size] for start in range(0, len(ids), size)]
 
-    async def _wait_until(self, job: _Job, due: float) -> None:
+    async def _wait_until(self, run: _Run, due: float) -> None:
         beat_seconds = self._settings.dispatch_grace_seconds / 8
         while True:
             now = self._clock()
-            if now - job.last_beat >= beat_seconds:
-                job.last_beat = now
+            if now - run.last_beat >= beat_seconds:
+                run.last_beat = now
                 with suppress(CommandBusError):
-                    await self.store.dispatch_heartbeat(job.batch.batch_id)
+                    await self._store.gateway.rows(_DISPATCH_HEARTBEAT, (run.batch.batch_id,))
             if now >= due:
                 return
             await self._sleep(min(due - now, beat_seconds) if beat_seconds else due - now)
 
-    async def _send(self, job: _Job, group: list[UUID]) -> None:
-        domain = job.batch.domain
-        if job.queue is None:
-            with self._timed(job, "queue_send_ms"):
-                job.queued += await self.store.queue_held(domain, group)
+    async def _send(self, run: _Run, group: list[UUID]) -> None:
+        domain, gateway = run.batch.domain, self._store.gateway
+        if run.queue is None:
+            with self._timed(run, "queue_send_ms"):
+                run.queued += await gateway.value(_QUEUE_STORED, (domain, group), domain=domain)
             return
-        held = await self.store.held_envelopes(domain, group)
-        if not held:
+        stored = await gateway.rows(_STORED_MESSAGES, (domain, group), domain=domain)
+        if not stored:
             return
-        with self._timed(job, "queue_send_ms"):
-            await job.queue.send(domain, [envelope for _, envelope in held])
-        job.queued += len(held)
-        if job.mode is DispatchMode.TWO_PHASE:
-            await self._mark_queued(job, [command_id for command_id, _ in held])
+        with self._timed(run, "queue_send_ms"):
+            await run.queue.send(domain, [message for _, message in stored])
+        run.queued += len(stored)
+        if run.mode is DispatchMode.TWO_PHASE:
+            await self._mark_queued(run, [command_id for command_id, _ in stored])
 
-    async def _mark_queued(self, job: _Job, command_ids: list[UUID]) -> None:
+    async def _mark_queued(self, run: _Run, command_ids: list[UUID]) -> None:
+        domain = run.batch.domain
         try:
-            with self._timed(job, "status_update_ms"):
-                await self.store.mark_dispatched(job.batch.domain, command_ids)
-        except CommandBusError as error:
-            job.warning = "Status update failed but tasks will process"
-            _log.warning("%s of batch %s: %s", job.warning, job.batch.batch_id, error)
-
-    async def _mark_failed(self, job: _Job, command_ids: list[UUID]) -> None:
-        try:
-            with self._timed(job, "status_update_ms"):
-                await self.store.mark_dispatch_failed(
-                    job.batch.domain, command_ids, job.error or "Queue send failed"
+            with self._timed(run, "status_update_ms"):
+                await self._store.gateway.rows(
+                    _MARK_DISPATCHED, (domain, command_ids), domain=domain
                 )
         except CommandBusError as error:
-            job.is_abandoned = True
+            run.warning = "Status update failed but tasks will process"
+            _log.warning("%s of batch %s: %s", run.warning, run.batch.batch_id, error)
+
+    async def _mark_failed(self, run: _Run, command_ids: list[UUID]) -> None:
+        domain = run.batch.domain
+        params = (domain, command_ids, run.error, self._settings.max_queue_attempts)
+        try:
+            with self._timed(run, "status_update_ms"):
+                await self._store.gateway.rows(_MARK_DISPATCH_FAILED, params, domain=domain)
+        except CommandBusError as error:
+            run.is_abandoned = True
             _log.warning(
                 "%d commands of batch %s could not be queued, nor marked; recovery finds them: %s",
-                len(command_ids), job.batch.batch_id, error,
+                len(command_ids), run.batch.batch_id, error,
             )  # fmt: skip
 
-    async def _finish(self, job: _Job) -> None:
+    async def _finish(self, run: _Run) -> None:
         spent = {
-            name: round(job.spent_ms.get(name, 0.0), 3)
+            name: round(run.spent_ms.get(name, 0.0), 3)
             for name in ("db_insert_ms", "queue_send_ms", "status_update_ms", "total_ms")
         }
         metric = CreationMetric(
-            pattern=job.mode.value,
-            batch_size=len(job.command_ids),
-            retry_needed=job.error is not None,
+            pattern=run.mode,
+            batch_size=len(run.command_ids),
+            retry_needed=run.error is not None,
             **spent,
         )
-        log_creation(job.batch.batch_id, metric)
-        if job.is_abandoned or job.mode is DispatchMode.INLINE:
+        log_creation(run.batch.batch_id, metric)
+        if run.is_abandoned or run.mode is DispatchMode.INLINE:
             return  # create_batch has recorded its own
         try:
-            await self.store.finish_dispatch(job.batch.batch_id, metric)
+            params = (run.batch.batch_id, encoding.dump(asdict(metric)))
+            await self._store.gateway.rows(_FINISH_DISPATCH, params)
         except CommandBusError as error:
-            _log.warning("the end of batch %s was not noted: %s", job.batch.batch_id, error)
+            _log.warning("the end of batch %s was not noted: %s", run.batch.batch_id, error)
 
     @contextmanager
-    def _timed(self, job: _Job, name: str) -> Iterator[None]:
+    def _timed(self, run: _Run, name: str) -> Iterator[None]:
         started = self._clock()
         try:
             yield
         finally:
             elapsed = (self._clock() - started) * 1000
-            job.spent_ms[name] = job.spent_ms.get(name, 0.0) + elapsed
+            run.spent_ms[name] = run.spent_ms.get(name, 0.0) + elapsed
 
 
-def _check_mode(mode: str, rate: float | None, queue: MessageQueue | None) -> DispatchMode:
-    if mode not in set(DispatchMode):
-        names = ", ".join(DispatchMode)
-        raise InvalidSettingError(f"no dispatch mode {mode!r}; use one of {names}")
-    if mode == DispatchMode.INLINE and (rate is not None or queue is not None):
-        raise InvalidSettingError(
-            "inline is one transaction: it has no rate and no queue in another database; "
-            "use mode='two_phase'"
-        )
-    low, high = DISPATCH_RATE_RANGE
-    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if rate is not None and not (is_number and low <= rate <= high):
-        raise InvalidSettingError(
-            f"dispatch_rate is {rate!r}; use commands per second, from {low} to {high:,}"
-        )
-    return DispatchMode(mode)
-
-
-def _result(job: _Job) -> DispatchResult:
-    if job.error is not None:
-        is_lost = job.mode is DispatchMode.OPTIMISTIC and job.queued == 0
+def _result(run: _Run) -> DispatchResult:
+    if run.error is not None:
+        is_lost = run.mode is DispatchMode.OPTIMISTIC and run.queued == 0
         status = DispatchStatus.FAILED_NEEDS_RECOVERY if is_lost else DispatchStatus.PARTIAL_SUCCESS
-    elif job.warning is not None:
+    elif run.warning is not None:
         status = DispatchStatus.SUCCESS_WITH_WARNING
     else:
         status = DispatchStatus.SUCCESS
     return DispatchResult(
-        batch_id=job.batch.batch_id,
+        batch_id=run.batch.batch_id,
         status=status,
-        database_tasks=len(job.command_ids),
-        queued_tasks=job.queued,
-        retry_needed=job.error is not None,
-        error=job.error,
-        warning=job.warning,
+        database_tasks=len(run.command_ids),
+        queued_tasks=run.queued,
+        retry_needed=run.error is not None,
+        error=run.error,
+        warning=run.warning,
     )

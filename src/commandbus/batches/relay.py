@@ -1,13 +1,16 @@
-"""Relay: brings messages from a queue in another database to the queue beside the metadata.
+"""Relay: brings messages from a queue in another database to the queue beside the commands.
 
-Adoption comes first, removal second: a relay that dies in between finds the message again, and the
+Adoption comes first, removal second: a relay that ends in between finds the message again, and the
 command, which has a message by now, is left alone. Any number of relays may run.
 """
 
 from __future__ import annotations
 
+from typing import LiteralString
+
+from commandbus.batches.queues import MessageQueue
+from commandbus.database.store import Store
 from commandbus.loops import Backoff, Loop
-from commandbus.store.dispatching import DispatchStore, MessageQueue
 
 #: Messages that are moved in one commit, and how long they are leased for it.
 RELAY_QUANTITY = 100
@@ -15,15 +18,19 @@ RELAY_VT_SECONDS = 30
 #: First and longest wait between two looks into an empty queue, in seconds.
 POLL_SECONDS = (0.05, 1.0)
 
+_ADOPT_MESSAGES: LiteralString = (
+    "select verdict from {schema}.adopt_messages(%s, cast(%s as jsonb)) order by n"
+)
+
 
 class Relay(Loop):
     """Moves the messages of one domain until stopped, or until there are none."""
 
     name = "relay"
 
-    def __init__(self, store: DispatchStore, queue: MessageQueue, domain: str) -> None:
+    def __init__(self, store: Store, queue: MessageQueue, domain: str) -> None:
         super().__init__()
-        self._store = store
+        self._gateway = store.gateway
         self._queue = queue
         self._domain = domain
         self._polls = Backoff(*POLL_SECONDS)
@@ -46,21 +53,23 @@ class Relay(Loop):
                 return total
 
     async def _move(self) -> tuple[int, int]:
+        domain = self._domain
         messages = await self._queue.read(
-            self._domain, vt_seconds=RELAY_VT_SECONDS, quantity=RELAY_QUANTITY
+            domain, vt_seconds=RELAY_VT_SECONDS, quantity=RELAY_QUANTITY
         )
         if not messages:
             return 0, 0
-        verdicts = await self._store.adopt_messages(self._domain, [body for _, body in messages])
-        arrived = [m for (m, _), verdict in zip(messages, verdicts, strict=True)
-                   if verdict != "refused"]  # fmt: skip
-        refused = [m for m, _ in messages if m not in set(arrived)]
+        document = "[" + ",".join(text for _, text in messages) + "]"
+        rows = await self._gateway.rows(_ADOPT_MESSAGES, (domain, document), domain=domain)
+        found = [(msg_id, row[0]) for (msg_id, _), row in zip(messages, rows, strict=True)]
+        refused = [msg_id for msg_id, became in found if became == "refused"]
+        arrived = [msg_id for msg_id, became in found if became != "refused"]
         if arrived:
-            await self._queue.delete(self._domain, arrived)
+            await self._queue.delete(domain, arrived)
         if refused:
             self._log.warning(
-                "%d messages of queue %s lead to no command of %s and were archived there",
-                len(refused), self._queue.name, self._domain,
+                "%d messages of queue %s belong to no command of %s and were archived there",
+                len(refused), self._queue.name, domain,
             )  # fmt: skip
-            await self._queue.archive(self._domain, refused)
-        return verdicts.count("adopted"), len(messages)
+            await self._queue.archive(domain, refused)
+        return sum(became == "adopted" for _, became in found), len(messages)

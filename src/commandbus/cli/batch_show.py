@@ -10,7 +10,7 @@ from uuid import UUID
 
 from rich.markup import escape
 
-from commandbus.batches.batch import BatchProgress, progress_of
+from commandbus.batches.model import BatchProgress, progress_of
 from commandbus.cli.batch_view import (
     BAR_WIDTH,
     bar,

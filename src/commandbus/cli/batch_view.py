@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from commandbus.batches.batch import BatchProgress, progress_of
+from commandbus.batches.model import BatchProgress, progress_of
 from commandbus.cli.output import console, duration, is_fancy, jsonable, moment, say
 from commandbus.loads.model import LoadMetadata, LoadStatus
 from commandbus.models import BatchMetadata

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from commandbus.batches.batch import progress_of
+from commandbus.batches.model import progress_of
 from commandbus.cli import batch_create, batch_load
 from commandbus.cli.batch_options import BatchDomain, BatchId, By, DomainOfBatch
 from commandbus.cli.batch_show import BatchView, print_batches

@@ -74,6 +74,8 @@ _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s a
 class PostgresStore(PostgresReads, Legacy):
     """Implements commandbus.database.store.Store."""
 
+    has_gateway = True
+
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:
         self.gateway = Gateway(pool, settings or Settings())
         self._pool = pool

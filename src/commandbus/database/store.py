@@ -70,6 +70,10 @@ class Store(Protocol):
     """The verbs of the command core."""
 
     @property
+    def has_gateway(self) -> bool:
+        """Whether there is a gateway: False in memory."""
+
+    @property
     def gateway(self) -> Gateway:
         """The way to PostgreSQL for what is not the command core; raises where there is none."""
 

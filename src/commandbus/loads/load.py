@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-from uuid import UUID, uuid4
+from dataclasses import asdict
+from typing import Any, LiteralString
+from uuid import UUID
 
-from commandbus.commands.payload import encode_json
+from commandbus.batches.batch import new_batch
+from commandbus.batches.model import BatchOptions
 from commandbus.commands.sending import Preparer
+from commandbus.database import encoding
 from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
@@ -18,6 +21,7 @@ from commandbus.loads.model import (
     LoadMetadata,
     LoadResult,
     LoadStart,
+    LoadStatus,
     NewLoad,
     OnProgress,
     RowFormat,
@@ -25,30 +29,28 @@ from commandbus.loads.model import (
 from commandbus.loads.run import LARGEST_SIZE, LoadRun
 from commandbus.loads.sources import name_of, open_source
 from commandbus.models import BatchCommand
-from commandbus.names import (
-    check_choice,
-    check_command_type,
-    check_domain,
-    check_text,
-    check_uuid,
+from commandbus.names import check_choice, check_command_type, check_domain, check_uuid
+
+_BEGIN_LOAD: LiteralString = (
+    "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
+    " cast(%s as jsonb), %s, cast(%s as jsonb))"
 )
-from commandbus.store.loading import LoadingStore
+_GET_LOAD: LiteralString = (
+    "select l.batch_id, l.domain, l.source, l.row_format, l.start_mode, l.status,"
+    " l.checkpoint_size, l.rows_committed, l.checkpoints_done, l.rows_dispatched, l.last_error,"
+    " l.created_at, l.updated_at, coalesce(c.first_row, 1), c.digest"
+    " from {schema}.command_bus_load l left join {schema}.command_bus_load_checkpoint c"
+    " on c.batch_id = l.batch_id and c.checkpoint_no = l.checkpoints_done"
+    " where l.domain = %s and l.batch_id = %s"
+)
 
 
 class Loads:
-    """Loads sources into batches."""
+    """Loads sources into batches. Needs PostgreSQL."""
 
     def __init__(self, store: Store, preparer: Preparer) -> None:
-        self._any_store = store
+        self._store = store
         self._preparer = preparer
-
-    @property
-    def _store(self) -> LoadingStore:
-        if not isinstance(self._any_store, LoadingStore):
-            raise InvalidOperationError(
-                "the in-memory store has no loading; test it on the embedded server"
-            )
-        return self._any_store
 
     async def load(  # noqa: PLR0913  (what a batch is, what a row is, how to load)
         self,
@@ -84,33 +86,39 @@ class Loads:
         `resume`. Give a `batch_id` of your own, and after a crash the very same call goes on
         after the last checkpoint.
         """
-        check_domain(domain)
+        options = BatchOptions(
+            name=name,
+            custom_data=custom_data,
+            created_by=created_by,
+            on_complete_command=on_complete_command,
+        )
         new = NewLoad(
-            batch_id=uuid4() if batch_id is None else check_uuid(batch_id, "batch_id"),
-            domain=domain,
+            batch=new_batch(self._preparer, domain, options, batch_id),
             source=name_of(source),
             row_format=_checked_format(RowFormat(command_type, id_column, type_column)),
             start=check_choice(LoadStart, start, "start"),
             checkpoint_size=_checked_size(checkpoint_size),
-            name=None if name is None else check_text(name, "name", max_length=255),
-            custom_data=None
-            if custom_data is None
-            else encode_json(custom_data, what="custom_data"),
-            created_by=None if created_by is None else check_text(created_by, "created_by"),
-            on_complete=None
-            if on_complete_command is None
-            else self._preparer.closing_command(domain, on_complete_command),
         )
-        store = self._store
         async with open_source(source, new.row_format) as reader:
             if await reader.is_at_end():
                 raise InvalidInputError(
                     "the source has no rows, and a batch needs at least one command; "
                     "nothing was created"
                 )
-            await store.begin_load(new)
-            load = await self.require(domain, new.batch_id)
-            return await LoadRun(store, self._preparer, load, reader, on_progress).run()
+            await self._begin(new)
+            load = await self.require(domain, new.batch.batch_id)
+            return await LoadRun(self._store, self._preparer, load, reader, on_progress).run()
+
+    async def _begin(self, load: NewLoad) -> None:
+        """Create the batch of a load, or find that it is there, begun in the same way."""
+        gateway, batch = self._store.gateway, load.batch
+        name, custom_data, created_by, on_complete, _ = encoding.batch(batch)
+        await gateway.ensure_domain(batch.domain)
+        params = (
+            batch.domain, batch.batch_id, load.source, encoding.dump(asdict(load.row_format)),
+            load.start.value, load.checkpoint_size, name, custom_data, created_by, on_complete,
+        )  # fmt: skip
+        await gateway.rows(_BEGIN_LOAD, params, domain=batch.domain)
 
     async def resume(
         self,
@@ -131,7 +139,8 @@ class Loads:
 
     async def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
         """How far a load is, from any process; None if there is no such load."""
-        return await self._store.get_load(check_domain(domain), check_uuid(batch_id, "batch_id"))
+        params = (check_domain(domain), check_uuid(batch_id, "batch_id"))
+        return await self._store.gateway.row(_GET_LOAD, params, into=_load_of, domain=domain)
 
     async def require(self, domain: str, batch_id: UUID) -> LoadMetadata:
         """One load; raises if there is no such batch, or if it is not a load."""
@@ -139,11 +148,16 @@ class Loads:
         if load is not None:
             return load
         wanted = check_uuid(batch_id, "batch_id")
-        if await self._any_store.get_batch(domain, wanted) is None:
+        if await self._store.get_batch(domain, wanted) is None:
             raise BatchNotFoundError(domain, wanted)
         raise InvalidOperationError(
             f"batch {wanted} was not made by `bus.loads.load`; load into a new batch"
         )
+
+
+def _load_of(*row: Any) -> LoadMetadata:
+    words: Any = (RowFormat(**row[3]), LoadStart(row[4]), LoadStatus(row[5]))
+    return LoadMetadata(*row[:3], *words, *row[6:])
 
 
 def _checked_size(size: int | None) -> int | None:

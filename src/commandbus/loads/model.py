@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Literal
 from uuid import UUID
 
+from commandbus.models import NewBatch
+
 
 class LoadStart(StrEnum):
     """When the commands of a load are given to workers."""
@@ -22,7 +24,7 @@ class LoadStatus(StrEnum):
 
     LOADING = "loading"  # also when its process was killed: resume it
     SEALED = "sealed"  # everything is in
-    FAILED = "failed"  # stopped at a row or a fault; last_error says why; resume it
+    FAILED = "failed"  # stopped at a row or an error; last_error says why; resume it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +42,13 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class NewLoad:
-    """A load that was checked, ready to be begun. JSON is encoded already."""
+    """A load that was checked, ready to be begun."""
 
-    batch_id: UUID
-    domain: str
+    batch: NewBatch
     source: str
     row_format: RowFormat
     start: LoadStart
     checkpoint_size: int | None
-    name: str | None
-    custom_data: bytes | None
-    created_by: str | None
-    on_complete: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,22 @@ class LoadMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class InterruptedLoad:
+    """A load that no process has continued for a while.
+
+    Loading the same source again resumes it. A sealed one is all in the database: queueing the rest
+    needs no source.
+    """
+
+    batch_id: UUID
+    domain: str
+    source: str
+    rows_committed: int
+    updated_at: datetime
+    is_sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far a running load is. `total` and `seconds_left` are None for a source without length.
 
@@ -96,7 +109,7 @@ OnProgress = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """How a load ended (002). On partial_success the batch stays open, to be resumed.
+    """How a load ended. On partial_success the batch stays open, to be resumed.
 
     `tasks_failed` is the rest of the source if its length is known, else the rows that were read
     for the failed checkpoint. `line` is where in the source the error is, if it is there.

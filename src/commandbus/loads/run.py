@@ -11,13 +11,13 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, LiteralString
 
 from commandbus.commands.sending import Preparer
+from commandbus.database import encoding
+from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
     CommandBusError,
@@ -39,7 +39,6 @@ from commandbus.loads.sources import Reader, to_command
 from commandbus.loops import Backoff
 from commandbus.models import NewCommand
 from commandbus.privacy.redaction import redact_text
-from commandbus.store.loading import LoadingStore
 
 #: A checkpoint's rows: the first size, and the bounds between which it adapts.
 FIRST_SIZE, SMALLEST_SIZE, LARGEST_SIZE = 1_000, 100, 10_000
@@ -47,13 +46,17 @@ FIRST_SIZE, SMALLEST_SIZE, LARGEST_SIZE = 1_000, 100, 10_000
 TARGET_SECONDS = 0.5
 #: A checkpoint also ends here, so that large payloads do not fill the memory.
 MAX_CHUNK_BYTES = 8 * 1024 * 1024
-#: How long a chunk is sent again and again while the database is away.
+#: How long a step is repeated while the database is away.
 RETRY_SECONDS = 60.0
 #: First and longest pause between two such tries.
 RETRY_PAUSE_SECONDS = (0.05, 2.0)
 
 _log = logging.getLogger("commandbus.batches")
-Answer = TypeVar("Answer")
+
+_LOAD_CHUNK: LiteralString = "select {schema}.load_chunk(%s, %s, %s, %s, cast(%s as jsonb), %s)"
+_SEAL_LOAD: LiteralString = "select {schema}.seal_load(%s, %s, %s)"
+DISPATCH_LOAD: LiteralString = "select {schema}.dispatch_load(%s, %s, %s)"
+_FAIL_LOAD: LiteralString = "select {schema}.fail_load(%s, %s, %s)"
 
 
 class Pace:
@@ -64,7 +67,7 @@ class Pace:
         self.size = fixed or FIRST_SIZE
 
     def learn(self, rows: int, seconds: float) -> None:
-        """A commit of so many rows took so long."""
+        """A commit of this many rows took this long."""
         if self._is_fixed or rows < self.size:
             return
         factor = min(2.0, max(0.5, TARGET_SECONDS / max(seconds, 0.001)))
@@ -110,13 +113,13 @@ class LoadRun:
 
     def __init__(
         self,
-        store: LoadingStore,
+        store: Store,
         preparer: Preparer,
         load: LoadMetadata,
         reader: Reader,
         on_progress: OnProgress | None,
     ) -> None:
-        self._store = store
+        self._gateway = store.gateway
         self._preparer = preparer
         self._load = load
         self._reader = reader
@@ -166,8 +169,7 @@ class LoadRun:
             self._report("loading", self._rows, self._rows - before, began)
         if not self._rows:
             raise SourceError("the source has no rows")
-        seal = partial(self._store.seal_load, self._load.domain, self._load.batch_id)
-        await self._insist(partial(seal, self._rows))
+        await self._insist(_SEAL_LOAD, self._rows)
         self._is_sealed = True
 
     async def _next_chunk(self) -> bool:
@@ -201,15 +203,10 @@ class LoadRun:
         return True
 
     async def _commit(self) -> None:
-        chunk, load, began = self._chunk, self._load, time.monotonic()
-        digest = chunk.digest()
+        chunk, began = self._chunk, time.monotonic()
+        commands, digest = encoding.sends(chunk.commands), chunk.digest()
         try:
-            await self._insist(
-                partial(
-                    self._store.load_chunk, load.domain, load.batch_id, chunk.commands,
-                    checkpoint=self._checkpoints + 1, first_row=self._rows + 1, digest=digest,
-                )
-            )  # fmt: skip
+            await self._insist(_LOAD_CHUNK, self._checkpoints + 1, self._rows + 1, commands, digest)
         except DuplicateCommandError as error:
             raise chunk.explain(error, self._reader.unit) from error
         self._rows += len(chunk.commands)
@@ -217,26 +214,25 @@ class LoadRun:
         self._pace.learn(len(chunk.commands), time.monotonic() - began)
 
     async def _dispatch(self) -> None:
-        """Queue what was held until now; nothing is held of a load that started as it loaded."""
+        """Queue what is only stored; of a load that started as it loaded nothing is."""
         load, began = self._load, time.monotonic()
         if load.start is LoadStart.AS_IT_LOADS:
             return
         dispatched = load.rows_dispatched
         while dispatched < self._rows:
             step, before = time.monotonic(), dispatched
-            dispatched = await self._insist(
-                partial(self._store.dispatch_load, load.domain, load.batch_id, self._pace.size)
-            )
+            dispatched = int(await self._insist(DISPATCH_LOAD, self._pace.size))
             self._pace.learn(dispatched - before, time.monotonic() - step)
             self._report("dispatching", dispatched, dispatched - load.rows_dispatched, began)
 
-    async def _insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _insist(self, statement: LiteralString, *arguments: Any) -> Any:
         """Every step may be repeated: so a database that is away for a while ends no load."""
+        params = (self._load.domain, self._load.batch_id, *arguments)
         deadline = time.monotonic() + RETRY_SECONDS
         pauses = Backoff(*RETRY_PAUSE_SECONDS)
         while True:
             try:
-                return await call()
+                return await self._gateway.value(statement, params, domain=self._load.domain)
             except DatabaseUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise
@@ -247,7 +243,8 @@ class LoadRun:
         text = redact_text(str(error))
         # The database may be what failed; the caller is told in any case.
         with suppress(CommandBusError):
-            await self._store.fail_load(self._load.domain, self._load.batch_id, text)
+            params = (self._load.domain, self._load.batch_id, text)
+            await self._gateway.rows(_FAIL_LOAD, params, domain=self._load.domain)
         total = self._reader.total
         return LoadResult(
             "partial_success",
@@ -271,7 +268,7 @@ class LoadRun:
         left = None if total is None else max(total - rows, 0) / per_second
         try:
             self._on_progress(LoadProgress(stage, rows, self._checkpoints, per_second, total, left))
-        except Exception as error:  # noqa: BLE001  (who watches must not stop the load)
+        except Exception as error:  # noqa: BLE001  (an observer must not stop the load)
             _log.warning(
                 "on_progress failed: %s: %s", type(error).__name__, redact_text(str(error))
             )

@@ -5,16 +5,12 @@ from __future__ import annotations
 from commandbus.database.connections import Row, Statement, run
 from commandbus.database.gateway import Gateway
 from commandbus.database.sqlstate import translated
-from commandbus.store.postgres_dispatch import PostgresDispatch
 from commandbus.store.postgres_governance import PostgresGovernance
-from commandbus.store.postgres_loading import PostgresLoading
 from commandbus.store.postgres_tokens import PostgresTokens
 from commandbus.store.statements import STATEMENTS
 
 
 class Legacy(
-    PostgresLoading,
-    PostgresDispatch,
     PostgresGovernance,
     PostgresTokens,
 ):

@@ -28,55 +28,6 @@ FIELDS: LiteralString = (
 
 #: Every statement that this store sends, by the name of its verb.
 STATEMENTS: dict[str, LiteralString] = {
-    "create_held_batch": (
-        "select {schema}.create_held_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
-        " cast(%s as jsonb), %s, %s, cast(%s as float8), %s)"
-    ),
-    "queue_held": (
-        "select cardinality({schema}.queue_held(%s, cast(%s as uuid[]),"
-        " array['pending_queue', 'pending_retry', 'queued']))"
-    ),
-    "held_envelopes": (
-        "select command_id, envelope from {schema}.held_envelopes(%s, cast(%s as uuid[]))"
-    ),
-    "mark_dispatched": "select {schema}.mark_dispatched(%s, cast(%s as uuid[]))",
-    "mark_dispatch_failed": (
-        "select {schema}.mark_dispatch_failed(%s, cast(%s as uuid[]), %s, %s)"
-    ),
-    "adopt_messages": (
-        "select verdict from {schema}.adopt_messages(%s, cast(%s as jsonb)) order by n"
-    ),
-    "dispatch_heartbeat": "select {schema}.dispatch_heartbeat(%s)",
-    "finish_dispatch": "select {schema}.finish_dispatch(%s, cast(%s as jsonb))",
-    "recover_dispatch": (
-        "select queued, failed, given_up, overdue from {schema}.recover_dispatch("
-        "%s, make_interval(secs => cast(%s as float8)), %s, %s, %s)"
-    ),
-    "claim_chore": "select {schema}.claim_chore(%s, make_interval(secs => cast(%s as float8)))",
-    "interrupted_loads": (
-        "select l.batch_id, l.domain, l.source, l.rows_committed, l.updated_at,"
-        " l.status = 'sealed'"
-        " from {schema}.command_bus_load l where (l.status = 'loading'"
-        " or l.status = 'sealed' and l.rows_dispatched < l.rows_committed) and l.updated_at"
-        " < clock_timestamp() - make_interval(secs => cast(%s as float8)) order by l.updated_at"
-    ),
-    "prune_workers": "select {schema}.prune_workers()",
-    "begin_load": (
-        "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
-        " cast(%s as jsonb), %s, cast(%s as jsonb))"
-    ),
-    "load_chunk": "select {schema}.load_chunk(%s, %s, %s, %s, cast(%s as jsonb), %s)",
-    "seal_load": "select {schema}.seal_load(%s, %s, %s)",
-    "dispatch_load": "select {schema}.dispatch_load(%s, %s, %s)",
-    "fail_load": "select {schema}.fail_load(%s, %s, %s)",
-    "get_load": (
-        "select l.batch_id, l.domain, l.source, l.row_format, l.start_mode, l.status,"
-        " l.checkpoint_size, l.rows_committed, l.checkpoints_done, l.rows_dispatched, l.last_error,"
-        " l.created_at, l.updated_at, coalesce(c.first_row, 1), c.digest"
-        " from {schema}.command_bus_load l left join {schema}.command_bus_load_checkpoint c"
-        " on c.batch_id = l.batch_id and c.checkpoint_no = l.checkpoints_done"
-        " where l.domain = %s and l.batch_id = %s"
-    ),
     "begin_submission": (
         "select verdict, ticket_id, refusal, limits from {schema}.begin_submission("
         "%s, %s, %s, cast(%s as uuid), %s, cast(%s as jsonb))"

@@ -7,52 +7,39 @@ again before its time. A chore that fails is logged and comes round again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import LiteralString
 from uuid import uuid4
 
+from commandbus.batches.recovery import recover_dispatch
 from commandbus.database.store import Store
+from commandbus.loads.interrupted import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
-from commandbus.store.dispatching import DispatchStore, InterruptedLoad, RecoveryReport
 from commandbus.troubleshooting.bulk import next_operation, run_chunk
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
 
-#: Commands that one transaction of recovery looks after (R113).
-RECOVERY_LIMIT = 1_000
 #: How often an idle worker looks for a bulk operation to go on with, in seconds.
 BULK_POLL_SECONDS = 5.0
-#: A load that was not continued for so long is reported.
+#: A load that was not continued for this many seconds is reported.
 LOAD_IDLE_SECONDS = 300.0
 #: Seconds that one turn of pruning may take; the other chores wait meanwhile.
 PRUNE_SECONDS = 20.0
 
-
-async def recover_dispatch(
-    store: DispatchStore, domain: str, grace_seconds: float
-) -> RecoveryReport:
-    """Queue everything of a domain that was stored and not queued, or give it up.
-
-    It stops at the first page with a failure: what failed is tried again in the next round, not at
-    once, or three attempts would be gone in a moment.
-    """
-    total = RecoveryReport()
-    while True:
-        page = await store.recover_dispatch(
-            domain, grace_seconds=grace_seconds, limit=RECOVERY_LIMIT
-        )
-        total += page
-        if page.failed or page.queued < RECOVERY_LIMIT:
-            return total
+_CLAIM_CHORE: LiteralString = (
+    "select {schema}.claim_chore(%s, make_interval(secs => cast(%s as float8)))"
+)
+_PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
 
 
 def maintenance_of(domain: str, settings: Settings) -> Callable[[Store], Sequence[Loop]]:
     """What a worker of this domain runs beside its work."""
 
     def companions(store: Store) -> Sequence[Loop]:
-        if settings.maintenance and isinstance(store, DispatchStore):
-            return [Maintenance(store, domain, settings), BulkRunner(store, domain)]
-        return []
+        if not settings.maintenance or not store.has_gateway:
+            return []  # in memory there is nothing to look after
+        return [Maintenance(store, domain, settings), BulkRunner(store, domain)]
 
     return companions
 
@@ -62,9 +49,10 @@ class Maintenance(Loop):
 
     name = "maintenance"
 
-    def __init__(self, store: DispatchStore, domain: str, settings: Settings) -> None:
+    def __init__(self, store: Store, domain: str, settings: Settings) -> None:
         super().__init__()
         self._store = store
+        self._gateway = store.gateway
         self._domain = domain
         self._settings = settings
         self._retention = Retention(store)
@@ -79,7 +67,7 @@ class Maintenance(Loop):
         """Ask for each chore, and do what is given."""
         every = self._settings.maintenance_interval_seconds
         for name, chore in self._chores.items():
-            if await self._store.claim_chore(name, every):
+            if await self._gateway.value(_CLAIM_CHORE, (name, every)):
                 await self._do(name, chore)
         # Asked for more often than due, so that a chore whose process ended is soon taken over.
         return every / 5
@@ -114,26 +102,21 @@ class Maintenance(Loop):
             )  # fmt: skip
 
     async def _look_after_loads(self) -> None:
-        for load in await self._store.interrupted_loads(LOAD_IDLE_SECONDS):
+        for load in await interrupted_loads(self._store, LOAD_IDLE_SECONDS):
             if load.is_sealed:
-                await self._dispatch_rest(load)
+                await dispatch_rest(self._store, load)
+                self._log.info(
+                    "load %s of %s was complete but not all queued when its process ended; now "
+                    "it is", load.batch_id, load.domain,
+                )  # fmt: skip
                 continue
             self._log.warning(
                 "load %s of %s (%s) stopped after %d rows; load the same source again to resume it",
                 load.batch_id, load.domain, load.source, load.rows_committed,
             )  # fmt: skip
 
-    async def _dispatch_rest(self, load: InterruptedLoad) -> None:
-        rows = 0
-        while rows < load.rows_committed:
-            rows = await self._store.dispatch_load(load.domain, load.batch_id, RECOVERY_LIMIT)
-        self._log.info(
-            "load %s of %s was complete but not all queued when its process ended; now it is",
-            load.batch_id, load.domain,
-        )  # fmt: skip
-
     async def _prune_workers(self) -> None:
-        pruned = await self._store.prune_workers()
+        pruned = await self._gateway.value(_PRUNE_WORKERS)
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
 

@@ -1,11 +1,11 @@
-"""RemoteQueue: PGMQ in another database than the metadata (document 002's "service bus").
+"""RemoteQueue: PGMQ in another database than the commands.
 
 No transaction spans the two, so a message may arrive twice, or before its command is marked, and
-that must be harmless. It is: a relay (`bus.relay`) brings each message to the queue beside the
-metadata, where a command is queued at most once, and the workers stay one commit with their rows.
+that must be harmless. It is: a relay (`bus.batches.relay`) brings each message to the queue beside
+the commands, where each is queued at most once, and workers stay one commit with their rows.
 The remote database needs PGMQ and nothing of ours.
 
-RemoteQueue is a public name of the package, so whoever imports commandbus imports this module: the
+RemoteQueue is a public name of the package, so `import commandbus` imports this module: the
 driver is asked for only when a queue is opened (tests in memory do without it).
 """
 
@@ -30,7 +30,7 @@ INSTALL_LOCK = 0x636D646275737271
 
 
 class RemoteQueue:
-    """Implements commandbus.store.dispatching.MessageQueue, on a pool that the caller owns.
+    """Implements commandbus.batches.queues.MessageQueue, on a pool that the caller owns.
 
     The queue of a domain is called `<domain>.dispatch`, so that it is never mistaken for the queue
     that workers read, even if somebody puts both into one database.
@@ -67,11 +67,11 @@ class RemoteQueue:
         """What it is called in records and messages."""
         return self._name
 
-    async def send(self, domain: str, envelopes: Sequence[str]) -> None:
+    async def send(self, domain: str, messages: Sequence[str]) -> None:
         """Queue all of them, in this order, or raise."""
         async with self._client(domain) as client:
             await client.send_batch(
-                dispatch_queue(domain), [orjson.Fragment(envelope) for envelope in envelopes]
+                dispatch_queue(domain), [orjson.Fragment(message) for message in messages]
             )
 
     async def read(self, domain: str, *, vt_seconds: int, quantity: int) -> list[tuple[int, str]]:

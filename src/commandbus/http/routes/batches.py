@@ -87,7 +87,7 @@ async def list_command_batches(
     """List batches, newest first."""
     page = await here.bus.batches.page(domain, status=status, limit=limit, cursor=cursor)
     return BatchPageView(
-        items=[_view(batch, caller) for batch in page.batches], next_cursor=page.next_cursor
+        items=[_view(batch, caller) for batch in page.items], next_cursor=page.next_cursor
     )
 
 
@@ -135,7 +135,7 @@ async def list_batch_commands(
         domain, batch_id, status=status, limit=limit, cursor=cursor
     )
     return BatchCommandPageView(
-        items=[CommandView.model_validate(command) for command in page.commands],
+        items=[CommandView.model_validate(command) for command in page.items],
         next_cursor=page.next_cursor,
     )
 

@@ -40,6 +40,8 @@ class InMemoryStore(MemoryEngine):
     taken at its word: the command is there at once, whatever becomes of that connection.
     """
 
+    has_gateway = False
+
     def __init__(
         self, clock: FakeClock | None = None, *, command_id_scope: IdScope = "domain"
     ) -> None:

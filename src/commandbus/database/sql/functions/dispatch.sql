@@ -1,14 +1,14 @@
--- Dispatch: commands that are stored before they are queued (document 002).
+-- Dispatch: commands that are stored before they are queued.
 --
--- A held command is a row with its envelope in the payload table and no message; dispatching gives
--- it one. dispatch_status says why it is held: awaiting_approval, scheduled (its batch is not
+-- A stored command is a row with its payload in the payload table and no message; dispatching gives
+-- it one. dispatch_status says why it waits: awaiting_approval, scheduled (its batch is not
 -- sealed), pending_queue (about to be sent), pending_retry (sending failed). Its status is PENDING
 -- all the while, and it can be canceled. A late 'queued' never overwrites a later state: every
 -- update names the old one.
 
 -- Stores commands without queueing them; returns the ids that were there before, and then nothing
 -- was stored. The items are those of offer_commands.
-create or replace function commandbus.hold_commands(
+create or replace function commandbus.store_commands(
     p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text,
     p_sequence_start int default null, p_actor text default null
 ) returns uuid[]
@@ -72,14 +72,14 @@ begin
                 select x.id from unnest(v_ids) x(id) group by x.id having count(*) > 1) d)))::text;
 end $$;
 
--- Queues held commands, oldest first, at most p_limit; returns how many. Two dispatchers share the
--- work and never queue one twice: the row is locked, and leaves the held states with its message.
+-- Queues stored commands, oldest first, at most p_limit; returns how many. Two dispatchers share the
+-- work and never queue one twice: the row is locked, and gets another state with its message.
 create or replace function commandbus.dispatch_commands(
     p_domain text, p_batch_id uuid, p_from text[], p_limit int
 ) returns int
 language plpgsql as $$
 begin
-    return cardinality(commandbus.queue_held(p_domain, array(
+    return cardinality(commandbus.queue_stored(p_domain, array(
         select c.command_id from commandbus.command_bus_command c
          where c.batch_id = p_batch_id and c.domain = p_domain
            and c.dispatch_status = any(p_from) and c.dispatch_status <> 'queued'
@@ -88,15 +88,15 @@ begin
          for update skip locked), p_from));
 end $$;
 
--- Gives these held commands their messages; returns those that it was. What has a message, has
+-- Gives these stored commands their messages; returns those that it was. What has a message, has
 -- ended, is in another state or is being queued by somebody else at this moment is left alone.
 -- 'queued' without a message is what optimistic creation stores, or what another database's queue
 -- holds; only a first success counts as an attempt.
-create or replace function commandbus.queue_held(p_domain text, p_command_ids uuid[], p_from text[])
+create or replace function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[])
 returns uuid[]
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
--- With the states known, the planner would walk the index of all held commands instead.
+-- With the states known, the planner would walk the index of all stored commands instead.
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -108,7 +108,7 @@ begin
     with item as materialized (
         -- each once: one that is named twice would get two messages
         select distinct p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
-    ), held as (
+    ), stored as (
         select c.domain, c.command_id, c.sequence_no
           from item i
           join commandbus.command_bus_command c
@@ -116,12 +116,12 @@ begin
          where c.status = 'PENDING' and c.msg_id is null and c.dispatch_status = any(p_from)
            for update of c skip locked
     )
-    select array_agg(h.command_id order by h.sequence_no, h.command_id),
-           array_agg(p.payload_json order by h.sequence_no, h.command_id)
+    select array_agg(s.command_id order by s.sequence_no, s.command_id),
+           array_agg(p.payload_json order by s.sequence_no, s.command_id)
       into v_ids, v_messages
-      from held h
+      from stored s
       join commandbus.command_bus_payload_archive p
-        on p.domain = h.domain and p.command_id = h.command_id;
+        on p.domain = s.domain and p.command_id = s.command_id;
     if v_ids is null then
         return '{}';
     end if;
@@ -143,9 +143,9 @@ begin
     return v_ids;
 end $$;
 
--- Creates a batch whose commands are stored but not queued (002, phase 1), and the record of the
+-- Creates a batch whose commands are stored but not queued, and the record of the
 -- process that is about to queue them.
-create or replace function commandbus.create_held_batch(
+create or replace function commandbus.create_stored_batch(
     p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb,
     p_created_by text, p_on_complete jsonb, p_notifies boolean,
     p_pattern text, p_dispatch_rate double precision default null, p_queue text default null
@@ -157,7 +157,7 @@ begin
         batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)
     values (p_batch_id, p_domain, p_name, p_custom_data, jsonb_array_length(p_commands),
             p_created_by, p_on_complete, p_notifies);
-    perform commandbus.hold_commands(
+    perform commandbus.store_commands(
         p_domain, p_commands, p_batch_id,
         case p_pattern when 'optimistic' then 'queued' else 'pending_queue' end, 0, p_created_by);
     insert into commandbus.command_bus_dispatch (
@@ -165,9 +165,9 @@ begin
     values (p_batch_id, p_domain, p_pattern, p_dispatch_rate, p_queue, clock_timestamp());
 end $$;
 
--- The envelopes of commands that wait to be sent to a queue in another database, in their order.
-create or replace function commandbus.held_envelopes(p_domain text, p_command_ids uuid[])
-returns table (command_id uuid, envelope text)
+-- The messages of commands that wait to be sent to a queue in another database, in their order.
+create or replace function commandbus.stored_messages(p_domain text, p_command_ids uuid[])
+returns table (command_id uuid, message text)
 language sql stable as $$
     select c.command_id, p.payload_json::text
       from unnest(p_command_ids) with ordinality as i(command_id, n)
@@ -180,7 +180,7 @@ language sql stable as $$
      order by i.n
 $$;
 
--- They are in a queue in another database now (002, phase 3); returns how many were marked. A mark
+-- They are in a queue in another database now; returns how many were marked. A mark
 -- that comes late finds another state and changes nothing.
 create or replace function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[])
 returns int
@@ -205,7 +205,7 @@ end $$;
 
 -- Messages that came back from a queue in another database: each command is queued here, exactly
 -- once however often its message comes, because one that has a message is left alone. What is
--- queued is the envelope that was stored with the command: the message says when, not what.
+-- queued is what was stored with the command: the message says when, not what.
 --   verdict: adopted; known (queued, worked on or ended before); refused (no such command, or one
 --   that must not be queued yet)
 create or replace function commandbus.adopt_messages(p_domain text, p_envelopes jsonb)
@@ -224,7 +224,7 @@ begin
     perform 1 from commandbus.command_bus_command c
       where c.domain = p_domain and c.command_id = any(v_ids)
       order by c.command_id for update;
-    v_adopted := commandbus.queue_held(
+    v_adopted := commandbus.queue_stored(
         p_domain, array(select distinct i from unnest(v_ids) i where i is not null),
         array['pending_queue', 'pending_retry', 'queued']);
     return query

@@ -126,7 +126,7 @@ begin
     values (p_batch_id, p_domain, v_size, p_user, v_began, v_began, p_batch_type, p_reason,
             p_request_id, p_digest, p_requires_approval, true);
     if p_requires_approval then
-        perform commandbus.hold_commands(
+        perform commandbus.store_commands(
             p_domain, p_commands, p_batch_id, 'awaiting_approval', 0, p_user);
     else
         v_known := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_user, 0);
@@ -166,7 +166,7 @@ declare
 begin
     perform commandbus.find_batch(p_domain, p_ticket_id);
     -- All of them, and waiting: one that somebody is just canceling would be stepped over by
-    -- queue_held, and stay held for ever if the canceling is rolled back.
+    -- queue_stored, and stay stored without end if the canceling is rolled back.
     perform 1 from commandbus.command_bus_command c
       where c.batch_id = p_ticket_id and c.domain = p_domain order by c.command_id for update;
     select * into v_batch from commandbus.command_bus_batch b
@@ -191,7 +191,7 @@ begin
                       and c.dispatch_status = 'awaiting_approval' and c.status = 'PENDING'
                     order by c.sequence_no);
     if p_decision = 'approve' then
-        perform commandbus.queue_held(p_domain, v_ids, array['awaiting_approval']);
+        perform commandbus.queue_stored(p_domain, v_ids, array['awaiting_approval']);
     else
         perform commandbus.cancel_commands(p_domain, v_ids, p_reason, p_user, false);
     end if;

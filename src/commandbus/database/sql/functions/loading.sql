@@ -19,7 +19,7 @@ begin
      where l.batch_id = p_batch_id and l.domain = p_domain for update;
     if not found then
         perform commandbus.find_batch(p_domain, p_batch_id);
-        raise exception 'batch % was not made by load_batch', p_batch_id
+        raise exception 'batch % was not made by `bus.loads.load`', p_batch_id
             using errcode = 'CB003', hint = 'load into a new batch';
     end if;
     return v_load;
@@ -50,7 +50,7 @@ begin
     if v_load.start_mode <> p_start_mode or v_load.row_format <> p_row_format then
         raise exception 'batch % was begun with other options (start %, rows %)', p_batch_id,
             v_load.start_mode, v_load.row_format
-            using errcode = 'CB003', hint = 'repeat them, or use resume_load, which knows them';
+            using errcode = 'CB003', hint = 'repeat them, or use `bus.loads.resume`, which knows them';
     end if;
 end $$;
 
@@ -76,7 +76,7 @@ begin
             return 'repeated';
         end if;
         raise exception 'checkpoint % of batch % is there with other rows', p_checkpoint_no, p_batch_id
-            using errcode = 'CB003', hint = 'another loader is at work; look at it with get_load';
+            using errcode = 'CB003', hint = 'another process loads it; look at it with `bus.loads.get`';
     end if;
     if v_load.status = 'sealed' then
         raise exception 'the load of batch % is complete', p_batch_id
@@ -90,7 +90,7 @@ begin
     select b.created_by into v_actor from commandbus.command_bus_batch b
      where b.batch_id = p_batch_id;
     if v_load.start_mode = 'sealed' then
-        v_known := commandbus.hold_commands(
+        v_known := commandbus.store_commands(
             p_domain, p_commands, p_batch_id, 'scheduled', v_load.rows_committed, v_actor);
     else
         v_known := commandbus.offer_commands(
@@ -150,7 +150,7 @@ begin
             false);
 end $$;
 
--- Queues the held commands of the next p_limit rows of a sealed load; returns how many rows are
+-- Queues the stored commands of the next p_limit rows of a sealed load; returns how many rows are
 -- behind it now. Whoever goes on after a crash, the loader or a chore, finds the rest.
 create or replace function commandbus.dispatch_load(
     p_domain text, p_batch_id uuid, p_limit int
@@ -175,10 +175,10 @@ begin
     v_ids := array(select c.command_id from commandbus.command_bus_command c
                     where c.batch_id = p_batch_id and c.sequence_no > v_load.rows_dispatched
                       and c.sequence_no <= v_last);
-    -- Waits for whoever cancels some of them just now; queue_held would leave those out.
+    -- Waits for whoever cancels some of them just now; queue_stored would leave those out.
     perform 1 from commandbus.command_bus_command c
       where c.domain = p_domain and c.command_id = any(v_ids) order by c.command_id for update;
-    perform commandbus.queue_held(p_domain, v_ids, array['scheduled']);
+    perform commandbus.queue_stored(p_domain, v_ids, array['scheduled']);
     update commandbus.command_bus_load l
        set rows_dispatched = v_last, updated_at = clock_timestamp() where l.batch_id = p_batch_id;
     update commandbus.command_bus_creation_metric m

@@ -97,17 +97,17 @@ begin
         -- By the index, and without a bitmap: in the order of lock_messages.
         execute format('delete from pgmq.%I where msg_id = any($1)',
                        'q_' || commandbus.physical_queue(v_queue)) using v_msgs;
-        v_ids := commandbus.complete_held(p_domain, p_items, v_msgs);
+        v_ids := commandbus.complete_leased(p_domain, p_items, v_msgs);
     exception when assert_failure then
         perform commandbus.lock_messages(v_queue, v_msgs);
-        v_ids := commandbus.complete_held(p_domain, p_items);
+        v_ids := commandbus.complete_leased(p_domain, p_items);
     end;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_ids);
 end $$;
 
 -- Completes those that are still leased, and returns them. The messages are locked by the caller,
 -- or deleted: then it is an error if they are not exactly those of the completed commands.
-create or replace function commandbus.complete_held(
+create or replace function commandbus.complete_leased(
     p_domain text, p_items jsonb, p_deleted bigint[] default null
 ) returns uuid[]
 language plpgsql

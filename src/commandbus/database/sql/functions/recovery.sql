@@ -83,7 +83,7 @@ declare
     v_error  text;
 begin
     begin
-        v_queued := commandbus.queue_held(p_domain, p_command_ids,
+        v_queued := commandbus.queue_stored(p_domain, p_command_ids,
                                           array['pending_queue', 'pending_retry']);
         v_lost := array(select i from unnest(p_command_ids) i where i <> all(v_queued));
         v_error := 'the stored payload is gone';

@@ -70,7 +70,7 @@ begin
         -- out here, and the server would keep a list of both for each row.
         return query select commandbus.reject_stale(
             p_domain, p_outcomes -> 'complete',
-            commandbus.complete_held(p_domain, p_outcomes -> 'complete'));
+            commandbus.complete_leased(p_domain, p_outcomes -> 'complete'));
     elsif p_outcomes ? 'complete' then
         return query select commandbus.complete_commands(p_domain, p_outcomes -> 'complete');
     end if;

@@ -1,4 +1,4 @@
-"""Document 002's patterns: rows and messages in separate commits, and what is said of them."""
+"""Dispatch: rows and messages in separate commits, and what is said of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from commandbus import (
     RemoteQueue,
     Settings,
 )
-from commandbus.batches.dispatch import Coordination
+from commandbus.batches.dispatch import Dispatch
+from tests.statements import Ask, Rows, intercept, refuse
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]
@@ -71,22 +72,6 @@ async def remote(empty_dsn: str) -> AsyncIterator[RemoteQueue]:
         yield queue
 
 
-def fail(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, verb: str, *, calls: set[int] | None = None
-) -> list[Any]:
-    """Let a verb fail at these calls (from 1), or at every one; returns what it was called with."""
-    real, seen = getattr(owner, verb), []
-
-    async def failing(*args: Any, **kwargs: Any) -> Any:
-        seen.append(args)
-        if calls is None or len(seen) in calls:
-            raise DatabaseUnavailableError("the queue is down")
-        return await real(*args, **kwargs)
-
-    monkeypatch.setattr(owner, verb, failing)
-    return seen
-
-
 @pytest.mark.parametrize("mode", ["inline", "two_phase", "optimistic"])
 async def test_every_mode_queues_each_command_once_and_in_order(
     bus: CommandBus, conn: Connection, mode: str
@@ -111,7 +96,7 @@ async def test_every_mode_queues_each_command_once_and_in_order(
 async def test_more_than_the_threshold_goes_in_groups_and_less_singly(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = fail(monkeypatch, bus._store, "queue_held", calls=set())
+    calls = refuse(monkeypatch, bus, "queue_stored", calls=set())
     result = await bus.batches.dispatch("shop", commands(101))
     assert [len(ids) for _, ids in calls] == [100, 1]
     calls.clear()
@@ -129,18 +114,18 @@ async def test_more_than_the_threshold_goes_in_groups_and_less_singly(
 async def test_rows_are_there_as_pending_queue_before_any_message(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, states = bus._store.queue_held, []  # type: ignore[attr-defined]
+    states: Rows = []
 
-    async def looking(domain: str, ids: list[UUID]) -> int:
+    async def looking(params: tuple[Any, ...], ask: Ask) -> Rows:
         cursor = await conn.execute(
             "select dispatch_status, status, msg_id from commandbus.command_bus_command"
             " where command_id = any(%s)",
-            (ids,),
+            (params[1],),
         )
         states.extend(await cursor.fetchall())
-        return await real(domain, ids)
+        return await ask()
 
-    monkeypatch.setattr(bus._store, "queue_held", looking)
+    intercept(monkeypatch, bus, "queue_stored", looking)
     await bus.batches.dispatch("shop", commands(2))
     await bus.batches.dispatch("shop", commands(1), mode="optimistic")
     assert states == [("pending_queue", "PENDING", None)] * 2 + [("queued", "PENDING", None)]
@@ -150,7 +135,7 @@ async def test_two_phase_that_cannot_send_marks_the_rest_for_retry_and_does_not_
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        calls = fail(patch, bus._store, "queue_held", calls={2})
+        calls = refuse(patch, bus, "queue_stored", calls={2})
         result = await bus.batches.dispatch("shop", commands(350))
     assert len(calls) == 2
     assert (result.status, result.database_tasks, result.queued_tasks) == (
@@ -174,7 +159,7 @@ async def test_optimistic_marks_what_failed_and_sends_the_others(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        fail(patch, bus._store, "queue_held", calls={2})
+        refuse(patch, bus, "queue_stored", calls={2})
         result = await bus.batches.dispatch("shop", commands(350), mode="optimistic")
     assert (result.status, result.queued_tasks, result.retry_needed) == (
         "partial_success", 250, True,
@@ -188,7 +173,7 @@ async def test_optimistic_that_sends_nothing_needs_recovery(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        fail(patch, bus._store, "queue_held")
+        refuse(patch, bus, "queue_stored")
         result = await bus.batches.dispatch("shop", commands(3), mode="optimistic")
     assert (result.status, result.queued_tasks) == ("failed_needs_recovery", 0)
     assert (await bus.batches.recover_dispatch("shop")).queued == 3
@@ -199,8 +184,8 @@ async def test_what_could_not_even_be_marked_is_found_by_recovery(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     with monkeypatch.context() as patch:
-        fail(patch, bus._store, "queue_held")
-        fail(patch, bus._store, "mark_dispatch_failed")
+        refuse(patch, bus, "queue_stored")
+        refuse(patch, bus, "mark_dispatch_failed")
         result = await bus.batches.dispatch("shop", commands(3), mode=mode)
     assert result.retry_needed
     assert (await bus.batches.recover_dispatch("shop")).queued == 0, "its process might be alive"
@@ -212,7 +197,6 @@ async def test_what_could_not_even_be_marked_is_found_by_recovery(
 async def test_a_duplicate_leaves_nothing_and_no_callback(
     bus: CommandBus, conn: Connection, mode: str
 ) -> None:
-    """Lesson 6."""
     known = uuid4()
     await bus.send("shop", "Work", known, {})
 
@@ -269,25 +253,21 @@ async def test_dispatch_rate_spreads_the_commands_over_time(
     bus: CommandBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    coordination = Coordination(
-        bus._store, bus._batches, Settings(), clock=clock, sleep=clock.sleep
-    )
-    monkeypatch.setattr(bus, "_coordination", coordination)
+    timed = Dispatch(bus._store, Settings(), bus._completions, clock=clock, sleep=clock.sleep)
+    monkeypatch.setattr(bus.batches, "_dispatch", timed)
     sent: list[tuple[float, int]] = []
     beats: list[float] = []
-    store: Any = bus._store
-    queue_held, heartbeat = store.queue_held, store.dispatch_heartbeat
 
-    async def noting(domain: str, ids: list[UUID]) -> int:
-        sent.append((clock.now - 1_000, len(ids)))
-        return await queue_held(domain, ids)
+    async def noting(params: tuple[Any, ...], ask: Ask) -> Rows:
+        sent.append((clock.now - 1_000, len(params[1])))
+        return await ask()
 
-    async def beating(batch_id: UUID) -> None:
+    async def beating(params: tuple[Any, ...], ask: Ask) -> Rows:
         beats.append(clock.now)
-        await heartbeat(batch_id)
+        return await ask()
 
-    monkeypatch.setattr(store, "queue_held", noting)
-    monkeypatch.setattr(store, "dispatch_heartbeat", beating)
+    intercept(monkeypatch, bus, "queue_stored", noting)
+    intercept(monkeypatch, bus, "dispatch_heartbeat", beating)
     result = await bus.batches.dispatch("shop", commands(120), dispatch_rate=20)
     assert result.queued_tasks == 120
     assert sent == [(float(second), 20) for second in range(6)]
@@ -349,19 +329,19 @@ async def test_a_message_that_comes_twice_or_late_is_adopted_once(
 ) -> None:
     work = commands(4)
     result = await bus.batches.dispatch("shop", work, queue=remote)
-    envelopes = [
-        text
-        for _, text in await bus._store.held_envelopes(  # type: ignore[attr-defined]
-            "shop", [c.command_id for c in work]
-        )
-    ]
-    await remote.send("shop", envelopes)
+    found = await rows(
+        conn,
+        "select message from commandbus.stored_messages('shop', %s)",
+        [c.command_id for c in work],
+    )
+    messages = [message for (message,) in found]
+    await remote.send("shop", messages)
     await bus.cancel("shop", work[3].command_id, "no longer wanted")
     assert await bus.batches.relay("shop", remote, drain=True) == 3
     seen = register(bus)
     async with working(bus, "shop"):
         await bus.batches.wait("shop", result.batch_id, timeout=30)
-    await remote.send("shop", envelopes)
+    await remote.send("shop", messages)
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     assert await queued_ids(conn) == []
     assert sorted(seen) == sorted(c.command_id for c in work[:3])
@@ -395,7 +375,7 @@ async def test_a_status_update_that_fails_is_a_warning_and_not_sent_twice(
     bus: CommandBus, conn: Connection, remote: RemoteQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        fail(patch, bus._store, "mark_dispatched")
+        refuse(patch, bus, "mark_dispatched")
         result = await bus.batches.dispatch("shop", commands(3), queue=remote)
     assert (result.status, result.queued_tasks, result.retry_needed) == (
         "success_with_warning", 3, False,
@@ -409,8 +389,11 @@ async def test_a_status_update_that_fails_is_a_warning_and_not_sent_twice(
 async def test_a_remote_queue_that_is_down_leaves_everything_to_recovery(
     bus: CommandBus, conn: Connection, remote: RemoteQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def down(*_: object) -> None:
+        raise DatabaseUnavailableError("the queue is down")
+
     with monkeypatch.context() as patch:
-        fail(patch, remote, "send")
+        patch.setattr(remote, "send", down)
         result = await bus.batches.dispatch("shop", commands(3), queue=remote)
     assert (result.status, result.queued_tasks) == ("partial_success", 0)
     assert (await bus.batches.recover_dispatch("shop")).queued == 3
@@ -419,22 +402,21 @@ async def test_a_remote_queue_that_is_down_leaves_everything_to_recovery(
 async def test_a_late_mark_does_not_overwrite_a_later_state(
     bus: CommandBus, conn: Connection, remote: RemoteQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The relay and the worker are faster than phase 3."""
-    real = bus._store.mark_dispatched  # type: ignore[attr-defined]
+    """The relay and the worker are faster than the mark."""
     seen, marked = register(bus), []
 
-    async def late(domain: str, ids: list[UUID]) -> int:
+    async def late(params: tuple[Any, ...], ask: Ask) -> Rows:
         await bus.batches.relay("shop", remote, drain=True)
         async with working(bus, "shop"):
-            await until(lambda: set(ids) <= set(seen))
+            await until(lambda: set(params[1]) <= set(seen))
         before = await rows(conn, "select * from commandbus.command_bus_command")
-        marked.append(await real(domain, ids))
+        marked.append(await ask())
         assert await rows(conn, "select * from commandbus.command_bus_command") == before
         return marked[-1]
 
-    monkeypatch.setattr(bus._store, "mark_dispatched", late)
+    intercept(monkeypatch, bus, "mark_dispatched", late)
     result = await bus.batches.dispatch("shop", commands(1), queue=remote)
-    assert (result.status, marked) == ("success", [0])
+    assert (result.status, marked) == ("success", [[(0,)]])
     batch = await bus.get_batch("shop", result.batch_id)
     assert batch is not None
     assert batch.status == "COMPLETED"

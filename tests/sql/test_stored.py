@@ -9,19 +9,19 @@ from psycopg.types.json import Jsonb
 
 from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, Session
-from tests.sql.test_held_cancel import hold
+from tests.sql.test_cancel_of_stored import stored_batch
 
-QUEUE = "select commandbus.queue_held(%s, %s, array['pending_queue', 'pending_retry', 'queued'])"
+QUEUE = "select commandbus.queue_stored(%s, %s, array['pending_queue', 'pending_retry', 'queued'])"
 
 
-async def test_a_held_command_that_is_named_twice_gets_one_message(db: Session) -> None:
-    _, (first, second) = await hold(db)
+async def test_a_stored_command_that_is_named_twice_gets_one_message(db: Session) -> None:
+    _, (first, second) = await stored_batch(db)
     assert await db.value(QUEUE, DOMAIN, [first, second, first]) == [first, second]
     assert len(await db.queued()) == 2
 
 
 async def test_a_message_that_comes_twice_in_one_call_is_adopted_once(db: Session) -> None:
-    _, (first, _) = await hold(db)
+    _, (first, _) = await stored_batch(db)
     envelope = {"command_id": str(first)}
     rows = await db.rows(
         "select verdict from commandbus.adopt_messages(%s, %s) order by n",
@@ -37,16 +37,16 @@ TRIES = [
     "mark_dispatched(%s, %s)",
     "mark_dispatch_failed(%s, %s, 'no answer')",
     "mark_dispatch_failed(%s, %s, 'no answer', 1)",
-    "queue_held(%s, %s, array['pending_queue'])",
-    "held_envelopes(%s, %s)",
+    "queue_stored(%s, %s, array['pending_queue'])",
+    "stored_messages(%s, %s)",
     "adopt_messages(%s, (select jsonb_agg(jsonb_build_object('command_id', i))"
     " from unnest(%s::uuid[]) i))",
     "recover_dispatch(%s, (cardinality(%s::uuid[]) > 9)::int * interval '1 day')",
 ]
 
 
-async def hold_what_must_stay(db: Session, pattern: str = "two_phase") -> list[UUID]:
-    _, ids = await hold(db, pattern, len(NOT_TO_BE_SENT))
+async def store_what_must_stay(db: Session, pattern: str = "two_phase") -> list[UUID]:
+    _, ids = await stored_batch(db, pattern, len(NOT_TO_BE_SENT))
     for command_id, change in zip(ids, NOT_TO_BE_SENT, strict=True):
         await db.rows(
             f"update commandbus.command_bus_command set {change} where command_id = %s", command_id
@@ -59,16 +59,16 @@ async def hold_what_must_stay(db: Session, pattern: str = "two_phase") -> list[U
 async def test_what_ended_or_has_a_message_or_waits_for_approval_stays_as_it_is(
     db: Session, query: str, pattern: str
 ) -> None:
-    ids = await hold_what_must_stay(db, pattern)
+    ids = await store_what_must_stay(db, pattern)
     before = await db.everything()
     rows = await db.rows(f"select * from commandbus.{query}", DOMAIN, ids)
     assert await db.everything() == before
-    if query.startswith("held_envelopes"):
+    if query.startswith("stored_messages"):
         assert rows == []
 
 
 async def test_a_dispatch_looks_for_its_number_among_what_can_be_queued(db: Session) -> None:
-    batch, ids = await hold(db, number=5)
+    batch, ids = await stored_batch(db, number=5)
     for command_id, change in zip(
         ids, (*NOT_TO_BE_SENT[::2], "dispatch_status = 'queued'"), strict=False
     ):
@@ -79,8 +79,8 @@ async def test_a_dispatch_looks_for_its_number_among_what_can_be_queued(db: Sess
     assert [await db.value(dispatch, DOMAIN, batch) for _ in range(3)] == [1, 1, 0]
 
 
-async def test_two_dispatchers_share_what_is_held(db: Session, session: Open) -> None:
-    batch, ids = await hold(db, number=2)
+async def test_two_dispatchers_share_what_is_stored(db: Session, session: Open) -> None:
+    batch, ids = await stored_batch(db, number=2)
     other = await session()
     dispatch = "select commandbus.dispatch_commands(%s, %s, array['pending_queue'], 1)"
     assert await other.value(dispatch, DOMAIN, batch) == 1

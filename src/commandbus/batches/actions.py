@@ -1,0 +1,73 @@
+"""What can be done with a batch now, and what it waits for: decided here, shown by the faces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from commandbus.batches.model import progress_of
+from commandbus.errors import InvalidOperationError
+from commandbus.loads.model import LoadMetadata, LoadStatus
+from commandbus.models import BatchMetadata
+
+
+class BatchWait(StrEnum):
+    """Why a batch does not end although its workers have nothing to do."""
+
+    LOAD = "load"  # its load is not complete; if the process that loads has ended, resume it
+    FAILED_LOAD = "failed_load"  # its load stopped; correct the source and resume it
+    OPERATOR = "operator"  # all that is left is in troubleshooting
+
+
+def waits_for(batch: BatchMetadata, load: LoadMetadata | None = None) -> BatchWait | None:
+    """What has to happen before the batch can end; None: it has ended, or workers are at it."""
+    if batch.completed_at is not None:
+        return None
+    if load is not None and load.status is not LoadStatus.SEALED:
+        return BatchWait.FAILED_LOAD if load.status is LoadStatus.FAILED else BatchWait.LOAD
+    if batch.in_troubleshooting_count and progress_of(batch).open == 0:
+        return BatchWait.OPERATOR
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchActions:
+    """What can be done with a batch. `in_progress` counts commands that a worker has."""
+
+    batch: BatchMetadata
+    in_progress: int
+
+    @property
+    def cancelable(self) -> int:
+        """Commands that a cancel would end: those that are open and that no worker has."""
+        if self.batch.completed_at is not None:
+            return 0
+        return max(progress_of(self.batch).open - self.in_progress, 0)
+
+    @property
+    def retryable(self) -> int:
+        """Commands that a retry would send again: those that failed or are in troubleshooting."""
+        return self.batch.failed_count + self.batch.in_troubleshooting_count
+
+    def require_cancelable(self) -> None:
+        """Raise InvalidOperationError, with the reason, if a cancel would do nothing."""
+        batch = self.batch
+        if batch.completed_at is not None:
+            raise InvalidOperationError(
+                f"batch {batch.batch_id} has ended ({batch.status}); there is nothing to cancel"
+            )
+        if self.cancelable == 0:
+            raise InvalidOperationError(
+                f"batch {batch.batch_id} has nothing to cancel: {progress_of(batch).open:,} "
+                f"commands are being worked on, and {batch.in_troubleshooting_count:,} wait in "
+                "troubleshooting, where `commandbus tsq cancel` ends them one by one"
+            )
+
+    def require_retryable(self) -> None:
+        """Raise InvalidOperationError if the batch has ended and a retry would do nothing."""
+        batch = self.batch
+        if batch.completed_at is not None and self.retryable == 0:
+            raise InvalidOperationError(
+                f"batch {batch.batch_id} has ended ({batch.status}) and nothing of it failed; what "
+                "was canceled is not sent again, create a new batch for it"
+            )
