@@ -12,7 +12,7 @@ import pytest
 from psycopg import AsyncConnection
 from typer.testing import CliRunner
 
-from commandbus import CommandBus
+from commandbus import CommandBus, InvalidSettingError
 from commandbus.cli.main import app as program
 from commandbus.http import TokenAuth, create_app
 from tests.http_world import client_of, problem
@@ -104,14 +104,26 @@ async def test_ended_tokens_are_listed_only_on_demand(bus: CommandBus) -> None:
     expired = await bus.tokens.create("bob", ["read"], expires_in=timedelta(microseconds=1))
     await bus.tokens.revoke(revoked.token.token_id)
 
-    def ids(tokens: list[Any]) -> list[str]:
-        return [token.token_id for token in tokens]
+    async def ids(**options: Any) -> list[str]:
+        return [token.token_id for token in (await bus.tokens.page(**options)).items]
 
-    assert ids(await bus.tokens.list()) == [good.token.token_id]
-    assert ids(await bus.tokens.list(include_ended=True)) == [
+    assert await ids() == [good.token.token_id]
+    assert await ids(include_ended=True) == [
         expired.token.token_id, revoked.token.token_id, good.token.token_id,
     ]  # fmt: skip
-    assert ids(await bus.tokens.list(user_id="bob", include_ended=True)) == [expired.token.token_id]
+    assert await ids(user_id="bob", include_ended=True) == [expired.token.token_id]
+
+
+async def test_tokens_are_listed_newest_first_in_pages(bus: CommandBus) -> None:
+    made = [(await bus.tokens.create("ann", ["read"])).token for _ in range(3)]
+
+    first = await bus.tokens.page(limit=2)
+    rest = await bus.tokens.page(limit=2, cursor=first.next_cursor)
+
+    assert [*first.items, *rest.items] == made[::-1]
+    assert rest.next_cursor is None
+    with pytest.raises(InvalidSettingError, match="belongs to another search"):
+        await bus.tokens.page(user_id="ann", cursor=first.next_cursor)
 
 
 @pytest.fixture

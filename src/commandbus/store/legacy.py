@@ -7,9 +7,7 @@ from commandbus.database.gateway import Gateway
 from commandbus.database.sqlstate import translated
 from commandbus.store.postgres_bulk import PostgresBulk
 from commandbus.store.postgres_dispatch import PostgresDispatch
-from commandbus.store.postgres_governance import PostgresGovernance
 from commandbus.store.postgres_loading import PostgresLoading
-from commandbus.store.postgres_tokens import PostgresTokens
 from commandbus.store.statements import STATEMENTS
 
 
@@ -17,8 +15,6 @@ class Legacy(
     PostgresLoading,
     PostgresDispatch,
     PostgresBulk,
-    PostgresGovernance,
-    PostgresTokens,
 ):
     """Part of PostgresStore."""
 
