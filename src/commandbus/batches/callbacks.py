@@ -10,49 +10,37 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from uuid import UUID
 
+from commandbus.batches.watching import BatchLoop
 from commandbus.database.store import Listener, Store
 from commandbus.errors import ReplyTimeoutError
-from commandbus.loops import Backoff, Loop
+from commandbus.loops import Backoff
 from commandbus.models import BatchCompletionCallback, BatchMetadata
-from commandbus.names import batches_channel
 from commandbus.privacy.redaction import redact_text
 
 #: Callbacks that have fired and may be armed again by a retry of their batch.
 MAX_FIRED = 1_000
-#: First and longest wait between two looks, in seconds.
-POLL_SECONDS = (0.02, 1.0)
 
 _log = logging.getLogger("commandbus.batches")
 
 
-class Completions(Loop):
+class Completions(BatchLoop):
     """The callbacks of this process: in memory, by (domain, batch_id), best effort by design."""
 
     name = "batches"
 
     def __init__(self, store: Store, listener: Callable[[], Listener]) -> None:
-        super().__init__()
-        self._store = store
-        self._listener = listener
+        super().__init__(store, listener)
         self._batch_callbacks: dict[tuple[str, UUID], BatchCompletionCallback] = {}
         self._fired: OrderedDict[tuple[str, UUID], BatchCompletionCallback] = OrderedDict()
         # Batches created in a transaction of the caller's, and which: it may still roll back.
         self._unsettled: dict[UUID, tuple[str, str]] = {}
-        self._domains: set[str] = set()
-        self._polls = Backoff(*POLL_SECONDS)
-        self._task: asyncio.Task[None] | None = None
 
     def register(self, domain: str, batch_id: UUID, callback: BatchCompletionCallback) -> None:
         """Call back at each closing of this batch."""
         self._batch_callbacks[domain, batch_id] = callback
-        self._listen(domain)
-        self._polls.reset()
-        self.wake()
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self.run())
+        self.watch(domain)
 
     def rearm(self, domain: str, batch_id: UUID) -> None:
         """The batch is open again: its callback, if this process has it, fires once more."""
@@ -72,7 +60,7 @@ class Completions(Loop):
         self, domain: str, batch_id: UUID, timeout_seconds: float | None
     ) -> BatchMetadata:
         """Wait until a batch has ended."""
-        polls = Backoff(*POLL_SECONDS)
+        polls = Backoff(*self.poll_seconds)
         try:
             async with asyncio.timeout(timeout_seconds):
                 while True:
@@ -118,17 +106,3 @@ class Completions(Loop):
                 "the callback of batch %s failed: %s: %s",
                 batch.batch_id, type(error).__name__, redact_text(str(error)),
             )  # fmt: skip
-
-    def _listen(self, domain: str) -> None:
-        if domain not in self._domains:
-            self._domains.add(domain)
-            self._listener().subscribe(batches_channel(domain), self.wake)
-
-    async def close(self) -> None:
-        """Stop watching."""
-        self.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None

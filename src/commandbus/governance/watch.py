@@ -10,19 +10,14 @@ import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from commandbus.batches.watching import BatchLoop
 from commandbus.database.store import Listener, Store
 from commandbus.governance.model import BatchTicket
 from commandbus.governance.tickets import tickets_by_id
-from commandbus.loops import Backoff, Loop
-from commandbus.names import batches_channel
-
-#: First and longest wait between two polls, in seconds.
-POLL_SECONDS = (0.02, 0.5)
 
 
 def version(ticket: BatchTicket) -> str:
@@ -45,19 +40,15 @@ class _Waiter:
         return not ticket.is_open if self.seen is None else version(ticket) != self.seen
 
 
-class Watch(Loop):
+class Watch(BatchLoop):
     """The tickets that callers wait for, and the loop that looks at them."""
 
     name = "tickets"
+    poll_seconds = (0.02, 0.5)
 
     def __init__(self, store: Store, listener: Callable[[], Listener]) -> None:
-        super().__init__()
-        self._store = store
-        self._listener = listener
+        super().__init__(store, listener)
         self._waiters: dict[UUID, set[_Waiter]] = defaultdict(set)
-        self._domains: set[str] = set()
-        self._polls = Backoff(*POLL_SECONDS)
-        self._task: asyncio.Task[None] | None = None
 
     async def wait(
         self, ticket: BatchTicket, seen: str | None, timeout_seconds: float
@@ -70,7 +61,7 @@ class Watch(Loop):
         if waiter.is_satisfied_by(ticket):
             return ticket
         self._waiters[ticket.ticket_id].add(waiter)
-        self._start(ticket.domain)
+        self.watch(ticket.domain)
         try:
             return await asyncio.wait_for(waiter.found, timeout_seconds)
         finally:
@@ -90,21 +81,3 @@ class Watch(Loop):
                 if waiter.is_satisfied_by(ticket) and not waiter.found.done():
                     waiter.found.set_result(ticket)
         return self._polls.next()
-
-    def _start(self, domain: str) -> None:
-        if domain not in self._domains:
-            self._domains.add(domain)
-            self._listener().subscribe(batches_channel(domain), self.wake)
-        self._polls.reset()
-        self.wake()
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self.run())
-
-    async def close(self) -> None:
-        """Stop looking; those who still wait run into their timeout."""
-        self.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
