@@ -7,17 +7,6 @@ from datetime import datetime
 from enum import StrEnum
 
 
-class Scope(StrEnum):
-    """What a caller may do. None of them contains another, except that ADMIN contains all."""
-
-    READ = "read"
-    READ_PAYLOAD = "read-payload"
-    SEND = "send"
-    OPERATE = "operate"
-    APPROVE = "approve"
-    ADMIN = "admin"
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A user who has been authenticated."""
@@ -71,3 +60,14 @@ class StoredToken:
 
     token: ApiToken
     secret_hash: bytes = field(repr=False)
+
+
+class Scope(StrEnum):
+    """What a caller may do. None of them contains another, except that ADMIN contains all."""
+
+    READ = "read"
+    READ_PAYLOAD = "read-payload"
+    SEND = "send"
+    OPERATE = "operate"
+    APPROVE = "approve"
+    ADMIN = "admin"

@@ -9,35 +9,6 @@ from typing import Any
 from uuid import UUID
 
 
-class TicketStatus(StrEnum):
-    """Where a governed batch stands, as its ticket shows it."""
-
-    PENDING_APPROVAL = "PENDING_APPROVAL"
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    PARTIAL_SUCCESS = "PARTIAL_SUCCESS"
-    FAILED = "FAILED"
-    CANCELED = "CANCELED"
-
-
-class TicketAction(StrEnum):
-    """What may be done with a ticket."""
-
-    RETRY = "retry"
-    CANCEL = "cancel"
-    APPROVE = "approve"
-    REJECT = "reject"
-
-
-class ChildStatus(StrEnum):
-    """Where a child stands, as its ticket shows it."""
-
-    PENDING = "PENDING"
-    SUCCESS = "SUCCESS"
-    FAILED = "FAILED"
-    CANCELED = "CANCELED"
-
-
 @dataclass(frozen=True, slots=True)
 class ChildTicket:
     """One command of a governed batch."""
@@ -84,7 +55,7 @@ class BatchTicket:
     @property
     def is_open(self) -> bool:
         """Whether it has not ended: something is still pending."""
-        return self.status in {TicketStatus.PENDING_APPROVAL, TicketStatus.IN_PROGRESS}
+        return self.status in OPEN
 
     @property
     def actions(self) -> tuple[TicketAction, ...]:
@@ -97,16 +68,6 @@ class BatchTicket:
             TicketAction.REJECT: is_waiting,
         }
         return tuple(action for action in possible if possible[action])
-
-
-class LimitType(StrEnum):
-    """Each limit by its own name."""
-
-    GLOBAL_PENDING_BATCHES = "global_pending_batches"
-    GLOBAL_API_REQUESTS = "global_api_requests"
-    USER_PENDING_BATCHES = "user_pending_batches"
-    USER_COOLDOWN = "user_cooldown"
-    USER_PENDING_CHILDREN = "user_pending_children"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +150,48 @@ class ItemError:
     #: Never carries the value.
     message: str
 
+
+class TicketStatus(StrEnum):
+    """Where a governed batch stands, as its ticket shows it."""
+
+    PENDING_APPROVAL = "PENDING_APPROVAL"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    PARTIAL_SUCCESS = "PARTIAL_SUCCESS"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+class TicketAction(StrEnum):
+    """What may be done with a ticket."""
+
+    RETRY = "retry"
+    CANCEL = "cancel"
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+class ChildStatus(StrEnum):
+    """Where a child stands, as its ticket shows it."""
+
+    PENDING = "PENDING"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+class LimitType(StrEnum):
+    """Each limit by its own name."""
+
+    GLOBAL_PENDING_BATCHES = "global_pending_batches"
+    GLOBAL_API_REQUESTS = "global_api_requests"
+    USER_PENDING_BATCHES = "user_pending_batches"
+    USER_COOLDOWN = "user_cooldown"
+    USER_PENDING_CHILDREN = "user_pending_children"
+
+
+#: A ticket with one of these has not ended: something is still pending.
+OPEN = frozenset({TicketStatus.PENDING_APPROVAL, TicketStatus.IN_PROGRESS})
 
 #: The JSON of one item of a request.
 Item = dict[str, Any]

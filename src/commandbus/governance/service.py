@@ -32,12 +32,12 @@ from commandbus.governance.model import (
     TicketStatus,
 )
 from commandbus.governance.submission import check_reason, check_request, submit
-from commandbus.governance.tickets import TICKET_COLUMNS, child_of, ticket_of, tickets_by_id
+from commandbus.governance.tickets import TicketSearch, page_children, page_tickets, tickets_by_id
 from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
 from commandbus.names import check_choice, check_text, check_uuid
-from commandbus.paging import Page, check_page, page_of, position_of, read_key, read_number
+from commandbus.paging import Page, check_page
 from commandbus.settings import Settings, check_number
 
 #: Dispatches of a child whose batch type this process does not know.
@@ -45,28 +45,6 @@ DEFAULT_MAX_ATTEMPTS = 3
 #: Only tickets of these batch types are there; None: all of them.
 Among = frozenset[str] | None
 
-_TICKETS: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + TICKET_COLUMNS
-    + " from {schema}.batch_approval_tickets t where "
-)
-# Pending batches are in an index of their own: the others may be millions.
-_FILTER: LiteralString = (
-    "(cast(%s as text[]) is null or t.domain = any(%s))"
-    " and (cast(%s as text[]) is null or t.batch_type = any(%s))"
-    " and (cast(%s as text) is null or t.status = %s) and (not %s or t.is_pending)"
-    " and (cast(%s as timestamptz) is null or (t.created_at, t.ticket_id) < (%s, %s))"
-    " order by t.created_at desc, t.ticket_id desc limit %s"
-)
-_PAGE: LiteralString = _TICKETS + _FILTER
-# With a condition of its own, so that the plan goes by the owner.
-_PAGE_OF_OWNER: LiteralString = _TICKETS + "t.created_by = %s and " + _FILTER
-_PAGE_CHILDREN: LiteralString = (
-    "select c.ticket_id, c.parent_ticket_id, c.sequence_no, c.status, c.error_message,"
-    " c.attempt_count, c.last_attempt_at from {schema}.approval_tickets c"
-    " where c.parent_ticket_id = %s and c.sequence_no > %s"
-    " and (cast(%s as text) is null or c.status = %s) order by c.sequence_no limit %s"
-)
 _RETRY: LiteralString = (
     "select retried, exhausted from {schema}.retry_ticket(%s, %s, %s, %s, cast(%s as text))"
 )
@@ -169,21 +147,8 @@ class Governance(Limits):
             if owner not in {None, caller.user_id}:
                 return Page([], None)
             owner = caller.user_id
-        domains = None if caller.domains is None else sorted(caller.domains)
-        types = None if among is None else sorted(among)
-        bound = ("tickets", owner, domains, types, wanted)
-        created_at, ticket_id = position_of(cursor, bound, read_key) or (None, None)
-        is_pending = wanted in {TicketStatus.IN_PROGRESS, TicketStatus.PENDING_APPROVAL}
-        params = (
-            domains, domains, types, types, wanted, wanted, is_pending, created_at, created_at,
-            ticket_id, limit + 1,
-        )  # fmt: skip
-        gateway = self._store.gateway
-        if owner is None:
-            found = await gateway.rows(_PAGE, params, into=ticket_of)
-        else:
-            found = await gateway.rows(_PAGE_OF_OWNER, (owner, *params), into=ticket_of)
-        return page_of(found, limit, bound, lambda ticket: [ticket.created_at, ticket.ticket_id])
+        search = TicketSearch(owner, caller.domains, among, wanted)
+        return await page_tickets(self._store.gateway, search, limit, cursor)
 
     async def page_children(
         self,
@@ -198,11 +163,9 @@ class Governance(Limits):
         check_page(limit)
         wanted = None if status is None else check_choice(ChildStatus, status, "status")
         ticket = await self.require(caller, ticket_id)
-        bound = ("children", ticket.ticket_id, wanted)
-        after = position_of(cursor, bound, read_number) or 0
-        params = (ticket.ticket_id, after, wanted, wanted, limit + 1)
-        found = await self._store.gateway.rows(_PAGE_CHILDREN, params, into=child_of)
-        return page_of(found, limit, bound, lambda child: [child.sequence_no])
+        return await page_children(
+            self._store.gateway, ticket.ticket_id, status=wanted, limit=limit, cursor=cursor
+        )
 
     def allowed_actions(self, caller: Caller, ticket: BatchTicket) -> tuple[TicketAction, ...]:
         """What this caller may do with the ticket in its state."""
