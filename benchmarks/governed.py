@@ -42,7 +42,7 @@ LIMITS = {
 
 def setup(bus: CommandBus) -> None:
     """The app that the service knows."""
-    bus.declare_batch_type(
+    bus.governance.declare(
         BatchType(name="BENCH", domain="bench", command_type="Work", max_size=1_000, path=PATH)
     )
 

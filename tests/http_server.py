@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commandbus import CommandBus, Settings
-from commandbus.governance.model import Scope
+from commandbus.access.model import Scope
 from commandbus.http import HttpSettings, TokenAuth, create_app
 from commandbus.http.serving import HttpServer, bind
 

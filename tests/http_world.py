@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 
 from commandbus import CommandBus
-from commandbus.governance.model import Caller, Scope
+from commandbus.access.model import Caller, Scope
 from commandbus.http import HttpSettings, create_app
 from commandbus.http.auth import NotAuthenticated, bearer_of
 

@@ -48,6 +48,14 @@ def cursor_of(position: list[Any], bound: object) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
+def page_of(
+    found: list[Item], limit: int, bound: object, position: Callable[[Item], list[Any]]
+) -> Page[Item]:
+    """The first `limit` of these, read with one more than that: there is a next page if it came."""
+    items = found[:limit]
+    return Page(items, cursor_of(position(items[-1]), bound) if len(found) > limit else None)
+
+
 def position_of(
     cursor: str | None, bound: object, read: Callable[..., Position]
 ) -> Position | None:

@@ -69,8 +69,8 @@ async def test_up_with_the_demo_prints_a_token_that_works_until_it_ends(
     assert "vms" in domains
     assert up.logged == ""
     async with CommandBus.connect(dsn) as bus:
-        assert await bus.tokens.list() == []
-        (ended,) = await bus.tokens.list(include_ended=True)
+        assert (await bus.tokens.page()).items == []
+        (ended,) = (await bus.tokens.page(include_ended=True)).items
     assert ended.label == "commandbus up"
 
 

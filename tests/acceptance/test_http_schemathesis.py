@@ -30,8 +30,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from commandbus import BatchCommand, CommandBus, HandlerContext, PermanentCommandError
+from commandbus.access.model import Caller, Scope
 from commandbus.demo import vms
-from commandbus.governance.model import Caller, Scope
 from commandbus.http import HttpSettings
 from commandbus.models import Command
 from tests.http_server import Served, served

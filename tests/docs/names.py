@@ -143,7 +143,7 @@ def http_names() -> Iterator[PublicName]:
     """Paths, their parameters, and the fields of bodies; with the batch types of the demo."""
     bus = fake_bus()
     for batch_type in vms.batch_types():
-        bus.declare_batch_type(batch_type)
+        bus.governance.declare(batch_type)
     document = create_app(bus).openapi()
     for path, operations in document["paths"].items():
         yield PublicName(path, "HTTP path")

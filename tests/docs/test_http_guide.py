@@ -12,7 +12,7 @@ from uuid import uuid4
 import httpx2
 
 from commandbus import CommandBus
-from commandbus.governance.model import Scope
+from commandbus.access.model import Scope
 from commandbus.http import HttpSettings, create_app
 from commandbus.http.catalogue import KINDS
 from commandbus.http.metrics import Metrics

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from commandbus import Command, CommandBus, HandlerContext, RetryPolicy, Settings
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import PermanentCommandError
-from commandbus.governance.model import Caller, Item, Scope
+from commandbus.governance.model import Item
 from commandbus.governance.types import BatchType
 
 DOMAIN = "shop"
@@ -62,8 +63,8 @@ async def governed_bus(dsn: str, **settings: Any) -> AsyncIterator[CommandBus]:
     """A bus with both batch types, and no cooldown unless it is asked for."""
     values = {"user_cooldown_seconds": 0, "poll_max_seconds": 0.05} | settings
     async with CommandBus.connect(dsn, settings=Settings(**values)) as bus:
-        bus.declare_batch_type(ORDERS)
-        bus.declare_batch_type(GUARDED)
+        bus.governance.declare(ORDERS)
+        bus.governance.declare(GUARDED)
         yield bus
 
 

@@ -11,8 +11,8 @@ import httpx2
 from fastapi import FastAPI
 
 from commandbus import CommandBus, Settings
+from commandbus.access.model import Caller
 from commandbus.demo import vms
-from commandbus.governance.model import Caller
 from commandbus.http import HttpSettings
 from tests.http_world import app_of, caller, client_of
 from tests.waiting import working

@@ -48,7 +48,7 @@ async def test_machines_are_created_switched_and_after_an_approval_deleted(
     assert (await done(farm, "BATCH_POWER_START", named("a", "b"))).success_count == 2
     restarted = await done(farm, "BATCH_POWER_RESTART", named("a", "c"))
     assert restarted.status is TicketStatus.PARTIAL_SUCCESS
-    page = await farm.governance.children(ADA, restarted.ticket_id)
+    page = await farm.governance.page_children(ADA, restarted.ticket_id)
     assert [child.error_message for child in page.items] == [None, "c is off; start it instead"]
     await done(farm, "BATCH_POWER_STOP", named("b"))
     assert await vm_tables.machines(conn) == [

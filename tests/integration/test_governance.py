@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from commandbus import BatchCommand, CommandBus, InvalidOperationError
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import (
     BatchSizeExceededError,
     DatabaseUnavailableError,
@@ -20,13 +21,14 @@ from commandbus.errors import (
     PermissionDeniedError,
     TicketNotFoundError,
 )
-from commandbus.governance import service
-from commandbus.governance.model import Caller, ChildStatus, Item, ItemError, Scope, TicketStatus
+from commandbus.governance import submission
+from commandbus.governance.model import ChildStatus, Item, ItemError, TicketAction, TicketStatus
 from commandbus.governance.types import BatchType
 from commandbus.testing import fake_bus
 from tests.integration.governed import (
     ADA,
     ADMIN,
+    APPROVER,
     BOB,
     DOMAIN,
     OPERATOR,
@@ -59,10 +61,14 @@ async def test_a_batch_is_submitted_worked_off_and_ends(shop: CommandBus) -> Non
     assert made.ticket == await shop.governance.get(ADA, ticket_id)
     assert (made.ticket.status, made.ticket.pending_count) == (TicketStatus.IN_PROGRESS, 3)
     assert made.ticket.reason == "token=[REDACTED]"
-    page = await shop.governance.children(ADA, ticket_id, limit=2)
-    assert ([child.sequence_no for child in page.items], page.next_after) == ([1, 2], 2)
-    rest = await shop.governance.children(ADA, ticket_id, after=2, limit=2)
-    assert ([child.sequence_no for child in rest.items], rest.next_after) == ([3], None)
+    page = await shop.governance.page_children(ADA, ticket_id, limit=2)
+    assert [child.sequence_no for child in page.items] == [1, 2]
+    rest = await shop.governance.page_children(ADA, ticket_id, cursor=page.next_cursor, limit=2)
+    assert ([child.sequence_no for child in rest.items], rest.next_cursor) == ([3], None)
+    with pytest.raises(InvalidSettingError, match="belongs to another search"):
+        await shop.governance.page_children(
+            ADA, ticket_id, cursor=page.next_cursor, status=ChildStatus.FAILED
+        )
 
     place_orders(shop, {2})
     waiting = asyncio.create_task(shop.governance.wait(ADA, ticket_id, seen=None, timeout=20))
@@ -71,7 +77,7 @@ async def test_a_batch_is_submitted_worked_off_and_ends(shop: CommandBus) -> Non
     assert (ended.status, ended.success_count, ended.failed_count) == (
         TicketStatus.PARTIAL_SUCCESS, 2, 1,
     )  # fmt: skip
-    failed = await shop.governance.children(ADA, ticket_id, status=ChildStatus.FAILED)
+    failed = await shop.governance.page_children(ADA, ticket_id, status=ChildStatus.FAILED)
     (child,) = failed.items
     assert child.sequence_no == 2
     assert child.error_message == "nothing left, password=[REDACTED]"
@@ -161,7 +167,7 @@ async def test_a_check_of_the_application_reads_in_the_submissions_transaction(
         seen.append(((await cursor.fetchone())[0] >= 2, who.user_id))
         return [ItemError(n, "n", "sold out") for n, i in enumerate(items) if i["n"] == 13]
 
-    shop.declare_batch_type(
+    shop.governance.declare(
         BatchType(name="CHECKED", domain=DOMAIN, command_type="X", max_size=5, check=check)
     )
     with pytest.raises(InvalidBatchRequestError, match="item 1, n: sold out"):
@@ -178,8 +184,8 @@ async def test_a_check_that_hangs_is_given_up_and_lets_the_next_submission_pass(
         await asyncio.sleep(60)
         return []
 
-    monkeypatch.setattr(service, "CHECK_SECONDS", 0.05)
-    shop.declare_batch_type(
+    monkeypatch.setattr(submission, "CHECK_SECONDS", 0.05)
+    shop.governance.declare(
         BatchType(name="HANGING", domain=DOMAIN, command_type="X", max_size=5, check=hang)
     )
     with pytest.raises(DatabaseUnavailableError, match="the check of HANGING took more than"):
@@ -228,11 +234,12 @@ async def test_a_ticket_is_there_for_its_owner_and_for_operators_of_its_domain(
         caller("ada", Scope.READ, domains={"bank"}),
         caller("o", Scope.READ, Scope.OPERATE, domains={"bank"}),
     ):
+        assert await shop.governance.get(stranger, ticket.ticket_id) is None
         with pytest.raises(TicketNotFoundError):
-            await shop.governance.get(stranger, ticket.ticket_id)
+            await shop.governance.require(stranger, ticket.ticket_id)
         with pytest.raises(TicketNotFoundError):
-            await shop.governance.children(stranger, ticket.ticket_id)
-        assert (await shop.governance.list(stranger)).items == ()
+            await shop.governance.page_children(stranger, ticket.ticket_id)
+        assert (await shop.governance.page(stranger)).items == []
     for verb in (shop.governance.retry, lambda c, t: shop.governance.cancel(c, t, "x")):
         with pytest.raises(TicketNotFoundError):
             await verb(BOB, ticket.ticket_id)
@@ -242,33 +249,63 @@ async def test_a_ticket_is_there_for_its_owner_and_for_operators_of_its_domain(
             await verb(caller("o", Scope.APPROVE), ticket.ticket_id)
     with pytest.raises(PermissionDeniedError, match="read"):
         await shop.governance.get(caller("ada", Scope.SEND), ticket.ticket_id)
+    assert await shop.governance.get(ADMIN, uuid4()) is None
     with pytest.raises(TicketNotFoundError):
-        await shop.governance.get(ADMIN, uuid4())
+        await shop.governance.require(ADMIN, uuid4())
     plain = await shop.create_batch(DOMAIN, [BatchCommand("X", uuid4(), {})])
     with pytest.raises(TicketNotFoundError):
-        await shop.governance.get(ADMIN, plain)
+        await shop.governance.require(ADMIN, plain)
+
+
+async def test_the_actions_of_a_ticket_depend_on_its_state_and_on_the_caller(
+    shop: CommandBus,
+) -> None:
+    allowed = shop.governance.allowed_actions
+    retry, cancel, *decide = TicketAction
+    approver_of_elsewhere = caller("petra", Scope.READ, Scope.APPROVE, domains={"bank"})
+    waiting = (await shop.governance.submit(ADA, "GUARDED", orders(1))).ticket
+    assert waiting.actions == (cancel, *decide)
+    assert allowed(ADA, waiting) == allowed(OPERATOR, waiting) == (cancel,)
+    assert allowed(APPROVER, waiting) == tuple(decide)
+    assert allowed(ADMIN, waiting) == (cancel, *decide)
+    for stranger in (BOB, caller("ada", Scope.READ), approver_of_elsewhere):
+        assert allowed(stranger, waiting) == ()
+    assert allowed(caller("ada", Scope.SEND, Scope.APPROVE), waiting) == (cancel,)
+
+    place_orders(shop, {1}, ends="fail")
+    ticket_id = (await shop.governance.submit(ADA, "ORDERS", orders(1))).ticket.ticket_id
+    async with working(shop, DOMAIN):
+        ended = await shop.governance.wait(ADA, ticket_id, seen=None, timeout=20)
+    assert (ended.is_open, allowed(ADA, ended), allowed(APPROVER, ended)) == (False, (retry,), ())
+
+
+async def test_an_approver_may_decide_its_own_ticket_if_the_settings_say_so(dsn: str) -> None:
+    own = caller("ada", Scope.READ, Scope.SEND, Scope.APPROVE)
+    async with governed_bus(dsn, self_approval=True) as bus:
+        ticket = (await bus.governance.submit(own, "GUARDED", orders(1))).ticket
+        assert bus.governance.allowed_actions(own, ticket) == ticket.actions
 
 
 async def test_tickets_are_listed_newest_first_in_pages(dsn: str) -> None:
     async with governed_bus(dsn, max_user_pending_batches=10) as bus:
         mine = [(await bus.governance.submit(ADA, "ORDERS", orders(1))).ticket for _ in range(5)]
-        held = (await bus.governance.submit(BOB, "GUARDED", orders(1))).ticket
-        first = await bus.governance.list(ADA, limit=3)
-        rest = await bus.governance.list(ADA, limit=3, cursor=first.next_cursor)
+        waits = (await bus.governance.submit(BOB, "GUARDED", orders(1))).ticket
+        first = await bus.governance.page(ADA, limit=3)
+        rest = await bus.governance.page(ADA, limit=3, cursor=first.next_cursor)
         assert [*first.items, *rest.items] == mine[::-1]
         assert rest.next_cursor is None
-        assert (await bus.governance.list(ADA, created_by="bob")).items == ()
-        everything = await bus.governance.list(ADMIN)
-        assert list(everything.items) == [held, *mine[::-1]]
-        assert (await bus.governance.list(ADMIN, created_by="bob")).items == (held,)
-        assert (await bus.governance.list(ADMIN, batch_type="GUARDED")).items == (held,)
-        waiting = await bus.governance.list(ADMIN, status=TicketStatus.PENDING_APPROVAL)
-        assert waiting.items == (held,)
-        assert (await bus.governance.list(ADMIN, status=TicketStatus.FAILED)).items == ()
+        assert (await bus.governance.page(ADA, created_by="bob")).items == []
+        everything = await bus.governance.page(ADMIN)
+        assert everything.items == [waits, *mine[::-1]]
+        assert (await bus.governance.page(ADMIN, created_by="bob")).items == [waits]
+        assert (await bus.governance.page(ADMIN, batch_type="GUARDED")).items == [waits]
+        waiting = await bus.governance.page(ADMIN, status=TicketStatus.PENDING_APPROVAL)
+        assert waiting.items == [waits]
+        assert (await bus.governance.page(ADMIN, status=TicketStatus.FAILED)).items == []
         with pytest.raises(InvalidSettingError, match="cursor is not one"):
-            await bus.governance.list(ADA, cursor="bm8")
+            await bus.governance.page(ADA, cursor="bm8")
         with pytest.raises(InvalidInputError, match="no status"):
-            await bus.governance.list(ADA, status="DONE")  # type: ignore[arg-type]
+            await bus.governance.page(ADA, status="DONE")  # type: ignore[arg-type]
 
 
 # -- waiting
@@ -328,7 +365,7 @@ async def test_a_retry_is_for_failed_children_and_a_double_click_is_one(shop: Co
         await shop.governance.wait(ADA, ticket_id, seen=None, timeout=20)
     last = await shop.governance.retry(ADA, ticket_id)
     assert (last.retried, last.exhausted) == ((), (1, 2))
-    page = await shop.governance.children(ADA, ticket_id)
+    page = await shop.governance.page_children(ADA, ticket_id)
     assert [child.attempt_count for child in page.items] == [3, 3, 1]
 
 
@@ -347,15 +384,15 @@ async def test_a_cancel_ends_what_is_pending(shop: CommandBus) -> None:
 
 def test_a_batch_type_is_declared_once_and_well_formed() -> None:
     bus = fake_bus()
-    bus.declare_batch_type(ORDERS)
+    bus.governance.declare(ORDERS)
     with pytest.raises(InvalidSettingError, match="ORDERS is declared already"):
-        bus.declare_batch_type(ORDERS)
+        bus.governance.declare(ORDERS)
     good: dict[str, Any] = {"domain": "shop", "command_type": "X", "max_size": 5}
-    bus.declare_batch_type(BatchType(name="A", path="/x", operation="a", **good))
+    bus.governance.declare(BatchType(name="A", path="/x", operation="a", **good))
     for operation in ("a", None):
         with pytest.raises(InvalidSettingError, match="share the path /x"):
-            bus.declare_batch_type(BatchType(name="B", path="/x", operation=operation, **good))
-    bus.declare_batch_type(BatchType(name="B", path="/x", operation="b", **good))
+            bus.governance.declare(BatchType(name="B", path="/x", operation=operation, **good))
+    bus.governance.declare(BatchType(name="B", path="/x", operation="b", **good))
     for bad in (
         {"name": "orders"}, {"name": ""}, {"name": "A" * 65}, {"max_size": 0}, {"domain": "A"},
         {"command_type": ""}, {"path": "x"}, {"operation": "a"}, {"max_attempts": 0},
@@ -365,9 +402,19 @@ def test_a_batch_type_is_declared_once_and_well_formed() -> None:
             BatchType(**{"name": "C", **good, **bad})
 
 
-def test_governance_says_that_it_needs_postgresql() -> None:
-    with pytest.raises(InvalidSettingError, match="need PostgreSQL"):
-        _ = fake_bus().governance
+async def test_without_postgresql_types_can_be_declared_and_everything_else_says_so() -> None:
+    governance = fake_bus().governance
+    governance.declare(ORDERS)
+    assert not governance.is_available
+    for asked in (
+        governance.submit(ADA, "ORDERS", orders(1)),
+        governance.page(ADA),
+        governance.get(ADA, uuid4()),
+        governance.count_request("ada"),
+        governance.limits_status(ADMIN),
+    ):
+        with pytest.raises(InvalidOperationError, match="needs PostgreSQL"):
+            await asked
 
 
 async def test_commands_cannot_join_a_governed_batch(shop: CommandBus) -> None:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from commandbus import CommandBus
+from commandbus.access.model import Scope
 from commandbus.errors import (
     InvalidBatchRequestError,
     InvalidInputError,
@@ -17,7 +18,7 @@ from commandbus.errors import (
     PermissionDeniedError,
     TicketNotFoundError,
 )
-from commandbus.governance.model import Scope, TicketStatus
+from commandbus.governance.model import TicketStatus
 from tests.integration.governed import (
     ADA,
     APPROVER,
@@ -56,7 +57,7 @@ async def test_an_approved_batch_is_worked_off_and_a_rejected_one_never(shop: Co
         assert (rejected.status, rejected.decision_reason) == (TicketStatus.CANCELED, "not now")
         done = await shop.governance.wait(ADA, good, seen=None, timeout=20)
     assert done.status is TicketStatus.COMPLETED
-    page = await shop.governance.children(ADA, bad)
+    page = await shop.governance.page_children(ADA, bad)
     assert [(child.status.value, child.attempt_count) for child in page.items] == [
         ("CANCELED", 0), ("CANCELED", 0),
     ]  # fmt: skip
@@ -73,7 +74,7 @@ async def test_a_decision_stands(shop: CommandBus) -> None:
 
 async def test_who_may_not_decide_is_told_and_nothing_changes(shop: CommandBus) -> None:
     ticket_id = await guarded(shop)
-    before = await shop.governance.get(APPROVER, ticket_id)
+    before = await shop.governance.require(APPROVER, ticket_id)
     decide = shop.governance.decide
     with pytest.raises(PermissionDeniedError, match="approve"):
         await decide(ADA, ticket_id, approve=True, reason=None)
@@ -85,7 +86,7 @@ async def test_who_may_not_decide_is_told_and_nothing_changes(shop: CommandBus) 
         await decide(APPROVER, ticket_id, approve=False, reason=None)
     with pytest.raises(TicketNotFoundError):
         await decide(APPROVER, uuid4(), approve=True, reason=None)
-    assert await shop.governance.get(APPROVER, ticket_id) == before
+    assert await shop.governance.require(APPROVER, ticket_id) == before
 
 
 async def test_self_approval_can_be_allowed(dsn: str) -> None:
@@ -108,7 +109,7 @@ async def test_approvals_are_submitted_as_a_batch_of_their_own(shop: CommandBus)
     async with working(shop, "approvals"):
         ended = await shop.governance.wait(APPROVER, made.ticket.ticket_id, seen=None, timeout=20)
     assert ended.status is TicketStatus.COMPLETED
-    approved, rejected = [await shop.governance.get(ADA, each) for each in (good, bad)]
+    approved, rejected = [await shop.governance.require(ADA, each) for each in (good, bad)]
     assert (approved.status, approved.decided_by) == (TicketStatus.IN_PROGRESS, "petra")
     assert (rejected.status, rejected.decision_reason) == (TicketStatus.CANCELED, "too late")
 
@@ -158,7 +159,7 @@ async def test_a_decision_that_was_not_submitted_as_a_batch_decides_nothing(
     async with working(shop, "approvals"):
         ended = await until_status(shop, "approvals", forged, "FAILED")
     assert ended.last_error_code == "NOT_SUBMITTED"
-    ticket = await shop.governance.get(ADA, ticket_id)
+    ticket = await shop.governance.require(ADA, ticket_id)
     assert ticket.status is TicketStatus.PENDING_APPROVAL
 
 
@@ -171,6 +172,6 @@ async def test_a_decision_that_came_too_late_fails_and_says_why(shop: CommandBus
     async with working(shop, "approvals"):
         ended = await shop.governance.wait(APPROVER, made.ticket.ticket_id, seen=None, timeout=20)
     assert ended.status is TicketStatus.FAILED
-    (child,) = (await shop.governance.children(APPROVER, made.ticket.ticket_id)).items
+    (child,) = (await shop.governance.page_children(APPROVER, made.ticket.ticket_id)).items
     assert child.error_message is not None
     assert "has ended" in child.error_message

@@ -12,13 +12,14 @@ import psycopg
 import pytest
 
 from commandbus import CommandBus
+from commandbus.access.model import Caller
 from commandbus.errors import (
     BatchSizeExceededError,
     InvalidInputError,
     PermissionDeniedError,
     RateLimitExceededError,
 )
-from commandbus.governance.model import Caller, LimitType, Submission, TicketStatus, UserLimits
+from commandbus.governance.model import LimitType, Submission, TicketStatus, UserLimits
 from tests.integration.governed import (
     ADA,
     ADMIN,

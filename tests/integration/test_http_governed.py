@@ -219,15 +219,15 @@ async def test_children_go_page_by_page_and_by_status(farm: Farm) -> None:
     async with farm.client("ada") as ada:
         url = (await ada.post(VMS, json=create(*"abcde"))).json()["status_url"]
         first = (await ada.get(url, params={"limit": 2})).json()
-        last = (await ada.get(url, params={"limit": 2, "after": 4})).json()
         none = (await ada.get(url, params={"status": "FAILED"})).json()
         children = f"{BATCHES}/{first['batch_id']}/children"
-        same = (await ada.get(children, params={"limit": 2, "after": first["next_after"]})).json()
+        same = (await ada.get(children, params={"limit": 2, "cursor": first["next_cursor"]})).json()
+        last = (await ada.get(url, params={"limit": 2, "cursor": same["next_cursor"]})).json()
 
     assert [child["sequence_no"] for child in first["children"]] == [1, 2]
     assert [child["sequence_no"] for child in same["items"]] == [3, 4]
     assert [child["sequence_no"] for child in last["children"]] == [5]
-    assert (first["next_after"], last["next_after"], none["children"]) == (2, None, [])
+    assert (last["next_cursor"], none["children"]) == (None, [])
 
 
 async def test_a_double_click_retries_once_and_only_what_failed(farm: Farm) -> None:

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from psycopg import AsyncConnection
 
-from commandbus.governance.model import Scope
+from commandbus.access.model import Scope
 from tests.http_world import app_of, caller, client_of
 from tests.integration.http_farm import (
     APPROVALS,

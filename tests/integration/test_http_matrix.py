@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from psycopg import AsyncConnection
 
 from commandbus import CommandBus
-from commandbus.governance.model import Scope
+from commandbus.access.model import Scope
 from tests.http_world import app_of, caller, client_of
 from tests.integration.http_farm import is_governed
 from tests.integration.http_shop import Shop, fill

@@ -12,7 +12,7 @@ import pytest
 from psycopg import AsyncConnection
 from typer.testing import CliRunner
 
-from commandbus import CommandBus
+from commandbus import CommandBus, InvalidSettingError
 from commandbus.cli.main import app as program
 from commandbus.http import TokenAuth, create_app
 from tests.http_world import client_of, problem
@@ -56,7 +56,7 @@ async def test_the_secret_is_in_no_table_and_no_event(
     bus: CommandBus, conn: AsyncConnection
 ) -> None:
     made = await bus.tokens.create("ann", ["read"])
-    secret = made.text.rpartition("_")[2]
+    secret = made.text.split("_", 2)[2]
 
     (stored,) = await rows(conn, "select t::text from commandbus.command_bus_api_token t")
     audit = await rows(conn, "select a::text from commandbus.command_bus_audit a")
@@ -104,14 +104,26 @@ async def test_ended_tokens_are_listed_only_on_demand(bus: CommandBus) -> None:
     expired = await bus.tokens.create("bob", ["read"], expires_in=timedelta(microseconds=1))
     await bus.tokens.revoke(revoked.token.token_id)
 
-    def ids(tokens: list[Any]) -> list[str]:
-        return [token.token_id for token in tokens]
+    async def ids(**options: Any) -> list[str]:
+        return [token.token_id for token in (await bus.tokens.page(**options)).items]
 
-    assert ids(await bus.tokens.list()) == [good.token.token_id]
-    assert ids(await bus.tokens.list(include_ended=True)) == [
+    assert await ids() == [good.token.token_id]
+    assert await ids(include_ended=True) == [
         expired.token.token_id, revoked.token.token_id, good.token.token_id,
     ]  # fmt: skip
-    assert ids(await bus.tokens.list(user_id="bob", include_ended=True)) == [expired.token.token_id]
+    assert await ids(user_id="bob", include_ended=True) == [expired.token.token_id]
+
+
+async def test_tokens_are_listed_newest_first_in_pages(bus: CommandBus) -> None:
+    made = [(await bus.tokens.create("ann", ["read"])).token for _ in range(3)]
+
+    first = await bus.tokens.page(limit=2)
+    rest = await bus.tokens.page(limit=2, cursor=first.next_cursor)
+
+    assert [*first.items, *rest.items] == made[::-1]
+    assert rest.next_cursor is None
+    with pytest.raises(InvalidSettingError, match="belongs to another search"):
+        await bus.tokens.page(user_id="ann", cursor=first.next_cursor)
 
 
 @pytest.fixture
@@ -136,7 +148,7 @@ def test_the_program_makes_lists_and_revokes_tokens(command: Callable[..., Any])
 
     shown = command("list").stdout
     assert made["token_id"] in shown
-    assert made["token"].rpartition("_")[2] not in shown
+    assert made["token"].split("_", 2)[2] not in shown
     assert "until" in shown
     (listed,) = json.loads(command("list", "--json").stdout)["tokens"]
     assert "token" not in listed

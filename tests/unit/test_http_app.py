@@ -14,8 +14,8 @@ from starlette.responses import StreamingResponse
 
 import commandbus.http
 from commandbus import InvalidSettingError
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import DatabaseError, DatabaseUnavailableError, SchemaTooOldError
-from commandbus.governance.model import Caller, Scope
 from commandbus.http import HttpSettings, NoAuth, create_app
 from commandbus.http.context import SECURITY_HEADERS
 from commandbus.http.security import PUBLIC, requires, scopes_of

@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError, PermissionDeniedError, RateLimitExceededError
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.auth import Attempts, NotAuthenticated
 from commandbus.http.context import RequestInfo
 from commandbus.http.gate import GateMiddleware

@@ -10,7 +10,8 @@ import pytest
 from fastapi import APIRouter
 
 from commandbus import errors
-from commandbus.governance.model import ItemError, Scope
+from commandbus.access.model import Scope
+from commandbus.governance.model import ItemError
 from commandbus.http import catalogue, create_app
 from commandbus.http.problems import Problem, problem_code, problem_of
 from commandbus.http.security import requires

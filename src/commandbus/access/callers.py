@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from commandbus.errors import PermissionDeniedError, TicketNotFoundError
-from commandbus.governance.model import BatchTicket, Caller, Scope
-from commandbus.governance.types import BatchType
+from typing import TYPE_CHECKING
 
-#: Whoever has one of these sees the tickets of others, in the domains that it reaches.
+from commandbus.access.model import Caller, Scope
+from commandbus.errors import PermissionDeniedError, TicketNotFoundError
+
+if TYPE_CHECKING:
+    from commandbus.governance.model import BatchTicket
+    from commandbus.governance.types import BatchType
+
+#: A caller with one of these sees the tickets of others, in the domains that it reaches.
 _SEES_ALL = (Scope.OPERATE, Scope.APPROVE)
 
 
@@ -35,15 +40,25 @@ def sees_all(caller: Caller) -> bool:
 
 
 def is_visible(caller: Caller, ticket: BatchTicket) -> bool:
-    """Whether the caller may know of this ticket (decision C42)."""
-    is_his = ticket.created_by == caller.user_id
-    return caller.reaches(ticket.domain) and (is_his or sees_all(caller))
+    """Whether the caller may know of this ticket: its owner, operators, and approvers."""
+    return caller.reaches(ticket.domain) and (owns(caller, ticket) or sees_all(caller))
+
+
+def owns(caller: Caller, ticket: BatchTicket) -> bool:
+    """Whether the caller submitted this batch."""
+    return ticket.created_by == caller.user_id
+
+
+def may_act(caller: Caller, ticket: BatchTicket, permission: Scope) -> bool:
+    """Whether the caller may retry or cancel: its owner, who may submit such, or an operator."""
+    return is_visible(caller, ticket) and (
+        caller.may(Scope.OPERATE) or (owns(caller, ticket) and caller.may(permission))
+    )
 
 
 def demand_action(caller: Caller, ticket: BatchTicket, permission: Scope, what: str) -> None:
-    """Only its owner, who may submit such batches, or an operator may act on a ticket."""
+    """Raise unless the caller may act on the ticket."""
     if not is_visible(caller, ticket):
         raise TicketNotFoundError(ticket.ticket_id)
-    is_his = ticket.created_by == caller.user_id
-    if not (caller.may(Scope.OPERATE) or (is_his and caller.may(permission))):
-        demand(caller, permission if is_his else Scope.OPERATE, what)
+    if not may_act(caller, ticket, permission):
+        demand(caller, permission if owns(caller, ticket) else Scope.OPERATE, what)

@@ -12,17 +12,17 @@ import hmac
 import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from typing import Any, LiteralString
+from uuid import UUID, uuid4
 
+from commandbus.access.model import ApiToken, NewToken, Scope, StoredToken
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
-from commandbus.governance.model import ApiToken, Scope
 from commandbus.names import check_domain, check_operator, check_text
-from commandbus.paging import check_page
+from commandbus.paging import Page, check_page, page_of, position_of, read_moment
 from commandbus.privacy.redaction import redact_text
-from commandbus.store.tokens import StoredToken, TokenStore
 
 SECRET_BYTES = 32
 #: Longest life that can be asked for.
@@ -34,29 +34,38 @@ _ID = re.compile(r"[0-9a-f]{32}\Z")
 _NOTHING = bytes(32)
 
 
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """A token that was just made. `text` is shown once and stored nowhere."""
-
-    token: ApiToken
-    text: str = field(repr=False)
+# In the order of ApiToken.
+_COLUMNS: LiteralString = (
+    "t.token_id, t.user_id, t.scopes, t.domains, t.label, t.created_at, t.expires_at,"
+    " t.revoked_at, t.last_used_at"
+)
+_CREATE: LiteralString = (
+    "select {schema}.create_api_token(%s, %s, cast(%s as text[]), cast(%s as text[]), %s, %s,"
+    " cast(%s as timestamptz), %s)"
+)
+_REVOKE: LiteralString = "select {schema}.revoke_api_token(%s, %s)"
+_TOUCH: LiteralString = "select {schema}.touch_api_token(%s)"
+_FIND: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + ", t.secret_hash from {schema}.command_bus_api_token t where t.token_id = %s"
+)
+_PAGE: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + " from {schema}.command_bus_api_token t where (cast(%s as text) is null or t.user_id = %s)"
+    " and (%s or t.revoked_at is null and (t.expires_at is null or t.expires_at > now()))"
+    " and (cast(%s as timestamptz) is null or (t.created_at, t.token_id) < (%s, %s))"
+    " order by t.created_at desc, t.token_id desc limit %s"
+)
 
 
 class Tokens:
-    """Makes and proves API tokens."""
+    """`bus.tokens`: makes and proves API tokens; needs PostgreSQL."""
 
     def __init__(self, store: Store, pepper: str) -> None:
-        self._plain_store = store
+        self._store = store
         self._pepper = pepper.encode()
-
-    @property
-    def store(self) -> TokenStore:
-        """The store, if it can do this."""
-        if not isinstance(self._plain_store, TokenStore):
-            raise InvalidOperationError(
-                "the in-memory store has no API tokens; test them on the embedded server"
-            )
-        return self._plain_store
 
     async def create(
         self,
@@ -84,19 +93,34 @@ class Tokens:
             last_used_at=None,
         )
         secret = base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("=")
-        stored = await self.store.create_token(
-            token, self._hash(secret), actor=check_operator(actor)
-        )
-        return NewToken(stored, f"cb_{token.token_id}_{secret}")
+        created_at = await self._store.gateway.value(
+            _CREATE,
+            (
+                token.token_id, token.user_id, sorted(token.scopes),
+                None if token.domains is None else sorted(token.domains), token.label,
+                self._hash(secret), token.expires_at, check_operator(actor),
+            ),
+        )  # fmt: skip
+        return NewToken(replace(token, created_at=created_at), f"cb_{token.token_id}_{secret}")
 
-    async def list(
-        self, *, user_id: str | None = None, include_ended: bool = False, limit: int = 100
-    ) -> list[ApiToken]:
+    async def page(
+        self,
+        *,
+        user_id: str | None = None,
+        include_ended: bool = False,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[ApiToken]:
         """Tokens, newest first; without those that are revoked or have expired."""
         check_page(limit)
-        return await self.store.list_tokens(
-            user_id=user_id, include_ended=include_ended, limit=limit
+        bound = ("tokens", user_id, include_ended)
+        created_at, token_id = position_of(cursor, bound, _read_position) or (None, None)
+        found = await self._store.gateway.rows(
+            _PAGE,
+            (user_id, user_id, include_ended, created_at, created_at, token_id, limit + 1),
+            into=_token_of,
         )
+        return page_of(found, limit, bound, lambda token: [token.created_at, token.token_id])
 
     async def revoke(self, token_id: str, *, actor: str | None = None) -> datetime:
         """End a token; services notice within five seconds. A second call changes nothing."""
@@ -105,7 +129,9 @@ class Tokens:
                 "the id of a token is 32 of 0-9 and a-f, the part between cb_ and the next _; "
                 "`commandbus token list` shows it"
             )
-        revoked_at = await self.store.revoke_token(token_id, actor=check_operator(actor))
+        revoked_at: datetime | None = await self._store.gateway.value(
+            _REVOKE, (token_id, check_operator(actor))
+        )
         if revoked_at is None:
             raise InvalidOperationError(
                 f"no token {token_id}; `commandbus token list --all` lists what there is"
@@ -121,8 +147,8 @@ class Tokens:
         return None if match is None else (match[1], match[2])
 
     async def find(self, token_id: str) -> StoredToken | None:
-        """What is stored of a token."""
-        return await self.store.find_token(token_id)
+        """What is stored of a token, also of one that has ended; None if there is none."""
+        return await self._store.gateway.row(_FIND, (token_id,), into=_stored_token_of)
 
     def is_proved(self, stored: StoredToken | None, secret: str) -> bool:
         """Whether the secret is that of the token, and the token is still good."""
@@ -131,8 +157,8 @@ class Tokens:
         return is_right and stored is not None and is_live(stored.token, datetime.now(UTC))
 
     async def touch(self, token_id: str) -> None:
-        """Note that it is in use."""
-        await self.store.touch_token(token_id)
+        """Note that it is in use, once a minute at most."""
+        await self._store.gateway.rows(_TOUCH, (token_id,))
 
     def _hash(self, secret: str) -> bytes:
         return hmac.new(self._pepper, secret.encode(), hashlib.sha256).digest()
@@ -161,3 +187,23 @@ def _check_domains(domains: Iterable[str] | None) -> frozenset[str] | None:
     if not found:
         raise InvalidInputError("name at least one domain, or None for all of them")
     return found
+
+
+def _read_position(moment: str, token_id: str) -> tuple[datetime, str]:
+    return read_moment(moment), UUID(token_id).hex
+
+
+def _token_of(
+    token_id: str, user_id: str, scopes: list[str], domains: list[str] | None, *others: Any
+) -> ApiToken:
+    return ApiToken(
+        token_id,
+        user_id,
+        frozenset(Scope(name) for name in scopes),
+        None if domains is None else frozenset(domains),
+        *others,
+    )
+
+
+def _stored_token_of(*row: Any) -> StoredToken:
+    return StoredToken(_token_of(*row[:-1]), bytes(row[-1]))

@@ -22,7 +22,7 @@ from commandbus.privacy.redaction import redact_text
 
 #: Callbacks that have fired and may be armed again by a retry of their batch.
 MAX_FIRED = 1_000
-#: First and longest wait between two looks, in seconds.
+#: First and longest wait between two polls, in seconds.
 POLL_SECONDS = (0.02, 1.0)
 
 _log = logging.getLogger("commandbus.batches")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commandbus.access.model import ApiToken, Scope
 from commandbus.cli.options import (
     AsJson,
     DataDir,
@@ -17,7 +18,6 @@ from commandbus.cli.options import (
     open_session,
 )
 from commandbus.cli.output import Column, moment, print_json, print_table, say, text_of
-from commandbus.governance.model import ApiToken, Scope
 from commandbus.upkeep.retention import parse_age
 
 Operator = Annotated[
@@ -92,9 +92,10 @@ def list_tokens(
 
     async def work() -> list[ApiToken]:
         async with open_session(place) as session:
-            return await session.bus.tokens.list(
+            page = await session.bus.tokens.page(
                 user_id=user, include_ended=include_ended, limit=limit
             )
+            return page.items
 
     found = asyncio.run(work())
     if as_json:

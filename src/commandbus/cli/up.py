@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commandbus.access.model import Scope
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
 from commandbus.cli.options import DataDir, Dsn, Place, actor_or_login
@@ -34,7 +35,6 @@ from commandbus.cli.run import (
 )
 from commandbus.cli.serve import Announced, AuthKind, Host, Port, http_server, http_settings
 from commandbus.errors import CommandBusError, InvalidSettingError
-from commandbus.governance.model import Scope
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:

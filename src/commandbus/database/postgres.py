@@ -30,7 +30,6 @@ from commandbus.models import (
     QueuedReply,
 )
 from commandbus.settings import Settings
-from commandbus.store.legacy import Legacy
 
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
@@ -71,7 +70,7 @@ _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
 
-class PostgresStore(PostgresReads, Legacy):
+class PostgresStore(PostgresReads):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -79,7 +78,6 @@ class PostgresStore(PostgresReads, Legacy):
     def __init__(self, pool: AsyncPool, settings: Settings | None = None) -> None:
         self.gateway = Gateway(pool, settings or Settings())
         self._pool = pool
-        self._set_up_legacy()
 
     # -- sending
 

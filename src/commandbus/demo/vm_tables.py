@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.database.connections import Statement, run
-
 _TABLES: LiteralString = """
 select pg_advisory_xact_lock(hashtext('commandbus_demo'));
 create schema if not exists commandbus_demo;
@@ -26,37 +24,27 @@ create table if not exists commandbus_demo.vm (
 ) with (fillfactor = 50);
 """
 
-
 #: Of what `machines` returns.
 COLUMNS = ("name", "cpu", "memory_mb", "is_running", "restarts")
 
-
-def _statement(text: LiteralString) -> Statement:
-    return Statement(text, "commandbus_demo")
-
-
-_CREATE = _statement(
-    "insert into {schema}.vm (name, cpu, memory_mb, created_by, changed_by)"
+_CREATE: LiteralString = (
+    "insert into commandbus_demo.vm (name, cpu, memory_mb, created_by, changed_by)"
     " values (%s, %s, %s, %s, %s) on conflict (name) do nothing returning name"
 )
-_DELETE = _statement("delete from {schema}.vm where name = %s returning name")
-_START = _statement(
-    "update {schema}.vm set is_running = true, changed_by = %s, changed_at = clock_timestamp()"
-    " where name = %s returning is_running"
+_DELETE: LiteralString = "delete from commandbus_demo.vm where name = %s returning name"
+_SET: LiteralString = "update commandbus_demo.vm set "
+_CHANGED: LiteralString = (
+    ", changed_by = %s, changed_at = clock_timestamp() where name = %s returning is_running"
 )
-_STOP = _statement(
-    "update {schema}.vm set is_running = false, changed_by = %s, changed_at = clock_timestamp()"
-    " where name = %s returning is_running"
-)
-# One that is off is not restarted, and says so.
-_RESTART = _statement(
-    "update {schema}.vm set restarts = restarts + is_running::int, changed_by = %s,"
-    " changed_at = clock_timestamp() where name = %s returning is_running"
-)
-_POWER = {"start": _START, "stop": _STOP, "restart": _RESTART}
-_EXISTING = _statement("select name from {schema}.vm where name = any(%s)")
-_LIST = _statement(
-    "select name, cpu, memory_mb, is_running, restarts from {schema}.vm order by name"
+_POWER: dict[str, LiteralString] = {
+    "start": _SET + "is_running = true" + _CHANGED,
+    "stop": _SET + "is_running = false" + _CHANGED,
+    # One that is off is not restarted, and says so.
+    "restart": _SET + "restarts = restarts + is_running::int" + _CHANGED,
+}
+_EXISTING: LiteralString = "select name from commandbus_demo.vm where name = any(%s)"
+_LIST: LiteralString = (
+    "select name, cpu, memory_mb, is_running, restarts from commandbus_demo.vm order by name"
 )
 
 
@@ -67,25 +55,31 @@ async def create_tables(conn: Any) -> None:
 
 async def create(conn: Any, name: str, cpu: int, memory_mb: int, command_id: UUID) -> bool:
     """Create a machine that is off; False if the name is taken."""
-    return bool(await run(conn, _CREATE, (name, cpu, memory_mb, command_id, command_id)))
+    return bool(await _rows(conn, _CREATE, (name, cpu, memory_mb, command_id, command_id)))
 
 
 async def delete(conn: Any, name: str) -> bool:
     """Delete a machine; False if there is none."""
-    return bool(await run(conn, _DELETE, (name,)))
+    return bool(await _rows(conn, _DELETE, (name,)))
 
 
 async def power(conn: Any, operation: str, name: str, command_id: UUID) -> bool | None:
     """Start, stop or restart a machine: whether it runs now, or None if there is none."""
-    rows = await run(conn, _POWER[operation], (command_id, name))
+    rows = await _rows(conn, _POWER[operation], (command_id, name))
     return bool(rows[0][0]) if rows else None
 
 
 async def existing(conn: Any, names: Sequence[str]) -> set[str]:
     """Those of these names that are taken."""
-    return {row[0] for row in await run(conn, _EXISTING, (list(names),))}
+    return {row[0] for row in await _rows(conn, _EXISTING, (list(names),))}
 
 
 async def machines(conn: Any) -> list[tuple[Any, ...]]:
     """All machines, in the order of COLUMNS."""
-    return await run(conn, _LIST, ())
+    return await _rows(conn, _LIST, ())
+
+
+async def _rows(conn: Any, statement: LiteralString, params: Sequence[Any]) -> list[Any]:
+    cursor = await conn.execute(statement, params)
+    found: list[Any] = await cursor.fetchall()
+    return found

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from commandbus.access.model import Caller
 from commandbus.bus import CommandBus
 from commandbus.demo import vm_tables
 from commandbus.errors import PermanentCommandError
-from commandbus.governance.model import Caller, Item, ItemError
+from commandbus.governance.model import Item, ItemError
 from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext
 from commandbus.models import Command
@@ -48,7 +49,7 @@ async def setup(bus: CommandBus) -> None:
     async with bus._store.transaction() as transaction:
         await vm_tables.create_tables(transaction.conn)
     for batch_type in batch_types():
-        bus.declare_batch_type(batch_type)
+        bus.governance.declare(batch_type)
     for command_type, handler, payload_type in handlers():
         bus.register_handler(
             DOMAIN, command_type, handler, transactional=True, payload_type=payload_type

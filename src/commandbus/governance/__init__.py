@@ -1,5 +1,6 @@
-"""Governed batches (document 003): batch types, submission, tickets, approvals and limits.
+"""Governed batches: batch types, submission, tickets, approvals and limits.
 
-Reading order: `batch_types` (what may be submitted), `items` (what is checked of a request),
-`service` (the verbs), `limits`, `watch` (waiting for a change), `approvals`.
+Reading order: `types` (what may be submitted), `items` (what is checked of a request),
+`submission` (the transaction that creates), `service` (the verbs), `limits`, `approvals`,
+`watch` (waiting for a change).
 """

@@ -1,38 +1,49 @@
 """Approvals: a decision about one batch, alone or as a child of a governed batch of decisions.
 
 BATCH_APPROVE is a batch type like any other, with limits, audit and a ticket. Its commands are
-carried out by a transactional handler, so that the decision and the completion are one commit. Who
-decides is whoever submitted that batch, as its row says: nothing in a payload can claim another.
+carried out by a transactional handler, so that the decision and the completion are one commit. The
+approver is the user who submitted that batch, as its row says: no payload can claim another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, LiteralString
 from uuid import UUID
 
 from commandbus.access.callers import is_visible
+from commandbus.access.model import Caller, Scope
+from commandbus.database.store import Store
 from commandbus.errors import (
     CommandBusError,
     DatabaseError,
     InvalidInputError,
     PermanentCommandError,
 )
-from commandbus.governance.model import BatchTicket, Caller, Item, ItemError, Scope, TicketStatus
+from commandbus.governance.model import BatchTicket, Item, ItemError, TicketStatus
+from commandbus.governance.tickets import tickets_by_id
 from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import RetryPolicy
-from commandbus.store.governing import GovernanceStore
 
 BATCH_APPROVE = "BATCH_APPROVE"
 DOMAIN = "approvals"
 DECIDE_TICKET = "DecideTicket"
 
-#: A decision that is refused is told to whoever asked for it; no operator can mend it.
+#: A refused decision fails: its ticket shows the reason, and no operator could fix it.
 POLICY = RetryPolicy(max_attempts=5, backoff_schedule=(1.0, 5.0, 30.0), when_exhausted="fail")
+
+
+_DECIDE: LiteralString = (
+    "select {schema}.decide_ticket(cast(%s as text), cast(%s as uuid), cast(%s as text),"
+    " cast(%s as text), cast(%s as text), cast(%s as boolean))"
+)
+_DECISION_MAKER: LiteralString = (
+    "select {schema}.decision_maker(cast(%s as text), cast(%s as uuid), cast(%s as text))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +58,7 @@ class DecisionItem:
 class Approvals:
     """Decides about tickets, and carries out decisions that come as commands."""
 
-    def __init__(
-        self, store: GovernanceStore, registry: HandlerRegistry, *, self_approval: bool
-    ) -> None:
+    def __init__(self, store: Store, registry: HandlerRegistry, *, self_approval: bool) -> None:
         self._store = store
         self._registry = registry
         self._self_approval = self_approval
@@ -87,18 +96,19 @@ class Approvals:
         """Approve or reject a ticket."""
         if not approve and reason is None:
             raise InvalidInputError("a rejection needs a reason; say why")
-        await self._store.decide_ticket(
-            ticket,
-            "approve" if approve else "reject",
-            user_id=user_id,
-            reason=reason,
-            self_approval=self._self_approval,
+        decision = "approve" if approve else "reject"
+        await self._store.gateway.rows(
+            _DECIDE,
+            (ticket.domain, ticket.ticket_id, decision, user_id, reason, self._self_approval),
+            domain=ticket.domain,
             conn=conn,
         )
 
     async def _check(self, conn: Any, caller: Caller, items: Sequence[Item]) -> list[ItemError]:
         ids = [_ticket_id(item) for item in items]
-        found = await self._store.get_tickets([i for i in ids if i is not None], conn=conn)
+        found = await tickets_by_id(
+            self._store.gateway, [i for i in ids if i is not None], conn=conn
+        )
         tickets = {each.ticket_id: each for each in found if is_visible(caller, each)}
         errors: list[ItemError] = []
         for index, (item, ticket_id) in enumerate(zip(items, ids, strict=True)):
@@ -126,17 +136,17 @@ class Approvals:
         return "", None
 
     async def _handle(self, command: Command, ctx: HandlerContext) -> dict[str, Any]:
-        approver = await self._store.decision_maker(
-            command.domain, command.command_id, BATCH_APPROVE, conn=ctx.conn
+        gateway = self._store.gateway
+        approver: str | None = await gateway.value(
+            _DECISION_MAKER, (command.domain, command.command_id, BATCH_APPROVE), conn=ctx.conn
         )
         if approver is None:
             raise PermanentCommandError(
                 "NOT_SUBMITTED", f"only a child of a {BATCH_APPROVE}, as it was submitted, decides"
             )
         ticket_id = _ticket_id(command.data)
-        found = (
-            [] if ticket_id is None else await self._store.get_tickets([ticket_id], conn=ctx.conn)
-        )
+        ids = [] if ticket_id is None else [ticket_id]
+        found = await tickets_by_id(gateway, ids, conn=ctx.conn)
         if not found:
             raise PermanentCommandError("TICKET_NOT_FOUND", "the batch is not there any more")
         reason = str(command.data.get("reason", "")).strip()

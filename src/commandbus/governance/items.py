@@ -18,7 +18,7 @@ from commandbus.names import NO_REPLY, new_id
 from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.secrets import misfits
 
-#: Errors that one answer lists; how many more there are is in its text.
+#: Errors that one response lists; its text says how many there are.
 MAX_ERRORS = 100
 
 
@@ -30,7 +30,7 @@ class Checked:
     commands: Sequence[NewCommand]
     #: Of the whole body: a repeat of the request has the same.
     digest: bytes
-    #: Items that do not fit their type. Told only after replay and limits (decision C40).
+    #: Items that do not fit their type. Told only after repeat and limits.
     errors: Sequence[ItemError]
 
 
@@ -66,7 +66,7 @@ def refused(errors: Sequence[ItemError]) -> InvalidBatchRequestError:
     bad = len({error.index for error in errors})
     more = f" ({bad} items in all)" if bad > 1 else ""
     return InvalidBatchRequestError(
-        f"{place}: {first.message}{more}; nothing was created, mend the items and submit again",
+        f"{place}: {first.message}{more}; nothing was created, fix the items and submit again",
         errors[:MAX_ERRORS],
     )
 

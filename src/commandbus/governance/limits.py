@@ -1,28 +1,56 @@
-"""Limits as a service: the door's counter, what headers show, and what administrators change."""
+"""Limits: the counter of requests, what headers show, and what administrators change."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from itertools import groupby
+from typing import Any, LiteralString
 
 from commandbus.access.callers import demand
+from commandbus.access.model import Caller, Scope
+from commandbus.database import encoding
+from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, PermissionDeniedError, RateLimitExceededError
 from commandbus.governance.model import (
-    Caller,
     Exemption,
     LimitsStatus,
     LimitState,
     LimitType,
-    Scope,
     UserLimits,
 )
+from commandbus.governance.tickets import limit_of
 from commandbus.names import check_text
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import MAX_COOLDOWN_SECONDS, Settings, check_number
-from commandbus.store.governing import GovernanceStore
 
 #: Characters of a user id.
 MAX_USER_ID = 200
+
+_COUNT_REQUEST: LiteralString = "select current_value, reset_seconds from {schema}.count_request()"
+_STATES: LiteralString = (
+    "select limit_type, scope, current_value, max_value, reset_seconds"
+    " from {schema}.limit_states(cast(%s as text), cast(%s as jsonb))"
+)
+_PENDING_USERS: LiteralString = (
+    "select user_id, limit_type, scope, current_value, max_value, reset_seconds"
+    " from {schema}.pending_users(cast(%s as jsonb))"
+)
+_SET_EXEMPTION: LiteralString = "select {schema}.set_exemption(%s, %s, %s, cast(%s as timestamptz))"
+_CLEAR_EXEMPTION: LiteralString = "select {schema}.clear_exemption(%s, %s)"
+_EXEMPTIONS: LiteralString = (
+    "select e.user_id, e.exempted_by, e.reason, e.expires_at, e.created_at"
+    " from {schema}.rate_limit_exemption e"
+    " where e.expires_at is null or e.expires_at > clock_timestamp() order by e.user_id"
+)
+_SET_USER_LIMITS: LiteralString = (
+    "select user_id, max_pending_batches, max_pending_children, cooldown_seconds, updated_by,"
+    " updated_at from {schema}.set_user_limits(%s, %s, cast(%s as int), cast(%s as int),"
+    " cast(%s as int))"
+)
+_USER_LIMITS: LiteralString = (
+    "select o.user_id, o.max_pending_batches, o.max_pending_children, o.cooldown_seconds,"
+    " o.updated_by, o.updated_at from {schema}.rate_limit_override o order by o.user_id"
+)
 
 
 def check_user(user_id: Any) -> str:
@@ -30,8 +58,7 @@ def check_user(user_id: Any) -> str:
     return check_text(user_id, "user_id", max_length=MAX_USER_ID)
 
 
-def defaults_of(settings: Settings) -> dict[str, int]:
-    """The limits that hold for whoever has no others."""
+def _defaults_of(settings: Settings) -> dict[str, int]:
     return {
         LimitType.GLOBAL_PENDING_BATCHES.value: settings.max_global_pending_batches,
         LimitType.GLOBAL_API_REQUESTS.value: settings.max_global_api_requests,
@@ -48,11 +75,13 @@ def _demand_admin(caller: Caller, what: str) -> None:
         raise PermissionDeniedError(Scope.ADMIN.value, f"{what}, which touches every domain,")
 
 
-class LimitVerbs:
-    """Part of Governance."""
+class Limits:
+    """Counts requests and shows limits for each caller; changes them for administrators."""
 
-    _store: GovernanceStore
-    _defaults: dict[str, int]
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        #: The limits of users who have no others, and the global ones, by limit type.
+        self._defaults = _defaults_of(settings)
 
     async def count_request(self, user_id: str) -> LimitState:
         """Count one API request, whatever becomes of it; RateLimitExceededError if it is too many.
@@ -61,7 +90,7 @@ class LimitVerbs:
         limit is global: no exemption of the user lifts it.
         """
         check_user(user_id)
-        current_value, reset_seconds = await self._store.count_request()
+        ((current_value, reset_seconds),) = await self._store.gateway.rows(_COUNT_REQUEST)
         kind = LimitType.GLOBAL_API_REQUESTS
         max_value = self._defaults[kind]
         if current_value > max_value:
@@ -72,7 +101,7 @@ class LimitVerbs:
 
     async def limit_states(self, user_id: str) -> tuple[LimitState, ...]:
         """How full the limits are for this user, in the order in which they are checked."""
-        return await self._store.limit_states(check_user(user_id), self._defaults)
+        return await self._states(check_user(user_id))
 
     async def exempt(
         self, caller: Caller, user_id: str, reason: str, *, expires_at: datetime | None = None
@@ -87,22 +116,23 @@ class LimitVerbs:
                 raise InvalidInputError("expires_at must be a time with a time zone")
             if expires_at <= datetime.now(UTC):
                 raise InvalidInputError("expires_at is in the past; choose a later time")
-        return await self._store.set_exemption(
-            check_user(user_id),
-            actor=caller.user_id,
-            reason=redact_text(check_text(reason, "reason")),
-            expires_at=expires_at,
+        user, actor = check_user(user_id), caller.user_id
+        text = redact_text(check_text(reason, "reason"))
+        created_at = await self._store.gateway.value(
+            _SET_EXEMPTION, (user, actor, text, expires_at)
         )
+        return Exemption(user, actor, text, expires_at, created_at)
 
     async def unexempt(self, caller: Caller, user_id: str) -> bool:
         """Take an exemption back; False if there was none."""
         _demand_admin(caller, "ending an exemption")
-        return await self._store.clear_exemption(check_user(user_id), actor=caller.user_id)
+        params = (check_user(user_id), caller.user_id)
+        return bool(await self._store.gateway.value(_CLEAR_EXEMPTION, params))
 
     async def set_user_limits(self, caller: Caller, limits: UserLimits) -> UserLimits:
         """Give a user limits of its own. What is None stays as it is; all None: none any more.
 
-        `updated_by` and `updated_at` of the argument are not looked at.
+        `updated_by` and `updated_at` of the argument are ignored.
         """
         _demand_admin(caller, "changing a user's limits")
         check_user(limits.user_id)
@@ -113,15 +143,30 @@ class LimitVerbs:
         ):
             if getattr(limits, name) is not None:
                 check_number(getattr(limits, name), name, 0, high, is_whole=True)
-        return await self._store.set_user_limits(limits, actor=caller.user_id)
+        params = (
+            limits.user_id, caller.user_id, limits.max_pending_batches,
+            limits.max_pending_children, limits.cooldown_seconds,
+        )  # fmt: skip
+        found = await self._store.gateway.row(_SET_USER_LIMITS, params, into=UserLimits)
+        return found or UserLimits(limits.user_id)
 
     async def limits_status(self, caller: Caller) -> LimitsStatus:
         """The limits in force, how full they are, and who is excepted."""
         _demand_admin(caller, "the status of the limits")
+        gateway = self._store.gateway
+        users = await gateway.rows(_PENDING_USERS, (encoding.dump(self._defaults),))
         return LimitsStatus(
-            limits=await self._store.limit_states(None, self._defaults),
+            limits=await self._states(None),
             defaults=dict(self._defaults),
-            exemptions=tuple(await self._store.list_exemptions()),
-            overrides=tuple(await self._store.list_user_limits()),
-            users=await self._store.pending_users(self._defaults),
+            exemptions=tuple(await gateway.rows(_EXEMPTIONS, into=Exemption)),
+            overrides=tuple(await gateway.rows(_USER_LIMITS, into=UserLimits)),
+            users=tuple(
+                (user_id, tuple(limit_of(*row[1:]) for row in rows))
+                for user_id, rows in groupby(users, key=lambda row: str(row[0]))
+            ),
         )
+
+    async def _states(self, user_id: str | None) -> tuple[LimitState, ...]:
+        # None: the global limits only.
+        params = (user_id, encoding.dump(self._defaults))
+        return tuple(await self._store.gateway.rows(_STATES, params, into=limit_of))

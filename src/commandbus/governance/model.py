@@ -1,4 +1,4 @@
-"""The words of governance: who asks, batch tickets and their children, limits, API tokens (003)."""
+"""The data of governance: tickets and their children, what may be done with them, limits."""
 
 from __future__ import annotations
 
@@ -7,57 +7,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
-
-
-class Scope(StrEnum):
-    """What a caller may do. None of them contains another, except that ADMIN contains all."""
-
-    READ = "read"
-    READ_PAYLOAD = "read-payload"
-    SEND = "send"
-    OPERATE = "operate"
-    APPROVE = "approve"
-    ADMIN = "admin"
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Somebody who has been authenticated."""
-
-    user_id: str
-    scopes: frozenset[Scope]
-    #: The domains it may touch; None: all of them.
-    domains: frozenset[str] | None = None
-    #: Of its API token, for the audit; None: it came with another proof.
-    token_id: str | None = None
-
-    def may(self, scope: Scope) -> bool:
-        """Whether it has this scope."""
-        return scope in self.scopes or Scope.ADMIN in self.scopes
-
-    def reaches(self, domain: str) -> bool:
-        """Whether it may touch this domain."""
-        return self.domains is None or domain in self.domains
-
-
-class TicketStatus(StrEnum):
-    """Where a governed batch stands, in 003's words (decision C17)."""
-
-    PENDING_APPROVAL = "PENDING_APPROVAL"
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    PARTIAL_SUCCESS = "PARTIAL_SUCCESS"
-    FAILED = "FAILED"
-    CANCELED = "CANCELED"
-
-
-class ChildStatus(StrEnum):
-    """Where one of its commands stands, in 003's words."""
-
-    PENDING = "PENDING"
-    SUCCESS = "SUCCESS"
-    FAILED = "FAILED"
-    CANCELED = "CANCELED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +52,22 @@ class BatchTicket:
     decision_reason: str | None = None
     request_id: UUID | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended: something is still pending."""
+        return self.status in OPEN
 
-@dataclass(frozen=True, slots=True)
-class TicketPage:
-    """Some tickets, newest first; `next_cursor` leads to the older ones."""
-
-    items: tuple[BatchTicket, ...]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ChildPage:
-    """Some children in the order of the request; `next_after` leads to the rest."""
-
-    items: tuple[ChildTicket, ...]
-    next_after: int | None
-
-
-class LimitType(StrEnum):
-    """Each limit by its own name (decision C36)."""
-
-    GLOBAL_PENDING_BATCHES = "global_pending_batches"
-    GLOBAL_API_REQUESTS = "global_api_requests"
-    USER_PENDING_BATCHES = "user_pending_batches"
-    USER_COOLDOWN = "user_cooldown"
-    USER_PENDING_CHILDREN = "user_pending_children"
+    @property
+    def actions(self) -> tuple[TicketAction, ...]:
+        """What its state allows; `governance.allowed_actions` says what a caller may do of it."""
+        is_waiting = self.status is TicketStatus.PENDING_APPROVAL
+        possible = {
+            TicketAction.RETRY: self.failed_count > 0,
+            TicketAction.CANCEL: self.is_open,
+            TicketAction.APPROVE: is_waiting,
+            TicketAction.REJECT: is_waiting,
+        }
+        return tuple(action for action in possible if possible[action])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +98,7 @@ class UserLimits:
 
 @dataclass(frozen=True, slots=True)
 class Exemption:
-    """A user whom the user layer does not bind. The global layer still does (decision C38)."""
+    """A user whom the user layer does not bind. The global layer still does."""
 
     user_id: str
     exempted_by: str
@@ -211,24 +151,47 @@ class ItemError:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ApiToken:
-    """An API token, without its secret."""
+class TicketStatus(StrEnum):
+    """Where a governed batch stands, as its ticket shows it."""
 
-    token_id: str
-    user_id: str
-    scopes: frozenset[Scope]
-    domains: frozenset[str] | None
-    label: str | None
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
+    PENDING_APPROVAL = "PENDING_APPROVAL"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    PARTIAL_SUCCESS = "PARTIAL_SUCCESS"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
 
-    def caller(self) -> Caller:
-        """Who comes with it."""
-        return Caller(self.user_id, self.scopes, self.domains, self.token_id)
 
+class TicketAction(StrEnum):
+    """What may be done with a ticket."""
+
+    RETRY = "retry"
+    CANCEL = "cancel"
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+class ChildStatus(StrEnum):
+    """Where a child stands, as its ticket shows it."""
+
+    PENDING = "PENDING"
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+class LimitType(StrEnum):
+    """Each limit by its own name."""
+
+    GLOBAL_PENDING_BATCHES = "global_pending_batches"
+    GLOBAL_API_REQUESTS = "global_api_requests"
+    USER_PENDING_BATCHES = "user_pending_batches"
+    USER_COOLDOWN = "user_cooldown"
+    USER_PENDING_CHILDREN = "user_pending_children"
+
+
+#: A ticket with one of these has not ended: something is still pending.
+OPEN = frozenset({TicketStatus.PENDING_APPROVAL, TicketStatus.IN_PROGRESS})
 
 #: The JSON of one item of a request.
 Item = dict[str, Any]

@@ -2,91 +2,90 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Any
-from uuid import UUID, uuid4
+from typing import Any, LiteralString
+from uuid import UUID
 
 from commandbus.access.callers import (
     demand,
     demand_action,
     demand_submission,
     is_visible,
+    may_act,
+    owns,
     sees_all,
 )
+from commandbus.access.model import Caller, Scope
 from commandbus.commands.sending import Preparer
-from commandbus.database.store import Listener
-from commandbus.errors import (
-    BatchSizeExceededError,
-    DatabaseUnavailableError,
-    InvalidBatchRequestError,
-    InvalidInputError,
-    RateLimitExceededError,
-    TicketNotFoundError,
-)
+from commandbus.database.store import Listener, Store
+from commandbus.errors import InvalidOperationError, TicketNotFoundError
 from commandbus.governance.approvals import Approvals
-from commandbus.governance.cursors import cursor_of, place_of
-from commandbus.governance.items import Checked, check_items, refused
-from commandbus.governance.limits import LimitVerbs, check_user, defaults_of
+from commandbus.governance.limits import Limits, check_user
 from commandbus.governance.model import (
     BatchTicket,
-    Caller,
-    ChildPage,
     ChildRetry,
     ChildStatus,
+    ChildTicket,
     Item,
-    Scope,
     Submission,
-    TicketPage,
+    TicketAction,
     TicketStatus,
 )
+from commandbus.governance.submission import check_reason, check_request, submit
+from commandbus.governance.tickets import TicketSearch, page_children, page_tickets, tickets_by_id
 from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
-from commandbus.names import check_text, check_uuid
-from commandbus.paging import check_page
-from commandbus.privacy.redaction import redact_text
+from commandbus.names import check_choice, check_text, check_uuid
+from commandbus.paging import Page, check_page
 from commandbus.settings import Settings, check_number
-from commandbus.store.governing import (
-    GovernanceStore,
-    NewTicket,
-    Request,
-    SubmissionTransaction,
-    TicketSearch,
-    Verdict,
-)
 
-#: Seconds that a type's own check may take: other submissions wait for it.
-CHECK_SECONDS = 5.0
 #: Dispatches of a child whose batch type this process does not know.
 DEFAULT_MAX_ATTEMPTS = 3
 #: Only tickets of these batch types are there; None: all of them.
 Among = frozenset[str] | None
 
+_RETRY: LiteralString = (
+    "select retried, exhausted from {schema}.retry_ticket(%s, %s, %s, %s, cast(%s as text))"
+)
 
-class Governance(LimitVerbs):
-    """Submits governed batches, shows their tickets, and acts on them."""
+
+class Governance(Limits):
+    """`bus.governance`: submits governed batches, shows their tickets, and acts on them.
+
+    Types can be declared on any bus; everything else needs PostgreSQL.
+    """
 
     def __init__(
         self,
-        store: GovernanceStore,
-        types: BatchTypes,
+        store: Store,
         preparer: Preparer,
         settings: Settings,
         registry: HandlerRegistry,
         listener: Callable[[], Listener],
     ) -> None:
-        self.types = types
-        self._store = store
+        super().__init__(store, settings)
+        #: What may be submitted.
+        self.types = BatchTypes()
         self._preparer = preparer
-        self._settings = settings
-        self._defaults = defaults_of(settings)
+        self._self_approval = settings.self_approval
         self._watch = Watch(store, listener)
         self._approvals = Approvals(store, registry, self_approval=settings.self_approval)
-        types.declare(self._approvals.batch_type)
+        self.declare(self._approvals.batch_type)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether this bus can have governed batches: a bus in memory cannot."""
+        try:
+            return self._store.gateway is not None
+        except InvalidOperationError:
+            return False
 
     # -- submission
+
+    def declare(self, batch_type: BatchType) -> None:
+        """Declare what may be submitted as a governed batch."""
+        self.types.declare(batch_type)
 
     async def submit(
         self,
@@ -97,96 +96,87 @@ class Governance(LimitVerbs):
         request_id: UUID | None = None,
         reason: str | None = None,
     ) -> Submission:
-        """Create a governed batch, or nothing (decision C40).
+        """Create a governed batch, or nothing.
 
         In this order: permission, shape and size, repeat of `request_id`, limits, the items, and
         then all of it in the same transaction. A repeat gets the batch that is there, and is
         charged nothing.
         """
-        declared = self.types.get(batch_type)
+        declared = self.types.require(batch_type)
         demand_submission(caller, declared)
         check_user(caller.user_id)
-        key = None if request_id is None else _request_id(request_id)
-        text = None if reason is None else _reason(reason)
-        checked = check_items(declared, items, text, self._preparer)
-        request = Request(
-            caller.user_id, declared.name, len(checked.items), key, checked.digest, self._defaults
-        )
-        # The queues of a new domain are made beforehand: DDL has no place in the transaction.
-        await self._store.ensure_domain(declared.domain)
-        async with self._store.submission() as transaction:
-            verdict = await transaction.begin(request)
-            if verdict.word == "replay" and verdict.ticket_id is not None:
-                found = await transaction.find(verdict.ticket_id)
-                if found is None:
-                    raise TicketNotFoundError(verdict.ticket_id)
-                return Submission(found, True, verdict.limits)
-            _refuse(request, verdict)
-            await _check_items(declared, transaction, caller, checked)
-            new = NewTicket(
-                uuid4(), declared.domain, declared.requires_approval, text, _origin(caller)
-            )
-            ticket, limits = await transaction.create(request, new, checked.commands)
-        return Submission(ticket, False, limits)
+        request = check_request(caller, declared, items, request_id, reason, self._preparer)
+        return await submit(self._store, request, self._defaults)
 
     # -- looking
 
-    async def get(self, caller: Caller, ticket_id: UUID, *, among: Among = None) -> BatchTicket:
-        """One ticket. Owners see their own, who may operate or approve sees all of its domains."""
+    async def get(
+        self, caller: Caller, ticket_id: UUID, *, among: Among = None
+    ) -> BatchTicket | None:
+        """One ticket, or None if there is none that the caller may see.
+
+        Owners see their own; operators and approvers see all of their domains.
+        """
         demand(caller, Scope.READ, "looking at a batch")
         return await self._visible(caller, ticket_id, among)
 
-    async def children(
-        self,
-        caller: Caller,
-        ticket_id: UUID,
-        *,
-        after: int = 0,
-        limit: int = 100,
-        status: ChildStatus | None = None,
-    ) -> ChildPage:
-        """Children in the order of the request, from the one after `after` on."""
-        check_page(limit)
-        check_number(after, "after", 0, 2**31 - 1, is_whole=True)
-        wanted = None if status is None else _word(ChildStatus, status)
-        ticket = await self.get(caller, ticket_id)
-        found = await self._store.list_children(
-            ticket.ticket_id, after=after, limit=limit + 1, status=wanted
-        )
-        page = tuple(found[:limit])
-        return ChildPage(page, page[-1].sequence_no if len(found) > limit else None)
+    async def require(self, caller: Caller, ticket_id: UUID, *, among: Among = None) -> BatchTicket:
+        """One ticket; TicketNotFoundError if there is none that the caller may see."""
+        return _present(await self.get(caller, ticket_id, among=among), ticket_id)
 
-    async def list(
+    async def page(
         self,
         caller: Caller,
         *,
         batch_type: str | None = None,
         status: TicketStatus | None = None,
         created_by: str | None = None,
-        cursor: str | None = None,
         limit: int = 50,
+        cursor: str | None = None,
         among: Among = None,
-    ) -> TicketPage:
+    ) -> Page[BatchTicket]:
         """Tickets that the caller may see, newest first."""
         demand(caller, Scope.READ, "listing batches")
         check_page(limit)
-        wanted = None if status is None else _word(TicketStatus, status)
-        kinds = among
+        wanted = None if status is None else check_choice(TicketStatus, status, "status")
         if batch_type is not None:
             kind = check_text(batch_type, "batch_type", max_length=64)
-            kinds = frozenset({kind}) if among is None else among & {kind}
+            among = frozenset({kind}) if among is None else among & {kind}
         owner = None if created_by is None else check_user(created_by)
         if not sees_all(caller):
             if owner not in {None, caller.user_id}:
-                return TicketPage((), None)
+                return Page([], None)
             owner = caller.user_id
-        before: tuple[datetime, UUID] | None = None if cursor is None else place_of(cursor)
-        found = await self._store.list_tickets(
-            TicketSearch(caller.domains, owner, kinds, wanted, before), limit=limit + 1
+        search = TicketSearch(owner, caller.domains, among, wanted)
+        return await page_tickets(self._store.gateway, search, limit, cursor)
+
+    async def page_children(
+        self,
+        caller: Caller,
+        ticket_id: UUID,
+        *,
+        status: ChildStatus | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[ChildTicket]:
+        """Children of a ticket, in the order of the request."""
+        check_page(limit)
+        wanted = None if status is None else check_choice(ChildStatus, status, "status")
+        ticket = await self.require(caller, ticket_id)
+        return await page_children(
+            self._store.gateway, ticket.ticket_id, status=wanted, limit=limit, cursor=cursor
         )
-        page = tuple(found[:limit])
-        following = cursor_of(page[-1]) if len(found) > limit else None
-        return TicketPage(page, following)
+
+    def allowed_actions(self, caller: Caller, ticket: BatchTicket) -> tuple[TicketAction, ...]:
+        """What this caller may do with the ticket in its state."""
+        acts = may_act(caller, ticket, self._permission(ticket))
+        decides = (
+            caller.may(Scope.APPROVE)
+            and is_visible(caller, ticket)
+            and (self._self_approval or not owns(caller, ticket))
+        )
+        deciding = {TicketAction.APPROVE, TicketAction.REJECT}
+        return tuple(a for a in ticket.actions if (decides if a in deciding else acts))
 
     @staticmethod
     def version(ticket: BatchTicket) -> str:
@@ -201,14 +191,12 @@ class Governance(LimitVerbs):
         After `timeout` seconds: the ticket as it is.
         """
         check_number(timeout, "timeout", 0, 3_600)
-        ticket = await self.get(caller, ticket_id)
+        ticket = await self.require(caller, ticket_id)
         try:
             changed = await self._watch.wait(ticket, seen, timeout)
         except TimeoutError:
-            return await self._visible(caller, ticket.ticket_id)
-        if changed is None:
-            raise TicketNotFoundError(ticket.ticket_id)
-        return changed
+            changed = await self._visible(caller, ticket.ticket_id)
+        return _present(changed, ticket.ticket_id)
 
     # -- acting
 
@@ -224,27 +212,29 @@ class Governance(LimitVerbs):
 
         For its owner, and for operators. A second click finds nothing to do.
         """
-        ticket = await self._actable(caller, ticket_id, "retrying a batch", among)
-        declared = self.types.find(ticket.batch_type)
-        retried, exhausted = await self._store.retry_ticket(
-            ticket,
-            cap=DEFAULT_MAX_ATTEMPTS if declared is None else declared.max_attempts,
-            actor=caller.user_id,
-            reason=None if reason is None else _reason(reason),
+        ticket = await self._require_for_action(caller, ticket_id, "retrying a batch", among)
+        declared = self.types.get(ticket.batch_type)
+        cap = DEFAULT_MAX_ATTEMPTS if declared is None else declared.max_attempts
+        text = None if reason is None else check_reason(reason)
+        ((retried, exhausted),) = await self._store.gateway.rows(
+            _RETRY,
+            (ticket.domain, ticket.ticket_id, cap, caller.user_id, text),
+            domain=ticket.domain,
         )
-        return ChildRetry(await self._found(ticket.ticket_id), retried, exhausted)
+        after = await self._stored(ticket.ticket_id)
+        return ChildRetry(after, tuple(retried or ()), tuple(exhausted or ()))
 
     async def cancel(
         self, caller: Caller, ticket_id: UUID, reason: str, *, among: Among = None
     ) -> BatchTicket:
         """Cancel what is pending; what a worker holds goes on. For its owner, and for operators."""
-        text = _reason(reason)
-        ticket = await self._actable(caller, ticket_id, "canceling a batch", among)
+        text = check_reason(reason)
+        ticket = await self._require_for_action(caller, ticket_id, "canceling a batch", among)
         while await self._store.cancel_batch(
             ticket.domain, ticket.ticket_id, reason=text, actor=caller.user_id
         ):
             pass
-        return await self._found(ticket.ticket_id)
+        return await self._stored(ticket.ticket_id)
 
     async def decide(
         self,
@@ -262,12 +252,12 @@ class Governance(LimitVerbs):
         transaction.
         """
         demand(caller, Scope.APPROVE, "deciding about a batch")
-        text = None if reason is None else _reason(reason)
-        ticket = await self._visible(caller, ticket_id, conn=conn)
+        text = None if reason is None else check_reason(reason)
+        ticket = _present(await self._visible(caller, ticket_id, conn=conn), ticket_id)
         await self._approvals.decide(
             ticket, caller.user_id, approve=approve, reason=text, conn=conn
         )
-        return await self._found(ticket.ticket_id, conn=conn)
+        return await self._stored(ticket.ticket_id, conn=conn)
 
     def register_handlers(self) -> None:
         """Register the handler that carries out approvals which were submitted as a batch."""
@@ -277,98 +267,37 @@ class Governance(LimitVerbs):
         """Stop watching tickets."""
         await self._watch.close()
 
-    async def _found(self, ticket_id: UUID, *, conn: Any = None) -> BatchTicket:
-        found = await self._store.get_tickets([ticket_id], conn=conn)
-        if not found:
-            raise TicketNotFoundError(ticket_id)
-        return found[0]
+    async def _stored(self, ticket_id: UUID, *, conn: Any = None) -> BatchTicket:
+        found = await tickets_by_id(self._store.gateway, [ticket_id], conn=conn)
+        return _present(found[0] if found else None, ticket_id)
 
     async def _visible(
         self, caller: Caller, ticket_id: UUID, among: Among = None, *, conn: Any = None
-    ) -> BatchTicket:
-        ticket = await self._found(check_uuid(ticket_id, "ticket_id"), conn=conn)
-        if not is_visible(caller, ticket) or not _is_among(ticket, among):
-            raise TicketNotFoundError(ticket.ticket_id)
-        return ticket
+    ) -> BatchTicket | None:
+        ids = [check_uuid(ticket_id, "ticket_id")]
+        found = await tickets_by_id(self._store.gateway, ids, conn=conn)
+        seen = (t for t in found if is_visible(caller, t) and _is_among(t, among))
+        return next(seen, None)
 
-    async def _actable(
+    async def _require_for_action(
         self, caller: Caller, ticket_id: UUID, what: str, among: Among
     ) -> BatchTicket:
-        ticket = await self._found(check_uuid(ticket_id, "ticket_id"))
+        ticket = await self._stored(check_uuid(ticket_id, "ticket_id"))
         if not _is_among(ticket, among):
             raise TicketNotFoundError(ticket.ticket_id)
-        declared = self.types.find(ticket.batch_type)
-        permission = Scope.SEND if declared is None else declared.permission
-        demand_action(caller, ticket, permission, what)
+        demand_action(caller, ticket, self._permission(ticket), what)
         return ticket
+
+    def _permission(self, ticket: BatchTicket) -> Scope:
+        declared = self.types.get(ticket.batch_type)
+        return Scope.SEND if declared is None else declared.permission
+
+
+def _present(ticket: BatchTicket | None, ticket_id: UUID) -> BatchTicket:
+    if ticket is None:
+        raise TicketNotFoundError(check_uuid(ticket_id, "ticket_id"))
+    return ticket
 
 
 def _is_among(ticket: BatchTicket, among: Among) -> bool:
     return among is None or ticket.batch_type in among
-
-
-def _refuse(request: Request, verdict: Verdict) -> None:
-    refusal = verdict.refusal
-    match verdict.word:
-        case "mismatch":
-            raise InvalidBatchRequestError(
-                f"request_id {request.request_id} was used before with another body; repeat a "
-                "request as it was, or take a new request_id"
-            )
-        case "size":
-            raise BatchSizeExceededError(request.size, refusal["max_value"], contact_admin=True)
-        case "limit":
-            raise RateLimitExceededError(
-                refusal["limit_type"],
-                refusal["scope"],
-                refusal["current_value"],
-                refusal["max_value"],
-                max(1, refusal["retry_after"]),
-                contact_admin=refusal["scope"] == "user",
-            )
-        case _:
-            return
-
-
-async def _check_items(
-    batch_type: BatchType, transaction: SubmissionTransaction, caller: Caller, checked: Checked
-) -> None:
-    if checked.errors:
-        raise refused(checked.errors)
-    if batch_type.check is None:
-        return
-    try:
-        async with asyncio.timeout(CHECK_SECONDS):
-            errors = await batch_type.check(transaction.conn, caller, checked.items)
-    except TimeoutError:
-        raise DatabaseUnavailableError(
-            f"the check of {batch_type.name} took more than {CHECK_SECONDS:g} s; nothing was "
-            "created, repeat the request"
-        ) from None
-    if errors:
-        raise refused(errors)
-
-
-def _origin(caller: Caller) -> dict[str, Any]:
-    return {} if caller.token_id is None else {"token_id": caller.token_id}
-
-
-def _request_id(request_id: Any) -> UUID:
-    try:
-        return check_uuid(request_id, "request_id")
-    except InvalidInputError as error:
-        raise InvalidBatchRequestError(str(error)) from None
-
-
-def _reason(reason: Any) -> str:
-    try:
-        return redact_text(check_text(reason, "reason"))
-    except InvalidInputError as error:
-        raise InvalidBatchRequestError(str(error)) from None
-
-
-def _word(kind: Any, value: Any) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidInputError(f"no status {value!r}; use one of {', '.join(kind)}") from None

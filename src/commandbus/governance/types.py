@@ -8,18 +8,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidBatchRequestError, InvalidSettingError
-from commandbus.governance.model import Caller, Item, ItemError, Scope
+from commandbus.governance.model import Item, ItemError
 from commandbus.names import check_command_type, check_domain
 from commandbus.privacy.secrets import check_payload_type
 from commandbus.settings import check_number
 
-#: Looks at all items of a request against what the database holds, on the connection of the
+#: Compares all items of a request with what is in the database, on the connection of the
 #: submission and inside its transaction. It must not write, commit or roll back, and be quick:
 #: other submissions wait for it.
 ItemCheck = Callable[[Any, Caller, Sequence[Item]], Awaitable[Sequence[ItemError]]]
 
-#: Children of one batch: a submission is one transaction, and holds the lock of all others.
+#: Children of one batch: a submission is one transaction, and other submissions wait for it.
 MAX_SIZE = 10_000
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}\Z")
@@ -31,7 +32,7 @@ _OPERATION = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 class BatchType:
     """What may be submitted under one name, and how much of it."""
 
-    #: The exact batch_type, for example BATCH_POWER_START (decision C11).
+    #: The exact batch_type, for example BATCH_POWER_START.
     name: str
     domain: str
     command_type: str
@@ -39,7 +40,7 @@ class BatchType:
     max_size: int
     #: A pydantic model, a dataclass or a TypedDict that each item must fit. None: any JSON object.
     payload_type: type[Any] | None = None
-    #: Its commands wait until somebody else has approved the batch.
+    #: Its commands wait until another user has approved the batch.
     requires_approval: bool = False
     permission: Scope = Scope.SEND
     description: str = ""
@@ -47,7 +48,7 @@ class BatchType:
     path: str | None = None
     #: Where several types share a path: the value of the body's field "operation".
     operation: str | None = None
-    #: Dispatches of one child, the first included; a retry beyond that is refused (decision C41).
+    #: Dispatches of one child, the first included; a retry beyond that is refused.
     max_attempts: int = 3
     #: One item, for the API's description.
     example: Mapping[str, Any] | None = None
@@ -105,18 +106,18 @@ class BatchTypes:
                 )
         self._types[batch_type.name] = batch_type
 
-    def get(self, name: str) -> BatchType:
+    def get(self, name: str) -> BatchType | None:
+        """The type of this name, or None."""
+        return self._types.get(name)
+
+    def require(self, name: str) -> BatchType:
         """The type of this name, or InvalidBatchRequestError."""
-        found = self.find(name)
+        found = self.get(name)
         if found is None:
             near = difflib.get_close_matches(str(name), self._types, 3)
             hint = f"did you mean {' or '.join(near)}?" if near else "check how it is written"
             raise InvalidBatchRequestError(f"no batch type {str(name)[:64]!r}; {hint}")
         return found
-
-    def find(self, name: str) -> BatchType | None:
-        """The type of this name, or None."""
-        return self._types.get(name)
 
     def all(self) -> list[BatchType]:
         """All types, in the order of their declaration."""

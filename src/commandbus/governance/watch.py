@@ -1,7 +1,7 @@
 """Waiting for a change of a ticket: one loop per process asks for all tickets that are waited for.
 
-A batch that ends notifies; what happens before that is found by looking, at first quickly. So a
-hundred waiting callers cost one small query per look, not a hundred.
+A batch that ends notifies; changes before that are found by polling, often at first and then less
+often. A hundred waiting callers cost one small query per poll, not a hundred.
 """
 
 from __future__ import annotations
@@ -10,22 +10,18 @@ import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from commandbus.database.store import Listener
-from commandbus.governance.model import BatchTicket, TicketStatus
-from commandbus.loops import Backoff, Loop
+from commandbus.database.store import Listener, Store
+from commandbus.governance.model import BatchTicket
+from commandbus.governance.tickets import tickets_by_id
+from commandbus.loops import Watcher
 from commandbus.names import batches_channel
-from commandbus.store.governing import GovernanceStore
 
-#: First and longest wait between two looks, in seconds.
+#: First and longest wait between two polls, in seconds.
 POLL_SECONDS = (0.02, 0.5)
-
-#: Not yet ended: something is still pending.
-OPEN = frozenset({TicketStatus.PENDING_APPROVAL, TicketStatus.IN_PROGRESS})
 
 
 def version(ticket: BatchTicket) -> str:
@@ -42,25 +38,21 @@ class _Waiter:
     seen: str | None
     found: asyncio.Future[BatchTicket | None]
 
-    def is_answered_by(self, ticket: BatchTicket | None) -> bool:
+    def is_satisfied_by(self, ticket: BatchTicket | None) -> bool:
         if ticket is None:
             return True
-        return ticket.status not in OPEN if self.seen is None else version(ticket) != self.seen
+        return not ticket.is_open if self.seen is None else version(ticket) != self.seen
 
 
-class Watch(Loop):
-    """The tickets that somebody waits for, and the loop that looks at them."""
+class Watch(Watcher):
+    """The tickets that callers wait for, and the loop that looks at them."""
 
     name = "tickets"
 
-    def __init__(self, store: GovernanceStore, listener: Callable[[], Listener]) -> None:
-        super().__init__()
+    def __init__(self, store: Store, listener: Callable[[], Listener]) -> None:
+        super().__init__(listener, POLL_SECONDS)
         self._store = store
-        self._listener = listener
         self._waiters: dict[UUID, set[_Waiter]] = defaultdict(set)
-        self._domains: set[str] = set()
-        self._polls = Backoff(*POLL_SECONDS)
-        self._task: asyncio.Task[None] | None = None
 
     async def wait(
         self, ticket: BatchTicket, seen: str | None, timeout_seconds: float
@@ -70,10 +62,10 @@ class Watch(Loop):
         Raises TimeoutError if that does not come in time.
         """
         waiter = _Waiter(seen, asyncio.get_running_loop().create_future())
-        if waiter.is_answered_by(ticket):
+        if waiter.is_satisfied_by(ticket):
             return ticket
         self._waiters[ticket.ticket_id].add(waiter)
-        self._start(ticket.domain)
+        self.watch(batches_channel(ticket.domain))
         try:
             return await asyncio.wait_for(waiter.found, timeout_seconds)
         finally:
@@ -82,32 +74,14 @@ class Watch(Loop):
                 del self._waiters[ticket.ticket_id]
 
     async def step(self) -> float | None:
-        """Look once at all of them."""
+        """Read all tickets that are waited for, once."""
         ids = list(self._waiters)
         if not ids:
-            return 60.0  # whoever comes next wakes the loop
-        found = {each.ticket_id: each for each in await self._store.get_tickets(ids)}
+            return 60.0  # the next waiter wakes the loop
+        found = {each.ticket_id: each for each in await tickets_by_id(self._store.gateway, ids)}
         for ticket_id in ids:
             ticket = found.get(ticket_id)
             for waiter in list(self._waiters.get(ticket_id, ())):
-                if waiter.is_answered_by(ticket) and not waiter.found.done():
+                if waiter.is_satisfied_by(ticket) and not waiter.found.done():
                     waiter.found.set_result(ticket)
         return self._polls.next()
-
-    def _start(self, domain: str) -> None:
-        if domain not in self._domains:
-            self._domains.add(domain)
-            self._listener().subscribe(batches_channel(domain), self.wake)
-        self._polls.reset()
-        self.wake()
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self.run())
-
-    async def close(self) -> None:
-        """Stop looking; whoever still waits runs into its timeout."""
-        self.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None

@@ -11,10 +11,9 @@ from typing import Protocol, TypeVar
 
 from starlette.datastructures import Headers
 
+from commandbus.access.model import ApiToken, Caller, Scope, StoredToken
 from commandbus.access.tokens import Tokens, is_live
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.governance.model import ApiToken, Caller, Scope
-from commandbus.store.tokens import StoredToken
 
 #: Tokens, or addresses, that are remembered at most.
 MAX_REMEMBERED = 10_000

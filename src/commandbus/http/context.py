@@ -14,8 +14,9 @@ from uuid import uuid4
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from commandbus.access.model import Caller
 from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededError
-from commandbus.governance.model import Caller, LimitState
+from commandbus.governance.model import LimitState
 from commandbus.http import catalogue as kinds
 from commandbus.http.metrics import NoMetrics
 from commandbus.http.problems import Problem, problem_of

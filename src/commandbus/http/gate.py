@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from commandbus.access.model import Caller
 from commandbus.errors import RateLimitExceededError
-from commandbus.governance.model import Caller
 from commandbus.http.auth import Attempts, Authenticator, NotAuthenticated
 from commandbus.http.context import info_of
 from commandbus.http.jwt_auth import JwtAuth

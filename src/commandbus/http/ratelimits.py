@@ -52,4 +52,4 @@ class RequestCounter:
 
 def governance_of(bus: CommandBus) -> Governance | None:
     """The governance of a bus; None if its store has none (tests in memory)."""
-    return bus.governance if bus.can_govern else None
+    return bus.governance if bus.governance.is_available else None

@@ -10,8 +10,8 @@ from fastapi.params import Depends
 from fastapi.routing import iter_route_contexts
 from starlette.requests import Request
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError, PermissionDeniedError
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.context import info_of
 from commandbus.http.problems import not_found, unauthenticated
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
-from commandbus.governance.model import Caller, Scope
+from commandbus.access.model import Caller, Scope
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import Cursor, DomainQuery, Limit, Moment
 from commandbus.http.schemas.commands import AuditEventView, AuditPageView

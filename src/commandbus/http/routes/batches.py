@@ -7,8 +7,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Request, Response
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import BatchNotFoundError
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, path_of
 from commandbus.http.routes.commands import POLL_HINT, refuse_unknown_domain
 from commandbus.http.schemas.base import Cursor, DomainPath, Limit

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import BulkOperationNotFoundError, InvalidOperationError
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, Platform, path_of
 from commandbus.http.schemas.base import DomainQuery, Limit
 from commandbus.http.schemas.troubleshooting import (

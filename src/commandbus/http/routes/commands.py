@@ -7,13 +7,13 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import (
     CommandNotFoundError,
     DuplicateCommandError,
     InvalidInputError,
     PermissionDeniedError,
 )
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, Platform, path_of
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.base import (

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter
 
+from commandbus.access.model import Caller, Scope
 from commandbus.demo import vms
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import View
 from commandbus.http.security import refuse_domain, requires

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter
 
-from commandbus.governance.model import Caller, Scope
+from commandbus.access.model import Caller, Scope
 from commandbus.http.platform import Here
 from commandbus.http.schemas.service import DomainList, DomainView, Whoami
 from commandbus.http.security import requires

@@ -13,9 +13,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import CommandBusError
-from commandbus.governance.model import BatchTicket, Caller, Scope
-from commandbus.governance.watch import OPEN
+from commandbus.governance.model import BatchTicket
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.tickets import BATCHES, Group, ticket_view
 from commandbus.http.security import requires
@@ -89,9 +89,9 @@ def add_events(router: APIRouter, group: Group) -> None:
         The stream ends by itself after a while; clients come again with Last-Event-ID and miss
         nothing that matters: each event holds the whole state.
         """
-        ticket = await here.bus.governance.get(caller, batch_id)
+        ticket = await here.bus.governance.require(caller, batch_id)
         is_known = last_event_id == here.bus.governance.version(ticket)
-        if is_known and ticket.status not in OPEN:
+        if is_known and not ticket.is_open:
             return Response(status_code=204)  # tells an EventSource to stay away
         stream = _Stream(request, here, caller, group)
         return EventStream(stream.events(ticket, last_event_id), here.polls)
@@ -116,7 +116,7 @@ class _Stream:
             yield self._event(ticket, version) if version != seen else format_sse_event(comment="")
             seen = version
             left = deadline - time.monotonic()
-            if ticket.status not in OPEN or left <= 0 or self._here.polls.is_closing:
+            if not ticket.is_open or left <= 0 or self._here.polls.is_closing:
                 return
             try:
                 ticket = await self._here.polls.unless_closing(
@@ -135,6 +135,6 @@ class _Stream:
         view: Any = ticket_view(self._request, ticket, self._group)
         return format_sse_event(
             data_str=view.model_dump_json(),
-            event="progress" if ticket.status in OPEN else "end",
+            event="progress" if ticket.is_open else "end",
             id=version,
         )

@@ -8,17 +8,16 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError
-from commandbus.governance.model import Caller, Scope
 from commandbus.governance.types import BatchType
 from commandbus.http.platform import Here, path_of
 from commandbus.http.routes import rate_limits
 from commandbus.http.routes.events import add_events
 from commandbus.http.routes.submissions import add_any_submission, add_submission
 from commandbus.http.routes.tickets import BATCHES, Group, add_ticket_routes, ticket_view
-from commandbus.http.schemas.base import Limit
+from commandbus.http.schemas.base import Cursor, Limit
 from commandbus.http.schemas.governed import (
-    After,
     BatchTypeList,
     BatchTypeView,
     ChildPageView,
@@ -147,17 +146,17 @@ def _add_details(router: APIRouter, group: Group) -> None:
         batch_id: UUID,
         here: Here,
         caller: Reader,
-        after: After = 0,
         limit: Limit = 100,
         status: ChildStatusQuery = None,
+        cursor: Cursor = None,
     ) -> ChildPageView:
         """List the children of a batch, in the order of the request."""
-        page = await here.bus.governance.children(
-            caller, batch_id, after=after, limit=limit, status=status
+        page = await here.bus.governance.page_children(
+            caller, batch_id, cursor=cursor, limit=limit, status=status
         )
         return ChildPageView(
             items=[ChildView.model_validate(each) for each in page.items],
-            next_after=page.next_after,
+            next_cursor=page.next_cursor,
         )
 
     @router.post(f"{BATCHES}/{{batch_id}}/decision")

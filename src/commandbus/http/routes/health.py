@@ -8,13 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
     InvalidOperationError,
     SchemaVersionError,
 )
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.catalogue import PERMISSION_DENIED
 from commandbus.http.metrics import CONTENT_TYPE
 from commandbus.http.platform import Here, Platform

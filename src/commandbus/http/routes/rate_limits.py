@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from commandbus.governance.model import Caller, Scope, UserLimits
+from commandbus.access.model import Caller, Scope
+from commandbus.governance.model import UserLimits
 from commandbus.http.platform import Here
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.limits import (

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from fastapi import APIRouter
 
+from commandbus.access.model import Caller, Scope
 from commandbus.commands.replies import LeasedReply
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import DomainPath
 from commandbus.http.schemas.service import (

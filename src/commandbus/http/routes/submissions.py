@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import (
     BatchSizeExceededError,
     InvalidBatchRequestError,
@@ -21,7 +22,7 @@ from commandbus.errors import (
     PermissionDeniedError,
     RateLimitExceededError,
 )
-from commandbus.governance.model import Caller, LimitState, LimitType, Scope
+from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.types import BatchType
 from commandbus.http import catalogue as kinds
 from commandbus.http.context import info_of

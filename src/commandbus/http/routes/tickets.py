@@ -12,20 +12,18 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Request, Response
 
+from commandbus.access.model import Caller, Scope
 from commandbus.governance.model import (
     BatchTicket,
-    Caller,
-    ChildPage,
     ChildStatus,
-    Scope,
+    ChildTicket,
+    TicketAction,
     TicketStatus,
 )
-from commandbus.governance.watch import OPEN
 from commandbus.http.platform import Here, Platform, path_of
 from commandbus.http.schemas.base import Cursor, Limit
 from commandbus.http.schemas.commands import WithReason
 from commandbus.http.schemas.governed import (
-    After,
     ChildStatusQuery,
     ChildView,
     OwnerFilter,
@@ -38,6 +36,7 @@ from commandbus.http.schemas.governed import (
 )
 from commandbus.http.security import requires
 from commandbus.http.waiting import wait_of
+from commandbus.paging import Page
 
 #: Where all batches are.
 BATCHES = "/api/v1/batches"
@@ -90,13 +89,13 @@ def links_of(request: Request, ticket: BatchTicket, group: Group) -> dict[str, s
     own = path_of(request, f"{group.base}/{ticket.ticket_id}")
     general = path_of(request, f"{BATCHES}/{ticket.ticket_id}")
     links = {"self": own, "children": f"{general}/children", "events": f"{general}/events"}
-    if ticket.status in OPEN:
-        links["cancel"] = f"{own}/cancel"
-    if ticket.status is TicketStatus.PENDING_APPROVAL:
-        links["decision"] = f"{general}/decision"
-    if ticket.failed_count:
-        links["retry"] = f"{own}/retry"
-    return links
+    at = {
+        TicketAction.CANCEL: ("cancel", f"{own}/cancel"),
+        TicketAction.APPROVE: ("decision", f"{general}/decision"),
+        TicketAction.REJECT: ("decision", f"{general}/decision"),
+        TicketAction.RETRY: ("retry", f"{own}/retry"),
+    }
+    return links | dict(at[action] for action in ticket.actions)
 
 
 def ticket_values(request: Request, ticket: BatchTicket, group: Group) -> dict[str, Any]:
@@ -115,7 +114,7 @@ def ticket_view(request: Request, ticket: BatchTicket, group: Group) -> TicketVi
     return TicketView(**ticket_values(request, ticket, group))
 
 
-def _tag(here: Platform, ticket: BatchTicket, page: ChildPage) -> str:
+def _tag(here: Platform, ticket: BatchTicket, page: Page[ChildTicket]) -> str:
     """Another one whenever the ticket, or a child that is shown, is another."""
     children = hashlib.sha256(repr(page).encode()).hexdigest()[:12]
     return f"{here.bus.governance.version(ticket)}-{children}"
@@ -126,28 +125,28 @@ class _Look:
     """Which part of which batch is looked at."""
 
     batch_id: UUID
-    after: int
+    cursor: str | None
     limit: int
     status: ChildStatus | None
 
 
 async def _look(
     here: Platform, caller: Caller, group: Group, look: _Look
-) -> tuple[BatchTicket, ChildPage, str]:
+) -> tuple[BatchTicket, Page[ChildTicket], str]:
     governance = here.bus.governance
-    ticket = await governance.get(caller, look.batch_id, among=group.among)
-    page = await governance.children(
-        caller, look.batch_id, after=look.after, limit=look.limit, status=look.status
+    ticket = await governance.require(caller, look.batch_id, among=group.among)
+    page = await governance.page_children(
+        caller, look.batch_id, cursor=look.cursor, limit=look.limit, status=look.status
     )
     return ticket, page, _tag(here, ticket, page)
 
 
 async def _long_look(
     here: Platform, caller: Caller, group: Group, look: _Look, known: set[str], seconds: float
-) -> tuple[BatchTicket, ChildPage, str, bool]:
+) -> tuple[BatchTicket, Page[ChildTicket], str, bool]:
     """Look; if that is nothing new, wait for a change (or the end) and look again."""
     ticket, page, tag = await _look(here, caller, group, look)
-    is_news = tag not in known if known else ticket.status not in OPEN
+    is_news = tag not in known if known else not ticket.is_open
     if is_news or not seconds:
         return ticket, page, tag, False
     governance = here.bus.governance
@@ -180,7 +179,7 @@ def _add_looking(router: APIRouter, group: Group, name: str) -> None:
         cursor: Cursor = None,
     ) -> TicketPageView:
         """Your own; whoever may operate or approve sees those of others too."""
-        page = await here.bus.governance.list(
+        page = await here.bus.governance.page(
             caller, batch_type=batch_type, status=status, created_by=created_by, cursor=cursor,
             limit=limit, among=group.among,
         )  # fmt: skip
@@ -201,16 +200,16 @@ def _add_looking(router: APIRouter, group: Group, name: str) -> None:
         request: Request,
         here: Here,
         caller: Annotated[Caller, requires(Scope.READ)],
-        after: After = 0,
         limit: Limit = 100,
         status: ChildStatusQuery = None,
         prefer: Prefer = None,
         if_none_match: IfNoneMatch = None,
+        cursor: Cursor = None,
     ) -> Response:
         """The counts, and a page of its children; `Prefer: wait=N` for a long poll."""
         seconds = wait_of(prefer, here.settings.max_wait_seconds)
         known = set(_TAG.findall(if_none_match or ""))
-        look = _Look(batch_id, after, limit, status)
+        look = _Look(batch_id, cursor, limit, status)
         ticket, page, tag, has_waited = await _long_look(here, caller, group, look, known, seconds)
         headers = {"ETag": f'"{tag}"'}
         if has_waited:
@@ -220,7 +219,7 @@ def _add_looking(router: APIRouter, group: Group, name: str) -> None:
         shown = StatusView(
             **ticket_values(request, ticket, group),
             children=[ChildView.model_validate(each) for each in page.items],
-            next_after=page.next_after,
+            next_cursor=page.next_cursor,
         )
         return Response(shown.model_dump_json(), headers=headers, media_type="application/json")
 

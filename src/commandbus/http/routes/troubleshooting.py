@@ -7,8 +7,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import CommandNotFoundError, PermissionDeniedError
-from commandbus.governance.model import Caller, Scope
 from commandbus.http.platform import Here, Platform
 from commandbus.http.schemas.base import Cursor, DomainPath, DomainQuery, Limit, TypeQuery
 from commandbus.http.schemas.commands import CommandView, WithReason

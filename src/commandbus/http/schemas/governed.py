@@ -9,14 +9,12 @@ from uuid import UUID
 from fastapi import Query
 from pydantic import ConfigDict, Field
 
-from commandbus.governance.model import ChildStatus, Scope, TicketStatus
+from commandbus.access.model import Scope
+from commandbus.governance.model import ChildStatus, TicketStatus
 from commandbus.http.schemas.base import Form, Reason, View
 
 BATCH_ID = "6f1d6a0e-6f0b-4b0b-8a53-0d7f3c1f9a01"
 
-After = Annotated[
-    int, Query(ge=0, le=2**31 - 1, description="`next_after` of the page before; 0: the first.")
-]
 ChildStatusQuery = Annotated[ChildStatus | None, Query(description="Only children like this.")]
 TypeFilter = Annotated[
     str | None, Query(min_length=1, max_length=64, description="Only this batch type.")
@@ -102,14 +100,14 @@ class ChildPageView(View):
     """Some children, in the order of the request."""
 
     items: list[ChildView]
-    next_after: int | None
+    next_cursor: str | None
 
 
 class StatusView(TicketView):
     """A governed batch with a page of its children."""
 
     children: list[ChildView]
-    next_after: int | None = Field(description="`?after=` for the rest of the children.")
+    next_cursor: str | None = Field(description="`?cursor=` for the rest of the children.")
 
 
 class TicketPageView(View):

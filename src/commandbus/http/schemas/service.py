@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import ConfigDict, Field
 
-from commandbus.governance.model import Scope
+from commandbus.access.model import Scope
 from commandbus.http.schemas.base import MAX_PAGE, Form, View
 from commandbus.models import ReplyOutcome
 

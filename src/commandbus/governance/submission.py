@@ -1,0 +1,181 @@
+"""Submission: one transaction that knows repeats, compares with the limits, checks and creates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString
+from uuid import UUID, uuid4
+
+from commandbus.access.model import Caller
+from commandbus.commands.sending import Preparer
+from commandbus.database import encoding
+from commandbus.database.store import Store
+from commandbus.errors import (
+    BatchSizeExceededError,
+    DatabaseUnavailableError,
+    InvalidBatchRequestError,
+    InvalidInputError,
+    RateLimitExceededError,
+    TicketNotFoundError,
+)
+from commandbus.governance.items import Checked, check_items, refused
+from commandbus.governance.model import BatchTicket, Item, Submission, TicketStatus
+from commandbus.governance.tickets import limits_of, tickets_by_id
+from commandbus.governance.types import BatchType
+from commandbus.names import check_text, check_uuid
+from commandbus.privacy.redaction import redact_text
+
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Session
+
+#: Seconds that a type's own check may take: other submissions wait for it.
+CHECK_SECONDS = 5.0
+
+_BEGIN: LiteralString = (
+    "select * from {schema}.begin_submission(%s, %s, %s, cast(%s as uuid), %s, cast(%s as jsonb))"
+)
+_CREATE: LiteralString = (
+    "select created_at, limits from {schema}.create_ticket(%s, %s, cast(%s as jsonb), %s, %s,"
+    " cast(%s as text), cast(%s as uuid), %s, %s, cast(%s as jsonb), cast(%s as jsonb))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request whose form is right."""
+
+    caller: Caller
+    batch_type: BatchType
+    checked: Checked
+    request_id: UUID | None
+    reason: str | None
+
+    @property
+    def size(self) -> int:
+        """How many children it asks for."""
+        return len(self.checked.items)
+
+
+def check_request(
+    caller: Caller,
+    batch_type: BatchType,
+    items: Sequence[Item],
+    request_id: UUID | None,
+    reason: str | None,
+    preparer: Preparer,
+) -> Request:
+    """Check all that can be checked without the database."""
+    try:
+        key = None if request_id is None else check_uuid(request_id, "request_id")
+    except InvalidInputError as error:
+        raise InvalidBatchRequestError(str(error)) from None
+    text = None if reason is None else check_reason(reason)
+    return Request(caller, batch_type, check_items(batch_type, items, text, preparer), key, text)
+
+
+def check_reason(reason: Any) -> str:
+    """The reason of a caller, redacted."""
+    try:
+        return redact_text(check_text(reason, "reason"))
+    except InvalidInputError as error:
+        raise InvalidBatchRequestError(str(error)) from None
+
+
+async def submit(store: Store, request: Request, defaults: Mapping[str, int]) -> Submission:
+    """Create the batch of a request, find the one that it created before, or raise."""
+    gateway, domain = store.gateway, request.batch_type.domain
+    limits = encoding.dump(dict(defaults))
+    # The queues of a new domain are made beforehand: DDL has no place in the transaction.
+    await gateway.ensure_domain(domain)
+    async with gateway.transaction(domain) as session:
+        ((admission, ticket_id, refusal, states),) = await session.rows(
+            _BEGIN,
+            (
+                request.caller.user_id, request.batch_type.name, request.size, request.request_id,
+                request.checked.digest, limits,
+            ),
+        )  # fmt: skip
+        if admission == "replay":
+            found = await tickets_by_id(session, [ticket_id])
+            if not found:
+                raise TicketNotFoundError(ticket_id)
+            return Submission(found[0], True, limits_of(states))
+        _refuse(request, admission, refusal)
+        await _check_items(request, session.conn)
+        return await _create(session, request, limits)
+
+
+def _refuse(request: Request, admission: str, refusal: Mapping[str, Any]) -> None:
+    match admission:
+        case "mismatch":
+            raise InvalidBatchRequestError(
+                f"request_id {request.request_id} was used before with another body; repeat a "
+                "request as it was, or take a new request_id"
+            )
+        case "size":
+            raise BatchSizeExceededError(request.size, refusal["max_value"], contact_admin=True)
+        case "limit":
+            raise RateLimitExceededError(
+                refusal["limit_type"],
+                refusal["scope"],
+                refusal["current_value"],
+                refusal["max_value"],
+                max(1, refusal["retry_after"]),
+                contact_admin=refusal["scope"] == "user",
+            )
+        case _:
+            return
+
+
+async def _check_items(request: Request, conn: Any) -> None:
+    batch_type, checked = request.batch_type, request.checked
+    if checked.errors:
+        raise refused(checked.errors)
+    if batch_type.check is None:
+        return
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            errors = await batch_type.check(conn, request.caller, checked.items)
+    except TimeoutError:
+        raise DatabaseUnavailableError(
+            f"the check of {batch_type.name} took more than {CHECK_SECONDS:g} s; nothing was "
+            "created, repeat the request"
+        ) from None
+    if errors:
+        raise refused(errors)
+
+
+async def _create(session: Session, request: Request, limits: str) -> Submission:
+    batch_type, caller = request.batch_type, request.caller
+    ticket_id = uuid4()
+    details = {} if caller.token_id is None else {"token_id": caller.token_id}
+    ((created_at, states),) = await session.rows(
+        _CREATE,
+        (
+            batch_type.domain, ticket_id, encoding.sends(request.checked.commands),
+            batch_type.name, caller.user_id, request.reason, request.request_id,
+            request.checked.digest, batch_type.requires_approval, encoding.dump(details), limits,
+        ),
+        domain=batch_type.domain,
+    )  # fmt: skip
+    is_waiting = batch_type.requires_approval
+    ticket = BatchTicket(
+        ticket_id=ticket_id,
+        domain=batch_type.domain,
+        batch_type=batch_type.name,
+        child_count=request.size,
+        success_count=0,
+        failed_count=0,
+        pending_count=request.size,
+        canceled_count=0,
+        status=TicketStatus.PENDING_APPROVAL if is_waiting else TicketStatus.IN_PROGRESS,
+        reason=request.reason,
+        created_by=caller.user_id,
+        created_at=created_at,
+        updated_at=created_at,
+        requires_approval=is_waiting,
+        request_id=request.request_id,
+    )
+    return Submission(ticket, False, limits_of(states))

@@ -1,0 +1,127 @@
+"""Reading tickets and children, for every caller; rows of tickets and limits become values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString, cast
+from uuid import UUID
+
+from commandbus.governance.model import (
+    OPEN,
+    BatchTicket,
+    ChildStatus,
+    ChildTicket,
+    LimitState,
+    LimitType,
+    TicketStatus,
+)
+from commandbus.paging import Page, page_of, position_of, read_key, read_number
+
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Statements
+
+# In the order of BatchTicket.
+_COLUMNS: LiteralString = (
+    "t.ticket_id, t.domain, t.batch_type, t.child_count, t.success_count, t.failed_count,"
+    " t.pending_count, t.canceled_count, t.status, t.reason, t.created_by, t.created_at,"
+    " t.updated_at, t.completed_at, t.requires_approval, t.decided_by, t.decided_at,"
+    " t.decision_reason, t.request_id"
+)
+_TICKETS: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + " from {schema}.batch_approval_tickets t where "
+)
+# Pending batches are in an index of their own: the others may be millions.
+_FILTER: LiteralString = (
+    "(cast(%s as text[]) is null or t.domain = any(%s))"
+    " and (cast(%s as text[]) is null or t.batch_type = any(%s))"
+    " and (cast(%s as text) is null or t.status = %s) and (not %s or t.is_pending)"
+    " and (cast(%s as timestamptz) is null or (t.created_at, t.ticket_id) < (%s, %s))"
+    " order by t.created_at desc, t.ticket_id desc limit %s"
+)
+_BY_ID: LiteralString = _TICKETS + "t.ticket_id = any(cast(%s as uuid[]))"
+_PAGE: LiteralString = _TICKETS + _FILTER
+# With a condition of its own, so that the plan goes by the owner.
+_PAGE_OF_OWNER: LiteralString = _TICKETS + "t.created_by = %s and " + _FILTER
+_PAGE_CHILDREN: LiteralString = (
+    "select c.ticket_id, c.parent_ticket_id, c.sequence_no, c.status, c.error_message,"
+    " c.attempt_count, c.last_attempt_at from {schema}.approval_tickets c"
+    " where c.parent_ticket_id = %s and c.sequence_no > %s"
+    " and (cast(%s as text) is null or c.status = %s) order by c.sequence_no limit %s"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TicketSearch:
+    """Which tickets to list. None: of all owners, domains, types or statuses."""
+
+    owner: str | None
+    domains: frozenset[str] | None
+    batch_types: frozenset[str] | None
+    status: TicketStatus | None
+
+
+async def tickets_by_id(
+    statements: Statements, ticket_ids: Sequence[UUID], *, conn: Any = None
+) -> list[BatchTicket]:
+    """Those of these tickets that are there, for every caller."""
+    return await statements.rows(_BY_ID, (list(ticket_ids),), into=_ticket_of, conn=conn)
+
+
+async def page_tickets(
+    statements: Statements, search: TicketSearch, limit: int, cursor: str | None
+) -> Page[BatchTicket]:
+    """Tickets, newest first."""
+    # Sorted: the order of a set is another one in another process, and is part of the cursor.
+    domains = None if search.domains is None else sorted(search.domains)
+    types = None if search.batch_types is None else sorted(search.batch_types)
+    bound = ("tickets", search.owner, domains, types, search.status)
+    created_at, ticket_id = position_of(cursor, bound, read_key) or (None, None)
+    is_pending = search.status in OPEN
+    params = (
+        domains, domains, types, types, search.status, search.status, is_pending, created_at,
+        created_at, ticket_id, limit + 1,
+    )  # fmt: skip
+    if search.owner is None:
+        found = await statements.rows(_PAGE, params, into=_ticket_of)
+    else:
+        found = await statements.rows(_PAGE_OF_OWNER, (search.owner, *params), into=_ticket_of)
+    return page_of(found, limit, bound, lambda ticket: [ticket.created_at, ticket.ticket_id])
+
+
+async def page_children(
+    statements: Statements,
+    ticket_id: UUID,
+    *,
+    status: ChildStatus | None,
+    limit: int,
+    cursor: str | None,
+) -> Page[ChildTicket]:
+    """Children in the order of the request."""
+    bound = ("children", ticket_id, status)
+    after = position_of(cursor, bound, read_number) or 0
+    params = (ticket_id, after, status, status, limit + 1)
+    found = await statements.rows(_PAGE_CHILDREN, params, into=_child_of)
+    return page_of(found, limit, bound, lambda child: [child.sequence_no])
+
+
+def _ticket_of(*row: Any) -> BatchTicket:
+    values = cast("Any", (*row[:8], TicketStatus(row[8]), *row[9:]))
+    return BatchTicket(*values)
+
+
+def _child_of(*row: Any) -> ChildTicket:
+    values = cast("Any", (*row[:3], ChildStatus(row[3]), *row[4:]))
+    return ChildTicket(*values)
+
+
+def limit_of(limit_type: str, scope: str, *values: Any, **named: Any) -> LimitState:
+    """A row, or an object of a JSON list, with the columns of a LimitState."""
+    return LimitState(LimitType(limit_type), scope, *values, **named)
+
+
+def limits_of(document: Iterable[Mapping[str, Any]]) -> tuple[LimitState, ...]:
+    """The limits that a submission gets, as JSON."""
+    return tuple(limit_of(**state) for state in document)

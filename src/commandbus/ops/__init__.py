@@ -1,1 +1,0 @@
-"""What operators do: troubleshooting, and reading what happened."""

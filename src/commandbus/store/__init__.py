@@ -1,1 +1,0 @@
-"""The store: the verbs of the domain, each for many commands at once."""
