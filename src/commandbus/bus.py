@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from uuid import UUID
@@ -427,28 +426,6 @@ class CommandBus(Facets):
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         """One command, or None."""
         return await self._store.get_command(check_domain(domain), check_uuid(command_id))
-
-    async def query_commands(
-        self,
-        *,
-        domain: str | None = None,
-        command_type: str | None = None,
-        status: str | None = None,
-        batch_id: UUID | None = None,
-        correlation_id: UUID | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        limit: int = 100,
-        offset: int = 0,
-    ) -> list[CommandMetadata]:
-        """Commands by what is known of them, newest first; `bus.search.commands` has cursors."""
-        from commandbus.commands.search import CommandFilter, check_status, query_commands
-
-        chosen = CommandFilter(
-            domain, command_type, check_status(status), batch_id, correlation_id,
-            created_after, created_before,
-        )  # fmt: skip
-        return await query_commands(self._store, chosen, limit=limit, offset=offset)
 
     async def get_audit_trail(
         self, command_id: UUID, domain: str | None = None, *, limit: int = 1_000

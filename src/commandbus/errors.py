@@ -41,10 +41,11 @@ secret: `details` of handler errors are redacted before they are stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from commandbus.governance.model import ItemError
+if TYPE_CHECKING:
+    from commandbus.governance.model import ItemError
 
 
 class CommandBusError(Exception):

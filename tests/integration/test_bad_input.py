@@ -156,7 +156,7 @@ async def test_an_unknown_domain_is_empty_for_readers_and_not_found_for_operator
     bus = ready.bus
     before = await contents(ready.conn)
     assert await bus.list_troubleshooting(domain) == []
-    assert await bus.query_commands(domain=domain) == []
+    assert (await bus.search.commands(domain=domain)).items == []
     assert await bus.get_command(domain, ready.parked) is None
     assert await bus.get_batch(domain, uuid4()) is None
     assert [reply async for reply in bus.replies(domain, wait=False)] == []

@@ -66,7 +66,7 @@ async def create(bus: CommandBus, chance: random.Random) -> None:
 
     Not more than the worker can follow: a look should stay as quick as the first.
     """
-    if len(await bus.query_commands(domain=DOMAIN, status="PENDING", limit=500)) == 500:
+    if len((await bus.search.commands(domain=DOMAIN, status="PENDING", limit=500)).items) == 500:
         await asyncio.sleep(0.2)
         return
     mode = chance.choice([DispatchMode.INLINE, DispatchMode.TWO_PHASE, DispatchMode.OPTIMISTIC])

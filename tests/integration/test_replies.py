@@ -208,7 +208,7 @@ async def test_an_absurd_timeout_is_refused_before_anything_is_sent(
 ) -> None:
     with pytest.raises(InvalidSettingError, match="use a number"):
         await bus.call("shop", "Echo", {}, timeout=timeout)
-    assert await bus.query_commands(domain="shop") == []
+    assert (await bus.search.commands(domain="shop")).items == []
 
 
 async def test_a_call_to_a_parked_command_times_out_and_the_reply_can_be_taken_later(

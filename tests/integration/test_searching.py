@@ -1,7 +1,4 @@
-"""Search on PostgreSQL: commands and audit events by every criterion, page by page.
-
-`CommandBus.query_commands` finds the same by offset.
-"""
+"""Search on PostgreSQL: commands and audit events by every criterion, page by page."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from commandbus import CommandBus
 from commandbus.commands.search import Search
 from commandbus.database.store import Store
 from commandbus.models import AuditEvent, CommandMetadata, CommandStatus
@@ -41,18 +37,14 @@ def store(world: PostgresWorld) -> Store:
     return world.store
 
 
-@pytest.fixture(params=["search", "query"])
-def find(request: pytest.FixtureRequest, store: Store) -> Find:
-    """The ids of commands: by a search, and by query_commands."""
-
-    async def query(**criteria: Any) -> list[UUID]:
-        found = await CommandBus(store=store).query_commands(**criteria)
-        return [command.command_id for command in found]
+@pytest.fixture
+def find(store: Store) -> Find:
+    """The ids of the commands that a search finds."""
 
     async def search(**criteria: Any) -> list[UUID]:
         return await ids_of(store, **criteria)
 
-    return query if request.param == "query" else search
+    return search
 
 
 def search_of(store: Store) -> Search:
@@ -90,7 +82,6 @@ async def test_a_query_returns_what_get_command_returns(world: World, store: Sto
     [lease] = await world.send_and_receive(new())
 
     [found] = (await page_of(store, domain=DOMAIN)).items
-    assert await CommandBus(store=store).query_commands(domain=DOMAIN) == [found]
 
     assert found == await world.command(lease.command_id)
     assert found.status is CommandStatus.IN_PROGRESS
@@ -116,9 +107,6 @@ async def test_commands_are_listed_newest_first_and_within_one_call_by_id(
     third = await page_of(store, limit=4, cursor=second.next_cursor)
     assert [command.command_id for command in third.items] == expected[8:]
     assert third.next_cursor is None
-    bus = CommandBus(store=store)
-    by_offset = [await bus.query_commands(limit=4, offset=offset) for offset in (0, 4, 8)]
-    assert [command.command_id for page in by_offset for command in page] == expected
 
 
 @pytest.mark.parametrize("is_parked", [False, True])

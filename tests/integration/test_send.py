@@ -402,7 +402,7 @@ async def test_a_bad_command_in_a_later_chunk_leaves_nothing_of_earlier_ones(
             group.insert(place, bad)
             with pytest.raises(InvalidPayloadError):
                 await bus.send_many(DOMAIN, group)
-        assert await bus.query_commands(domain=DOMAIN) == []
+        assert (await bus.search.commands(domain=DOMAIN)).items == []
         assert len(await bus.send_many(DOMAIN, commands(9))) == 9, "the connection is good"
 
 
@@ -415,7 +415,7 @@ async def test_a_generator_that_fails_on_the_way_leaves_nothing(dsn: str) -> Non
     async with CommandBus.connect(dsn, settings=Settings(send_chunk_size=2)) as bus:
         with pytest.raises(LookupError, match="no more rows"):
             await bus.send_many(DOMAIN, failing())
-        assert await bus.query_commands(domain=DOMAIN) == []
+        assert (await bus.search.commands(domain=DOMAIN)).items == []
         assert len(await bus.send_many(DOMAIN, iter(commands(9)))) == 9, "the connection is good"
 
 
@@ -547,7 +547,7 @@ async def test_a_bus_works_on_a_pool_that_the_application_has_set_up_its_own_way
         async with working(bus, DOMAIN):
             assert (await bus.call(DOMAIN, "Double", {"n": 21})).data == 42
             await until_status(bus, DOMAIN, first, "COMPLETED")
-        assert len(await bus.query_commands(domain=DOMAIN)) == 2
+        assert len((await bus.search.commands(domain=DOMAIN)).items) == 2
         async with pool.connection() as own:
             joined = uuid4()
             await bus.send(DOMAIN, "Double", joined, {"n": 3}, conn=own)

@@ -144,7 +144,7 @@ async def test_a_lost_lease_undoes_what_was_written_and_is_recorded(
     assert await written(conn) == []
     (reply,) = await replies(bus)
     assert reply.data == "rescued"
-    assert await bus.query_commands(command_type="Next") == []
+    assert (await bus.search.commands(command_type="Next")).items == []
 
 
 async def test_errors_of_the_database_reach_the_policy_as_the_driver_raised_them(

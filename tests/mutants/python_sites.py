@@ -22,7 +22,7 @@ STRICT = (
 )  # fmt: skip
 FILES = (
     "retry", *STRICT[:5], "worker/threads", "privacy/redaction", *STRICT[5:],
-    "names", "commands/payload", "privacy/secrets", "handler",
+    "names", "payload", "privacy/secrets", "handler",
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -15,7 +15,6 @@ from commandbus import (
     NO_REPLY,
     BatchCommand,
     CommandBus,
-    CommandStatus,
     HandlerAlreadyRegisteredError,
     InvalidInputError,
     InvalidNameError,
@@ -24,7 +23,6 @@ from commandbus import (
     RetryPolicy,
     Settings,
 )
-from commandbus.database.rows import command_of
 from commandbus.database.store import Store
 from commandbus.errors import InvalidCommandIdError
 from commandbus.models import NewCommand
@@ -310,7 +308,7 @@ async def test_a_listing_is_refused_with_an_absurd_page(
     stub: CommandBus, store: Recorder, page: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidSettingError, match=r"limit is|offset is"):
-        await stub.query_commands(**page)
+        await stub.list_batches("payments", **page)
     with pytest.raises(InvalidSettingError, match=r"limit is|offset is"):
         await stub.list_troubleshooting("payments", **page)
     assert store.calls == []
@@ -329,23 +327,14 @@ async def test_a_query_is_refused_for_an_unknown_status_or_a_bad_name(
     stub: CommandBus, store: Recorder
 ) -> None:
     with pytest.raises(InvalidSettingError, match="use one of PENDING, IN_PROGRESS"):
-        await stub.query_commands(status="DONE")
+        await stub.search.commands(status="DONE")
     with pytest.raises(InvalidNameError):
-        await stub.query_commands(domain="Payments")
+        await stub.search.commands(domain="Payments")
     with pytest.raises(InvalidNameError):
-        await stub.query_commands(command_type="1st")
+        await stub.search.commands(command_type="1st")
     with pytest.raises(InvalidNameError):
         await stub.list_troubleshooting("payments", type="1st")
     assert store.calls == []
-
-
-async def test_a_query_hands_on_its_criteria(stub: CommandBus, store: Recorder) -> None:
-    await stub.query_commands(domain="payments", status="PENDING", limit=5, offset=2)
-    (verb, args, kwargs) = store.calls[0]
-    assert verb == "rows"
-    assert "query_commands(" in args[0]
-    assert args[1] == ("payments", None, CommandStatus.PENDING, None, None, None, None, 5, 2)
-    assert kwargs == {"into": command_of}
 
 
 @pytest.mark.parametrize("verb", ["get_command", "get_batch"])
@@ -421,8 +410,8 @@ def test_a_bus_is_refused_without_or_with_two_databases(store: Recorder) -> None
         lambda bus: bus.send_many("shop", [{"command_type": "Work"}]),
         lambda bus: bus.call("shop", "Work", {}, timeout="soon"),
         lambda bus: bus.wait_reply("shop", uuid4(), timeout=0),
-        lambda bus: bus.query_commands(batch_id="no uuid"),
-        lambda bus: bus.query_commands(created_after="yesterday"),
+        lambda bus: bus.search.commands(batch_id="no uuid"),
+        lambda bus: bus.search.commands(created_after="yesterday"),
     ],
 )
 async def test_an_argument_of_the_wrong_kind_is_refused_with_advice(

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commandbus.commands import payload as payload_module
-from commandbus.commands.payload import (
+from commandbus.errors import InvalidPayloadError
+from commandbus.payload import (
     MAX_PAYLOAD_BYTES,
     MAX_PAYLOAD_DEPTH,
     MAX_SAFE_INTEGER,
@@ -26,7 +27,6 @@ from commandbus.commands.payload import (
     encode_json,
     encode_payload,
 )
-from commandbus.errors import InvalidPayloadError
 
 CANARY = "canary-7f3a"
 

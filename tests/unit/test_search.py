@@ -78,6 +78,6 @@ async def test_a_note_that_says_nothing_is_refused(bus: CommandBus, text: Any) -
 
 
 async def test_a_search_needs_a_database(bus: CommandBus) -> None:
-    for call in (bus.search.commands(), bus.search.audit(), bus.query_commands()):
+    for call in (bus.search.commands(), bus.search.audit()):
         with pytest.raises(InvalidOperationError, match="needs PostgreSQL"):
             await call

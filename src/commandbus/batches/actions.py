@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from commandbus.batches.model import progress_of
 from commandbus.errors import InvalidOperationError
-from commandbus.loads.model import LoadMetadata, LoadStatus
 from commandbus.models import BatchMetadata
+
+if TYPE_CHECKING:
+    from commandbus.loads.model import LoadMetadata
 
 
 class BatchWait(StrEnum):
@@ -23,8 +26,8 @@ def waits_for(batch: BatchMetadata, load: LoadMetadata | None = None) -> BatchWa
     """What has to happen before the batch can end; None: it has ended, or workers are at it."""
     if batch.completed_at is not None:
         return None
-    if load is not None and load.status is not LoadStatus.SEALED:
-        return BatchWait.FAILED_LOAD if load.status is LoadStatus.FAILED else BatchWait.LOAD
+    if load is not None and not load.is_sealed:
+        return BatchWait.FAILED_LOAD if load.has_failed else BatchWait.LOAD
     if batch.in_troubleshooting_count and progress_of(batch).open == 0:
         return BatchWait.OPERATOR
     return None

@@ -21,7 +21,6 @@ from commandbus.batches.model import (
 from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
-from commandbus.commands.payload import encode_json
 from commandbus.commands.sending import Preparer
 from commandbus.database.rows import BATCH_COLUMNS, COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
@@ -51,6 +50,7 @@ from commandbus.paging import (
     read_key,
     read_number,
 )
+from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
 

@@ -36,12 +36,6 @@ _SEARCH_COMMANDS: LiteralString = (
     " cast(%s as timestamptz), cast(%s as uuid), %s, cast(%s as timestamptz),"
     " cast(%s as uuid), %s, %s) s cross join lateral (select (s.command).*) c"
 )
-_QUERY_COMMANDS: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + COMMAND_COLUMNS
-    + " from {schema}.query_commands(%s, %s, %s, cast(%s as uuid), cast(%s as uuid),"
-    " cast(%s as timestamptz), cast(%s as timestamptz), %s, %s) c"
-)
 _LIST_AUDIT: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + AUDIT_COLUMNS
@@ -54,7 +48,7 @@ _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 @dataclass(frozen=True, slots=True)
 class CommandFilter:
-    """Which commands to look for; None means any. In the order of query_commands."""
+    """Which commands to look for; None means any. In the order of search_commands."""
 
     domain: str | None
     command_type: str | None
@@ -220,15 +214,6 @@ class Search:
         if payload is not None and orjson.loads(payload) != orjson.loads(orjson.dumps(data)):
             raise DuplicateCommandError(domain, [wanted])
         return found
-
-
-async def query_commands(
-    store: Store, chosen: CommandFilter, *, limit: int, offset: int
-) -> list[CommandMetadata]:
-    """`CommandBus.query_commands`: by offset, which becomes slow where many rows are skipped."""
-    check_page(limit, offset)
-    params = (*astuple(chosen), limit, offset)
-    return await store.gateway.rows(_QUERY_COMMANDS, params, into=command_of)
 
 
 def check_status(status: str | None) -> CommandStatus | None:

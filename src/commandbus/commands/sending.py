@@ -17,7 +17,6 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.commands.payload import encode_payload
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, InvalidInputError
 from commandbus.models import BatchCommand, NewCommand, OutgoingCommands
@@ -30,6 +29,7 @@ from commandbus.names import (
     new_id,
     replies_queue,
 )
+from commandbus.payload import encode_payload
 from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.settings import Settings
 

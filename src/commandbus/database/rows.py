@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, LiteralString, cast
 from uuid import UUID
 
-from commandbus.commands.payload import decode_payload
 from commandbus.errors import DuplicateCommandError, InvalidPayloadError
 from commandbus.models import CommandMetadata, CommandStatus, ParkReason, TroubleshootingItem
+from commandbus.payload import decode_payload
 
 COMMAND_COLUMNS: LiteralString = (
     "c.domain, c.queue_name, c.msg_id, c.command_id, c.command_type, c.status, c.attempts, "

@@ -72,6 +72,16 @@ class LoadMetadata:
     last_first_row: int
     last_digest: bytes | None
 
+    @property
+    def is_sealed(self) -> bool:
+        """All rows are in, so that its batch may end."""
+        return self.status is LoadStatus.SEALED
+
+    @property
+    def has_failed(self) -> bool:
+        """It stopped because of an error, and can be resumed."""
+        return self.status is LoadStatus.FAILED
+
 
 @dataclass(frozen=True, slots=True)
 class InterruptedLoad:

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString, cast
 from uuid import UUID, uuid4
 
-from commandbus.commands.payload import encode_json
 from commandbus.database.store import Store
 from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
 from commandbus.names import (
@@ -24,6 +23,7 @@ from commandbus.names import (
     check_uuid,
 )
 from commandbus.paging import Page, check_page, cursor_of, position_of, read_key, read_number
+from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import check_number
 from commandbus.troubleshooting.groups import Groups

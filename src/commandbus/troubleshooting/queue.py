@@ -11,7 +11,6 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.commands.payload import encode_json, encode_payload
 from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
@@ -25,6 +24,7 @@ from commandbus.names import (
     check_uuid,
 )
 from commandbus.paging import Page, check_page, cursor_of, position_of, read_key
+from commandbus.payload import encode_json, encode_payload
 from commandbus.privacy.redaction import redact_text, redact_value
 from commandbus.privacy.secrets import check_fits
 from commandbus.troubleshooting.edits import difference, unmasked

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from commandbus.commands.payload import encode_json
 from commandbus.database.store import Store
 from commandbus.errors import (
     CommandBusError,
@@ -25,6 +24,7 @@ from commandbus.errors import (
 )
 from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
 from commandbus.models import Command, Lease, Outcome, OutcomeKind
+from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import (
     GiveUp,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commandbus.commands.payload import decode_payload
 from commandbus.handler import HandlerEntry
 from commandbus.models import Command, Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.payload import decode_payload
 from commandbus.privacy.redaction import redact_text, secret_values
 from commandbus.retry import RetryPolicy, describe_failure
 

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.commands.payload import decode_payload
 from commandbus.errors import InvalidPayloadError
 from commandbus.models import (
     AuditEvent,
@@ -22,6 +21,7 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.names import check_domain, commands_queue
+from commandbus.payload import decode_payload
 from commandbus.testing.fakes import StoredMessage
 from commandbus.testing.memory.tables import CommandRow, State
 

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID, uuid4
 
-from commandbus.commands.payload import encode_json
 from commandbus.database.store import Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import Command, Lease, NewBatch, NewCommand
 from commandbus.names import commands_queue
+from commandbus.payload import encode_json
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.memory import operator, reads
 from commandbus.testing.memory.engine import (
