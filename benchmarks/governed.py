@@ -24,8 +24,9 @@ from uuid import uuid4
 
 from benchmarks.batches import drop, fresh_database
 from benchmarks.systems import PAYLOAD
-from commandbus import BatchCommand, BatchType, CommandBus, Settings
+from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.embedded import EmbeddedPostgres
+from commandbus.governance import BatchType
 from commandbus.wiring import migrate_database
 
 BAR = 3.0

@@ -18,6 +18,7 @@ from commandbus.settings import Settings
 if TYPE_CHECKING:
     from commandbus.access.tokens import Tokens
     from commandbus.batches.batch import Batches
+    from commandbus.batches.callbacks import Completions
     from commandbus.commands.replies import Replies
     from commandbus.commands.search import Search
     from commandbus.governance.service import Governance
@@ -60,10 +61,8 @@ class Facets:
     def batches(self) -> Batches:
         """Batches: create, look, wait, cancel, retry, dispatch."""
         from commandbus.batches.batch import Batches
-        from commandbus.batches.callbacks import Completions
 
-        completions = self._keep(Completions(self._store, self._replies.listener))
-        return Batches(self._store, self._preparer, self._settings, completions)
+        return Batches(self._store, self._preparer, self._settings, self._completions)
 
     @cached_property
     def loads(self) -> Loads:
@@ -123,6 +122,12 @@ class Facets:
         from commandbus.commands.replies import Replies
 
         return self._keep(Replies(self._store))
+
+    @cached_property
+    def _completions(self) -> Completions:
+        from commandbus.batches.callbacks import Completions
+
+        return self._keep(Completions(self._store, self._replies.listener))
 
     @cached_property
     def _workers(self) -> Workers:

@@ -19,7 +19,9 @@ from uuid import uuid4
 
 import pytest
 
-from commandbus import BatchCommand, CommandBus, DispatchMode, RemoteQueue
+from commandbus import BatchCommand, CommandBus
+from commandbus.batches import DispatchMode
+from commandbus.database.pgmq import RemoteQueue
 from tests.statements import Ask, intercept
 
 

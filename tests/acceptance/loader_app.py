@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
-from commandbus import CommandBus, LoadStart
+from commandbus import CommandBus
+from commandbus.loads import LoadStart
 
 
 def peak_memory_kb() -> int:

@@ -14,7 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from commandbus import CommandBus, RemoteQueue
+from commandbus import CommandBus
+from commandbus.database.pgmq import RemoteQueue
 from tests.acceptance.conftest import Effects
 from tests.acceptance.processes import worker_process
 from tests.waiting import until

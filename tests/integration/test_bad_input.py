@@ -33,7 +33,6 @@ from commandbus import (
     DuplicateCommandError,
     HandlerAlreadyRegisteredError,
     HandlerContext,
-    InvalidCommandIdError,
     InvalidInputError,
     InvalidNameError,
     InvalidOperationError,
@@ -41,10 +40,13 @@ from commandbus import (
     InvalidSettingError,
     PermanentCommandError,
     RetryPolicy,
+    Settings,
+)
+from commandbus.errors import (
+    InvalidCommandIdError,
     SchemaMissingError,
     SchemaTooNewError,
     SchemaTooOldError,
-    Settings,
 )
 from tests.integration.test_send import url
 from tests.waiting import until_status, working

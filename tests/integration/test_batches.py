@@ -25,8 +25,8 @@ from commandbus import (
     ReplyTimeoutError,
     RetryPolicy,
     Settings,
-    progress_of,
 )
+from commandbus.batches import progress_of
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]

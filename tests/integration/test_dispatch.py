@@ -19,10 +19,10 @@ from commandbus import (
     DuplicateCommandError,
     HandlerContext,
     InvalidSettingError,
-    RemoteQueue,
     Settings,
 )
 from commandbus.batches.dispatch import Dispatch
+from commandbus.database.pgmq import RemoteQueue
 from tests.statements import Ask, Rows, intercept, refuse
 from tests.waiting import until, working
 

@@ -22,13 +22,14 @@ from commandbus import (
     Command,
     CommandBus,
     CommandBusError,
+    CommandStatus,
     HandlerContext,
     PermanentCommandError,
     RetryPolicy,
     Settings,
     TransientCommandError,
 )
-from commandbus.batches.dispatch import DispatchMode
+from commandbus.batches import DispatchMode
 from commandbus.upkeep import Diagnosis
 from tests.sql.faults import codes
 from tests.waiting import working
@@ -66,7 +67,14 @@ async def create(bus: CommandBus, chance: random.Random) -> None:
 
     Not more than the worker can follow: a look should stay as quick as the first.
     """
-    if len((await bus.search.commands(domain=DOMAIN, status="PENDING", limit=500)).items) == 500:
+    if (
+        len(
+            (
+                await bus.search.commands(domain=DOMAIN, status=CommandStatus.PENDING, limit=500)
+            ).items
+        )
+        == 500
+    ):
         await asyncio.sleep(0.2)
         return
     mode = chance.choice([DispatchMode.INLINE, DispatchMode.TWO_PHASE, DispatchMode.OPTIMISTIC])

@@ -23,11 +23,10 @@ from commandbus import (
     HandlerContext,
     InvalidInputError,
     InvalidOperationError,
-    LoadProgress,
-    LoadStatus,
     Settings,
-    SourceError,
 )
+from commandbus.errors import SourceError
+from commandbus.loads import LoadProgress, LoadStatus
 from commandbus.loads import run as load_run
 from commandbus.worker.maintenance import Maintenance
 from tests.statements import Ask, Rows, intercept, refuse

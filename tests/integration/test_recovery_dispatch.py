@@ -11,15 +11,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from commandbus import (
-    BatchCommand,
-    Command,
-    CommandBus,
-    HandlerContext,
-    RecoveryReport,
-    ReplyOutcome,
-    Settings,
-)
+from commandbus import BatchCommand, Command, CommandBus, HandlerContext, ReplyOutcome, Settings
+from commandbus.batches import RecoveryReport
 from commandbus.worker.maintenance import Maintenance
 from tests.integration.test_dispatch import commands, queued_ids, register, rows
 from tests.statements import refuse

@@ -37,7 +37,7 @@ from commandbus import (
     InvalidSettingError,
     Settings,
 )
-from commandbus.database import bulk_sender
+from commandbus.database import chunks
 from tests.waiting import until_status, working
 
 DOMAIN = "payments"
@@ -325,7 +325,7 @@ async def test_a_duplicate_keeps_the_payload_of_the_first_send(bus: CommandBus) 
 @pytest.fixture(params=[2, 500], ids=["packed", "in a document"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large chunks are packed; here small ones are too, or none is."""
-    monkeypatch.setattr(bulk_sender, "PACKED_FROM", request.param)
+    monkeypatch.setattr(chunks, "PACKED_FROM", request.param)
 
 
 pytest_way = pytest.mark.usefixtures("way")
@@ -361,7 +361,7 @@ async def test_both_ways_of_sending_write_the_same(
     ways = {"packed": 2, "plain": 500}
     async with CommandBus.connect(dsn) as bus:
         for domain, packed_from in ways.items():
-            monkeypatch.setattr(bulk_sender, "PACKED_FROM", packed_from)
+            monkeypatch.setattr(chunks, "PACKED_FROM", packed_from)
             batch_id = await bus.create_batch(domain, [BatchCommand("First", uuid4(), {})])
             await bus.send_many(domain, group, batch_id=batch_id, max_attempts=7)
             found = await bus.get_batch(domain, batch_id)
@@ -490,7 +490,7 @@ async def test_ids_made_global_are_not_sent_unseen_by_a_process_that_runs_on(
     await conn.execute("select commandbus.change_setting('command_id_scope', 'global')")
     with pytest.raises(DuplicateCommandError):
         await bus.send(DOMAIN, "Debit", known, {})
-    many = [*commands(bulk_sender.PACKED_FROM), BatchCommand("Debit", known, {})]
+    many = [*commands(chunks.PACKED_FROM), BatchCommand("Debit", known, {})]
     with pytest.raises(InvalidSettingError, match="start this process again"):
         await bus.send_many(DOMAIN, many)
     assert (await row_count(conn), await message_count(conn)) == (1, 0)

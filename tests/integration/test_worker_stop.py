@@ -133,7 +133,7 @@ async def test_a_cancelled_worker_gives_its_leases_back(
 
 async def test_a_worker_that_is_cancelled_before_it_has_work_ends(bus: CommandBus) -> None:
     worker = asyncio.create_task(bus.run_worker("shop"))
-    await until(lambda: any(w.started.is_set() for w in bus._workers))
+    await until(lambda: any(w.started.is_set() for w in bus._workers.running))
     worker.cancel()
     with pytest.raises(asyncio.CancelledError):
         await worker
@@ -174,7 +174,7 @@ async def test_a_worker_is_listed_while_it_runs(bus: CommandBus, conn: Conn) -> 
 
 async def test_a_worker_whose_domain_is_new_makes_its_queues(bus: CommandBus, conn: Conn) -> None:
     async with working(bus, "brand_new"):
-        await until(lambda: any(w.started.is_set() for w in bus._workers))
+        await until(lambda: any(w.started.is_set() for w in bus._workers.running))
     found = await rows(conn, "select queue_name from pgmq.meta order by 1")
     assert found == [("brand_new__commands",), ("brand_new__replies",)]
 

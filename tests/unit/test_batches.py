@@ -19,7 +19,6 @@ from commandbus import (
     BatchStatus,
     CommandBus,
     CommandStatus,
-    InvalidCommandIdError,
     InvalidInputError,
     InvalidNameError,
     InvalidOperationError,
@@ -33,6 +32,7 @@ from commandbus.batches.batch import Batches
 from commandbus.batches.callbacks import Completions
 from commandbus.batches.model import BatchOptions, progress_of
 from commandbus.commands.sending import Preparer
+from commandbus.errors import InvalidCommandIdError
 from commandbus.loads.model import LoadStatus
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commandbus.commands import payload as payload_module
+from commandbus import payload as payload_module
 from commandbus.errors import InvalidPayloadError
 from commandbus.payload import (
     MAX_PAYLOAD_BYTES,

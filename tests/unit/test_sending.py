@@ -9,7 +9,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from commandbus.commands.sending import LANES, MAX_GROUP, Sending
+from commandbus import RetryPolicy, Settings
+from commandbus.commands.sending import LANES, MAX_GROUP, Preparer, Sending
 from commandbus.database.store import Store
 from commandbus.errors import DatabaseUnavailableError, DuplicateCommandError
 from commandbus.models import NewCommand
@@ -48,7 +49,8 @@ def store() -> SlowStore:
 
 @pytest.fixture
 def sending(store: SlowStore) -> Sending:
-    return Sending(cast("Store", store))
+    preparer = Preparer(Settings(), RetryPolicy())
+    return Sending(cast("Store", store), preparer, max_send_many=1_000)
 
 
 async def all_waiting(

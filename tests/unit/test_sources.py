@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from commandbus import BatchCommand, InvalidInputError, SourceError
-from commandbus.errors import DuplicateCommandError
+from commandbus import BatchCommand, InvalidInputError
+from commandbus.errors import DuplicateCommandError, SourceError
 from commandbus.loads import sources
 from commandbus.loads.model import RowFormat
 from commandbus.loads.run import LARGEST_SIZE, SMALLEST_SIZE, Chunk, Pace

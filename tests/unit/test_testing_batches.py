@@ -15,13 +15,13 @@ from commandbus import (
     Command,
     CommandBus,
     DatabaseError,
-    DispatchMode,
     DuplicateCommandError,
     HandlerContext,
     InvalidOperationError,
     PermanentCommandError,
     RetryPolicy,
 )
+from commandbus.batches import DispatchMode
 from commandbus.testing import fake_bus, run_until_idle, sent, store_of
 from tests.conformance.worlds import DOMAIN
 

@@ -1,1 +1,21 @@
 """Loads: batches of any size, in checkpoints that resume."""
+
+from commandbus.loads.load import Loads
+from commandbus.loads.model import (
+    LoadMetadata,
+    LoadProgress,
+    LoadResult,
+    LoadStart,
+    LoadStatus,
+    RowFormat,
+)
+
+__all__ = [
+    "LoadMetadata",
+    "LoadProgress",
+    "LoadResult",
+    "LoadStart",
+    "LoadStatus",
+    "Loads",
+    "RowFormat",
+]

@@ -61,7 +61,7 @@ async def run_until_idle(
             await _drain(bus, store, names, concurrency)
             while skip_waits and _skip_wait(store, names):
                 await _drain(bus, store, names, concurrency)
-            await bus.batches.completions.step()
+            await bus._completions.step()
     except TimeoutError:
         raise TimeoutError(
             f"{', '.join(names)} still busy after {timeout:g} s; does a handler hang?"

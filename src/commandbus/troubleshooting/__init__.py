@@ -1,1 +1,32 @@
 """Troubleshooting: what failed for good, by cause, and what an operator does about it."""
+
+from commandbus.troubleshooting.actions import Action, allowed_actions
+from commandbus.troubleshooting.bulk import BulkOperations
+from commandbus.troubleshooting.model import (
+    BulkFilter,
+    BulkItem,
+    BulkMatch,
+    BulkOperation,
+    BulkOutcome,
+    BulkPreview,
+    BulkStatus,
+    BulkVerb,
+    FailureGroup,
+)
+from commandbus.troubleshooting.queue import Troubleshooting
+
+__all__ = [
+    "Action",
+    "BulkFilter",
+    "BulkItem",
+    "BulkMatch",
+    "BulkOperation",
+    "BulkOperations",
+    "BulkOutcome",
+    "BulkPreview",
+    "BulkStatus",
+    "BulkVerb",
+    "FailureGroup",
+    "Troubleshooting",
+    "allowed_actions",
+]
