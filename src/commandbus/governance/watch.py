@@ -10,14 +10,13 @@ import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from commandbus.database.store import Listener
 from commandbus.governance.model import BatchTicket, TicketStatus
-from commandbus.loops import Backoff, Loop
+from commandbus.loops import Watcher
 from commandbus.names import batches_channel
 from commandbus.store.governing import GovernanceStore
 
@@ -48,19 +47,15 @@ class _Waiter:
         return ticket.status not in OPEN if self.seen is None else version(ticket) != self.seen
 
 
-class Watch(Loop):
+class Watch(Watcher):
     """The tickets that somebody waits for, and the loop that looks at them."""
 
     name = "tickets"
 
     def __init__(self, store: GovernanceStore, listener: Callable[[], Listener]) -> None:
-        super().__init__()
+        super().__init__(listener, POLL_SECONDS)
         self._store = store
-        self._listener = listener
         self._waiters: dict[UUID, set[_Waiter]] = defaultdict(set)
-        self._domains: set[str] = set()
-        self._polls = Backoff(*POLL_SECONDS)
-        self._task: asyncio.Task[None] | None = None
 
     async def wait(
         self, ticket: BatchTicket, seen: str | None, timeout_seconds: float
@@ -73,7 +68,7 @@ class Watch(Loop):
         if waiter.is_answered_by(ticket):
             return ticket
         self._waiters[ticket.ticket_id].add(waiter)
-        self._start(ticket.domain)
+        self.watch(batches_channel(ticket.domain))
         try:
             return await asyncio.wait_for(waiter.found, timeout_seconds)
         finally:
@@ -85,7 +80,7 @@ class Watch(Loop):
         """Look once at all of them."""
         ids = list(self._waiters)
         if not ids:
-            return 60.0  # whoever comes next wakes the loop
+            return 60.0  # the next caller wakes the loop
         found = {each.ticket_id: each for each in await self._store.get_tickets(ids)}
         for ticket_id in ids:
             ticket = found.get(ticket_id)
@@ -93,21 +88,3 @@ class Watch(Loop):
                 if waiter.is_answered_by(ticket) and not waiter.found.done():
                     waiter.found.set_result(ticket)
         return self._polls.next()
-
-    def _start(self, domain: str) -> None:
-        if domain not in self._domains:
-            self._domains.add(domain)
-            self._listener().subscribe(batches_channel(domain), self.wake)
-        self._polls.reset()
-        self.wake()
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self.run())
-
-    async def close(self) -> None:
-        """Stop looking; whoever still waits runs into its timeout."""
-        self.stop()
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
