@@ -83,7 +83,7 @@ class Loads:
 
         A bad row, a duplicate id, a source that fails: the result is partial_success with the line
         and the reason, nothing of its checkpoint was created, earlier ones stay. Fix it and call
-        `resume`. Give a `batch_id` of your own, and after a crash the very same call goes on
+        `resume`. Give a `batch_id` of your own, and after a crash the same call goes on
         after the last checkpoint.
         """
         options = BatchOptions(
