@@ -30,6 +30,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from benchmarks.systems import PAYLOAD, CommandBusSystem
 from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.embedded import EmbeddedPostgres
+from commandbus.loads import LoadStart
 
 KILLS = 5
 
@@ -152,7 +153,7 @@ async def be_loader(address: str, source: str, batch_id: str) -> None:
     """The process that is killed."""
     async with CommandBus.connect(address) as bus:
         result = await bus.loads.load(
-            "bench", Path(source), command_type="Work", start="as_it_loads",
+            "bench", Path(source), command_type="Work", start=LoadStart.AS_IT_LOADS,
             batch_id=UUID(batch_id),
         )  # fmt: skip
     assert result.status == "success", result

@@ -21,6 +21,7 @@ from commandbus import (
     InvalidSettingError,
     Settings,
 )
+from commandbus.batches import DispatchMode
 from commandbus.batches.dispatch import Dispatch
 from commandbus.database.pgmq import RemoteQueue
 from tests.statements import Ask, Rows, intercept, refuse
@@ -72,9 +73,9 @@ async def remote(empty_dsn: str) -> AsyncIterator[RemoteQueue]:
         yield queue
 
 
-@pytest.mark.parametrize("mode", ["inline", "two_phase", "optimistic"])
+@pytest.mark.parametrize("mode", list(DispatchMode))
 async def test_every_mode_queues_each_command_once_and_in_order(
-    bus: CommandBus, conn: Connection, mode: str
+    bus: CommandBus, conn: Connection, mode: DispatchMode
 ) -> None:
     work = commands(250)
     result = await bus.batches.dispatch("shop", work, mode=mode, name="all")
@@ -127,7 +128,7 @@ async def test_rows_are_there_as_pending_queue_before_any_message(
 
     intercept(monkeypatch, bus, "queue_stored", looking)
     await bus.batches.dispatch("shop", commands(2))
-    await bus.batches.dispatch("shop", commands(1), mode="optimistic")
+    await bus.batches.dispatch("shop", commands(1), mode=DispatchMode.OPTIMISTIC)
     assert states == [("pending_queue", "PENDING", None)] * 2 + [("queued", "PENDING", None)]
 
 
@@ -160,7 +161,7 @@ async def test_optimistic_marks_what_failed_and_sends_the_others(
 ) -> None:
     with monkeypatch.context() as patch:
         refuse(patch, bus, "queue_stored", calls={2})
-        result = await bus.batches.dispatch("shop", commands(350), mode="optimistic")
+        result = await bus.batches.dispatch("shop", commands(350), mode=DispatchMode.OPTIMISTIC)
     assert (result.status, result.queued_tasks, result.retry_needed) == (
         "partial_success", 250, True,
     )  # fmt: skip
@@ -174,14 +175,14 @@ async def test_optimistic_that_sends_nothing_needs_recovery(
 ) -> None:
     with monkeypatch.context() as patch:
         refuse(patch, bus, "queue_stored")
-        result = await bus.batches.dispatch("shop", commands(3), mode="optimistic")
+        result = await bus.batches.dispatch("shop", commands(3), mode=DispatchMode.OPTIMISTIC)
     assert (result.status, result.queued_tasks) == ("failed_needs_recovery", 0)
     assert (await bus.batches.recover_dispatch("shop")).queued == 3
 
 
-@pytest.mark.parametrize("mode", ["two_phase", "optimistic"])
+@pytest.mark.parametrize("mode", [DispatchMode.TWO_PHASE, DispatchMode.OPTIMISTIC])
 async def test_what_could_not_even_be_marked_is_found_by_recovery(
-    bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch, mode: str
+    bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch, mode: DispatchMode
 ) -> None:
     with monkeypatch.context() as patch:
         refuse(patch, bus, "queue_stored")
@@ -193,9 +194,9 @@ async def test_what_could_not_even_be_marked_is_found_by_recovery(
     assert await rows(conn, "select * from commandbus.command_bus_dispatch") == []
 
 
-@pytest.mark.parametrize("mode", ["inline", "two_phase", "optimistic"])
+@pytest.mark.parametrize("mode", list(DispatchMode))
 async def test_a_duplicate_leaves_nothing_and_no_callback(
-    bus: CommandBus, conn: Connection, mode: str
+    bus: CommandBus, conn: Connection, mode: DispatchMode
 ) -> None:
     known = uuid4()
     await bus.send("shop", "Work", known, {})
@@ -285,7 +286,7 @@ async def test_creation_is_measured_in_a_log_line_and_a_row(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="commandbus.batches"):
         result = await bus.batches.dispatch("shop", commands(5))
-        inline = await bus.batches.dispatch("shop", commands(2), mode="inline")
+        inline = await bus.batches.dispatch("shop", commands(2), mode=DispatchMode.INLINE)
     record = next(r for r in caplog.records if r.__dict__.get("batch_id") == str(result.batch_id))
     logged = record.__dict__
     assert (logged["pattern"], logged["batch_size"], logged["retry_needed"]) == (
@@ -301,9 +302,9 @@ async def test_creation_is_measured_in_a_log_line_and_a_row(
     assert found[1][:3] == (inline.batch_id, "inline", 2)
 
 
-@pytest.mark.parametrize("mode", ["two_phase", "optimistic"])
+@pytest.mark.parametrize("mode", [DispatchMode.TWO_PHASE, DispatchMode.OPTIMISTIC])
 async def test_a_queue_in_another_database_brings_each_command_back_once(
-    bus: CommandBus, conn: Connection, remote: RemoteQueue, mode: str
+    bus: CommandBus, conn: Connection, remote: RemoteQueue, mode: DispatchMode
 ) -> None:
     work = commands(120)
     result = await bus.batches.dispatch("shop", work, mode=mode, queue=remote)

@@ -26,14 +26,14 @@ from commandbus import (
     Settings,
 )
 from commandbus.errors import SourceError
-from commandbus.loads import LoadProgress, LoadStatus
+from commandbus.loads import LoadProgress, LoadStart, LoadStatus
 from commandbus.loads import run as load_run
 from commandbus.worker.maintenance import Maintenance
 from tests.statements import Ask, Rows, intercept, refuse
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]
-BOTH = pytest.mark.parametrize("start", ["sealed", "as_it_loads"])
+BOTH = pytest.mark.parametrize("start", list(LoadStart))
 
 
 def json_lines(folder: Path, count: int, **replaced: str) -> Path:
@@ -86,7 +86,7 @@ def register_work(bus: CommandBus) -> list[int]:
 
 @BOTH
 async def test_a_file_is_loaded_in_checkpoints_and_worked_on_to_its_end(
-    bus: CommandBus, conn: Connection, tmp_path: Path, start: str
+    bus: CommandBus, conn: Connection, tmp_path: Path, start: LoadStart
 ) -> None:
     done = register_work(bus)
     reports: list[LoadProgress] = []
@@ -128,7 +128,7 @@ async def test_a_file_is_loaded_in_checkpoints_and_worked_on_to_its_end(
 
 @BOTH
 async def test_a_bad_row_names_its_line_leaves_its_chunk_out_and_can_be_mended(
-    bus: CommandBus, conn: Connection, tmp_path: Path, start: str
+    bus: CommandBus, conn: Connection, tmp_path: Path, start: LoadStart
 ) -> None:
     bad = json_lines(tmp_path, 250, line_157='{"n": 1')
     result = await bus.loads.load("shop", bad, command_type="Work", start=start, checkpoint_size=50)
@@ -182,7 +182,7 @@ async def test_a_source_that_raises_half_way_keeps_what_was_committed(
 
 @BOTH
 async def test_a_duplicate_id_names_its_line_and_nothing_of_its_chunk_is_created(
-    bus: CommandBus, conn: Connection, start: str
+    bus: CommandBus, conn: Connection, start: LoadStart
 ) -> None:
     rows = [BatchCommand("Work", uuid4(), {"n": n}) for n in range(30)]
     await bus.send("shop", "Work", rows[17].command_id, {"n": 0})
@@ -220,7 +220,7 @@ async def test_the_batch_does_not_end_before_the_seal_and_then_once(
 
     async with working(bus, "shop"):
         result = await bus.loads.load(
-            "shop", rows(), command_type="Work", start="as_it_loads", checkpoint_size=20,
+            "shop", rows(), command_type="Work", start=LoadStart.AS_IT_LOADS, checkpoint_size=20,
             on_complete_command=BatchCommand("Work", uuid4(), {"n": 999}),
         )  # fmt: skip
         batch = await bus.batches.wait("shop", result.batch_id, timeout=30)
@@ -245,7 +245,7 @@ async def test_a_seal_after_all_commands_have_ended_closes_the_batch(
 
     async with working(bus, "shop"):
         result = await bus.loads.load(
-            "shop", rows(), command_type="Work", start="as_it_loads", checkpoint_size=20
+            "shop", rows(), command_type="Work", start=LoadStart.AS_IT_LOADS, checkpoint_size=20
         )
     batch = await bus.get_batch("shop", result.batch_id)
     assert batch is not None
@@ -308,7 +308,11 @@ async def test_a_load_that_is_canceled_half_way_still_ends(
 
 @BOTH
 async def test_an_answer_that_is_lost_is_asked_for_again_and_nothing_is_doubled(
-    bus: CommandBus, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+    bus: CommandBus,
+    conn: Connection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: LoadStart,
 ) -> None:
     losses = 0
 
@@ -421,7 +425,7 @@ async def test_what_cannot_be_loaded_is_refused_and_creates_nothing(
     with pytest.raises(InvalidInputError, match="no rows"):
         await bus.loads.load("shop", [], command_type="Work")
     with pytest.raises(InvalidInputError, match="no start 'now'; use one of sealed, as_it_loads"):
-        await bus.loads.load("shop", path, command_type="Work", start="now")
+        await bus.loads.load("shop", path, command_type="Work", start="now")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="checkpoint_size is 0"):
         await bus.loads.load("shop", path, command_type="Work", checkpoint_size=0)
     with pytest.raises(InvalidInputError, match="not both"):

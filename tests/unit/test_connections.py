@@ -9,7 +9,7 @@ import pytest
 
 from commandbus.database.connections import ConnectionSource, Statement, redact_dsn, run_on_foreign
 from commandbus.errors import InvalidInputError
-from tests.statements import statements
+from tests.known_statements import statements
 
 CANARY = "cAnArY-55"
 STATEMENTS = statements()

@@ -103,23 +103,15 @@ class _Run:
     spent_ms: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
 class Dispatch:
     """Stores batches and queues their commands, in one commit or in several."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        completions: Completions,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._completions = completions
-        self._clock = clock
-        self._sleep = sleep
+    store: Store
+    settings: Settings
+    completions: Completions
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def dispatch(
         self,
@@ -134,7 +126,7 @@ class Dispatch:
         """Store a batch and queue its commands. Raises only if nothing was stored."""
         run = _Run(batch, mode, rate, queue, [c.command_id for c in commands])
         with self._timed(run, "total_ms"):
-            with self._completions.announced(batch, on_complete):
+            with self.completions.announced(batch, on_complete):
                 await self._store_all(run, commands)
             if mode is not DispatchMode.INLINE:
                 await self._send_all(run)
@@ -145,10 +137,10 @@ class Dispatch:
         batch, domain = run.batch, run.batch.domain
         with self._timed(run, "db_insert_ms"):
             if run.mode is DispatchMode.INLINE:
-                await self._store.create_batch(batch, commands)
+                await self.store.create_batch(batch, commands)
                 run.queued = len(commands)
                 return
-            gateway = self._store.gateway
+            gateway = self.store.gateway
             await gateway.ensure_domain(domain)
             params = (
                 domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch),
@@ -158,7 +150,7 @@ class Dispatch:
 
     async def _send_all(self, run: _Run) -> None:
         groups = self._groups(run)
-        started = run.last_beat = self._clock()
+        started = run.last_beat = self.clock()
         sent = 0
         for index, group in enumerate(groups):
             due = started if run.rate is None else started + sent / run.rate
@@ -175,27 +167,27 @@ class Dispatch:
 
     def _groups(self, run: _Run) -> list[list[UUID]]:
         ids = run.command_ids
-        is_bulk = len(ids) > self._settings.bulk_threshold
-        size = self._settings.queue_batch_size if is_bulk else 1
+        is_bulk = len(ids) > self.settings.bulk_threshold
+        size = self.settings.queue_batch_size if is_bulk else 1
         if run.rate is not None:
             # No group is more than one second at this rate, or the rate would be one of bursts.
             size = min(size, max(1, math.floor(run.rate)))
         return [ids[start : start + size] for start in range(0, len(ids), size)]
 
     async def _wait_until(self, run: _Run, due: float) -> None:
-        beat_seconds = self._settings.dispatch_grace_seconds / 8
+        beat_seconds = self.settings.dispatch_grace_seconds / 8
         while True:
-            now = self._clock()
+            now = self.clock()
             if now - run.last_beat >= beat_seconds:
                 run.last_beat = now
                 with suppress(CommandBusError):
-                    await self._store.gateway.rows(_DISPATCH_HEARTBEAT, (run.batch.batch_id,))
+                    await self.store.gateway.rows(_DISPATCH_HEARTBEAT, (run.batch.batch_id,))
             if now >= due:
                 return
-            await self._sleep(min(due - now, beat_seconds) if beat_seconds else due - now)
+            await self.sleep(min(due - now, beat_seconds) if beat_seconds else due - now)
 
     async def _send(self, run: _Run, group: list[UUID]) -> None:
-        domain, gateway = run.batch.domain, self._store.gateway
+        domain, gateway = run.batch.domain, self.store.gateway
         if run.queue is None:
             with self._timed(run, "queue_send_ms"):
                 run.queued += await gateway.value(_QUEUE_STORED, (domain, group), domain=domain)
@@ -213,7 +205,7 @@ class Dispatch:
         domain = run.batch.domain
         try:
             with self._timed(run, "status_update_ms"):
-                await self._store.gateway.rows(
+                await self.store.gateway.rows(
                     _MARK_DISPATCHED, (domain, command_ids), domain=domain
                 )
         except CommandBusError as error:
@@ -222,10 +214,10 @@ class Dispatch:
 
     async def _mark_failed(self, run: _Run, command_ids: list[UUID]) -> None:
         domain = run.batch.domain
-        params = (domain, command_ids, run.error, self._settings.max_queue_attempts)
+        params = (domain, command_ids, run.error, self.settings.max_queue_attempts)
         try:
             with self._timed(run, "status_update_ms"):
-                await self._store.gateway.rows(_MARK_DISPATCH_FAILED, params, domain=domain)
+                await self.store.gateway.rows(_MARK_DISPATCH_FAILED, params, domain=domain)
         except CommandBusError as error:
             run.is_abandoned = True
             _log.warning(
@@ -249,17 +241,17 @@ class Dispatch:
             return  # create_batch has recorded its own
         try:
             params = (run.batch.batch_id, encoding.dump(asdict(metric)))
-            await self._store.gateway.rows(_FINISH_DISPATCH, params)
+            await self.store.gateway.rows(_FINISH_DISPATCH, params)
         except CommandBusError as error:
             _log.warning("the end of batch %s was not noted: %s", run.batch.batch_id, error)
 
     @contextmanager
     def _timed(self, run: _Run, name: str) -> Iterator[None]:
-        started = self._clock()
+        started = self.clock()
         try:
             yield
         finally:
-            elapsed = (self._clock() - started) * 1000
+            elapsed = (self.clock() - started) * 1000
             run.spent_ms[name] = run.spent_ms.get(name, 0.0) + elapsed
 
 

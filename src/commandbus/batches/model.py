@@ -11,6 +11,26 @@ from uuid import UUID
 from commandbus.models import BatchCommand, BatchCompletionCallback, BatchMetadata
 
 
+class DispatchMode(StrEnum):
+    """How the rows and the messages of a batch come together."""
+
+    INLINE = "inline"
+    TWO_PHASE = "two_phase"
+    OPTIMISTIC = "optimistic"
+
+
+class DispatchStatus(StrEnum):
+    """How a dispatch went, in the words of the specification."""
+
+    SUCCESS = "success"
+    #: Stored, but not all of it is queued; recovery queues the rest.
+    PARTIAL_SUCCESS = "partial_success"
+    #: All of it is queued; marking it so failed, and recovery repeats that.
+    SUCCESS_WITH_WARNING = "success_with_warning"
+    #: Stored, nothing is queued; recovery queues all of it.
+    FAILED_NEEDS_RECOVERY = "failed_needs_recovery"
+
+
 class BatchOptions(TypedDict, total=False):
     """What may be said of a batch at its creation; `CommandBus.create_batch` explains each."""
 
@@ -57,26 +77,6 @@ def progress_of(batch: BatchMetadata, now: datetime | None = None) -> BatchProgr
         per_second=rate,
         seconds_left=None if rate is None else open_count / rate,
     )
-
-
-class DispatchMode(StrEnum):
-    """How the rows and the messages of a batch come together."""
-
-    INLINE = "inline"
-    TWO_PHASE = "two_phase"
-    OPTIMISTIC = "optimistic"
-
-
-class DispatchStatus(StrEnum):
-    """How a dispatch went, in the words of the specification."""
-
-    SUCCESS = "success"
-    #: Stored, but not all of it is queued; recovery queues the rest.
-    PARTIAL_SUCCESS = "partial_success"
-    #: All of it is queued; marking it so failed, and recovery repeats that.
-    SUCCESS_WITH_WARNING = "success_with_warning"
-    #: Stored, nothing is queued; recovery queues all of it.
-    FAILED_NEEDS_RECOVERY = "failed_needs_recovery"
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,21 +69,21 @@ class Loads:
         on_complete_command: BatchCommand | None = None,
         on_progress: OnProgress | None = None,
     ) -> LoadResult:
-        """Create a batch of any size from a source, in checkpoints, without holding it in memory.
+        """Create a batch of any size from a source, in checkpoints, in little memory.
 
         `source`: a path (.jsonl, .ndjson, .csv; .parquet and .arrow with pyarrow), a pyarrow
         table, an iterable or an async iterable of BatchCommand or dicts. A row is an object with
         `command_type`, `data` and perhaps `command_id`; or, given `command_type` or `type_column`,
         it is the data itself. A row without an id gets one from the batch_id and its position.
 
-        `start="sealed"`: workers see nothing until the whole source is in, so that a bad row
-        half-way has started nothing; "as_it_loads": they begin with the first checkpoint. Either
+        `start`: sealed (workers see nothing until the whole source is in, so that a bad row
+        half-way has started nothing) or as_it_loads (they begin with the first checkpoint). Either
         way the batch does not end before everything is in. `checkpoint_size`: rows per commit;
         None begins with 1,000 and aims at half a second.
 
         A bad row, a duplicate id, a source that fails: the result is partial_success with the line
         and the reason, nothing of its checkpoint was created, earlier ones stay. Fix it and call
-        `resume`. Give a `batch_id` of your own, and after a crash the very same call goes on
+        `resume`. Give a `batch_id` of your own, and after a crash the same call goes on
         after the last checkpoint.
         """
         options = BatchOptions(

@@ -1,8 +1,8 @@
-"""LoadRun: one go at a load, from its last checkpoint to its end or to what stops it.
+"""LoadRun: one run of a load, from its last checkpoint to its end or to what stops it.
 
 Rows are read, checked and committed chunk by chunk; each chunk is one transaction that the database
-knows by its number and its digest. So a chunk may be sent again whenever its fate is unknown, and a
-loader that was killed goes on after the last one.
+knows by its number and its digest. So a chunk may be sent again when nobody knows whether it was
+committed, and a loader that was killed goes on after the last one.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Chunk:
 
 
 class LoadRun:
-    """One go at a load, until it is complete or something stops it."""
+    """One run of a load, until it is complete or something stops it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Sources: where the rows of a load come from, read one by one and never held together.
+"""Sources: where the rows of a load come from, read one by one and never all in memory.
 
 A source is a file (.jsonl, .ndjson, .csv, .parquet, .arrow), a table or stream of pyarrow, an
 iterable or an async iterable. What is read here is raw, with its place in the source; `to_command`
@@ -38,7 +38,7 @@ ROWS_PER_TURN = 200
 
 _LINES = {".jsonl", ".ndjson"}
 _TABLES = {".parquet", ".arrow"}
-_ENVELOPE = {"command_type", "type", "command_id", "data", "reply_to", "correlation_id"}
+_ROW_KEYS = {"command_type", "type", "command_id", "data", "reply_to", "correlation_id"}
 
 #: The place of a row (its line, or its position from 1) and what stands there.
 RawRow = tuple[int, Any]
@@ -150,7 +150,7 @@ def to_command(raw: Any, row_format: RowFormat, batch_id: UUID, number: int) -> 
     if not isinstance(row, Mapping):
         raise InvalidPayloadError(f"a row must be an object, not {type(row).__name__}")
     if row_format.command_type is None and row_format.type_column is None:
-        return _from_envelope(row, batch_id, number)
+        return _from_object(row, batch_id, number)
     data = dict(row)
     command_type = row_format.command_type
     if row_format.type_column is not None:
@@ -162,8 +162,8 @@ def to_command(raw: Any, row_format: RowFormat, batch_id: UUID, number: int) -> 
     return BatchCommand(str(command_type), command_id, data)
 
 
-def _from_envelope(row: Mapping[str, Any], batch_id: UUID, number: int) -> BatchCommand:
-    unknown = sorted(str(key) for key in row.keys() - _ENVELOPE)
+def _from_object(row: Mapping[str, Any], batch_id: UUID, number: int) -> BatchCommand:
+    unknown = sorted(str(key) for key in row.keys() - _ROW_KEYS)
     command_type = row.get("command_type", row.get("type"))
     if unknown or command_type is None:
         what = f"unknown keys {', '.join(unknown)}" if unknown else "no command_type"
@@ -216,7 +216,7 @@ async def _count(path: Path, rows: Callable[[BinaryIO], Iterator[RawRow]]) -> in
             with _open(path) as file:
                 return sum(1 for _ in rows(file))
         except SourceError:
-            return None  # the load gets as far as the fault, and says where it is
+            return None  # the load gets as far as the error, and says where it is
 
     return await asyncio.to_thread(count)
 
