@@ -24,7 +24,8 @@ from uuid import uuid4
 
 from benchmarks.batches import drop, fresh_database
 from benchmarks.systems import PAYLOAD
-from commandbus import BatchCommand, BatchType, CommandBus, Settings
+from commandbus import BatchCommand, CommandBus, Settings
+from commandbus.governance import BatchType
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.wiring import migrate_database
 
