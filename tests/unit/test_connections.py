@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_the_statements_of_all_folders_are_found() -> None:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_every_statement_can_be_said_in_every_style(name: str) -> None:
-    text = cast("LiteralString", STATEMENTS[name])
+    text = STATEMENTS[name]
     statement = Statement(text, "other")
     count = text.count("%s")
     assert re.findall(r"\$(\d+)", statement.asyncpg) == [str(n) for n in range(1, count + 1)]

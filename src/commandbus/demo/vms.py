@@ -14,8 +14,8 @@ from typing import Any
 from commandbus.access.model import Caller
 from commandbus.bus import CommandBus
 from commandbus.demo import vm_tables
-from commandbus.errors import PermanentCommandError
-from commandbus.governance.model import Item, ItemError
+from commandbus.errors import ItemError, PermanentCommandError
+from commandbus.governance.model import Item
 from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext
 from commandbus.models import Command

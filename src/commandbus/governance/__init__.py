@@ -1,17 +1,17 @@
 """Governed batches: batch types, submission, tickets, approvals and limits.
 
 Reading order: `types` (what may be submitted), `items` (what is checked of a request),
-`submission` (the transaction that creates), `service` (the verbs), `limits`, `approvals`,
-`watch` (waiting for a change).
+`submission` (the transaction that creates), `service` (the verbs), `tickets` (the reads),
+`limits`, `approvals`, `watch` (waiting for a change).
 """
 
+from commandbus.errors import ItemError
 from commandbus.governance.model import (
     BatchTicket,
     ChildRetry,
     ChildStatus,
     ChildTicket,
     Exemption,
-    ItemError,
     LimitsStatus,
     LimitState,
     LimitType,

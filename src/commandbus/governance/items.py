@@ -10,8 +10,13 @@ from typing import Any
 import orjson
 
 from commandbus.commands.sending import Preparer
-from commandbus.errors import BatchSizeExceededError, InvalidBatchRequestError, InvalidPayloadError
-from commandbus.governance.model import Item, ItemError
+from commandbus.errors import (
+    BatchSizeExceededError,
+    InvalidBatchRequestError,
+    InvalidPayloadError,
+    ItemError,
+)
+from commandbus.governance.model import Item
 from commandbus.governance.types import BatchType
 from commandbus.models import NewCommand
 from commandbus.names import NO_REPLY, new_id
