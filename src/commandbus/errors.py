@@ -41,9 +41,11 @@ secret: `details` of handler errors are redacted before they are stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from commandbus.governance.model import ItemError
 
 
 class CommandBusError(Exception):
@@ -107,17 +109,6 @@ class SourceError(InvalidInputError):
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
-
-
-@dataclass(frozen=True, slots=True)
-class ItemError:
-    """What is wrong with one item of a request. `index` counts from 0, as in the JSON list."""
-
-    index: int
-    #: A path inside the item, for example "cpu"; empty: the item itself.
-    field: str
-    #: Never carries the value.
-    message: str
 
 
 class InvalidBatchRequestError(InvalidInputError):

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 
 from commandbus import errors
 from commandbus.access.model import Scope
-from commandbus.errors import ItemError
+from commandbus.governance import ItemError
 from commandbus.http import catalogue, create_app
 from commandbus.http.problems import Problem, problem_code, problem_of
 from commandbus.http.security import requires

@@ -14,7 +14,8 @@ from typing import Any
 from commandbus.access.model import Caller
 from commandbus.bus import CommandBus
 from commandbus.demo import vm_tables
-from commandbus.errors import ItemError, PermanentCommandError
+from commandbus.errors import PermanentCommandError
+from commandbus.governance import ItemError
 from commandbus.governance.model import Item
 from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext

@@ -5,13 +5,13 @@ Reading order: `types` (what may be submitted), `items` (what is checked of a re
 `limits`, `approvals`, `watch` (waiting for a change).
 """
 
-from commandbus.errors import ItemError
 from commandbus.governance.model import (
     BatchTicket,
     ChildRetry,
     ChildStatus,
     ChildTicket,
     Exemption,
+    ItemError,
     LimitsStatus,
     LimitState,
     LimitType,

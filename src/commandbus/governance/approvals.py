@@ -19,10 +19,9 @@ from commandbus.errors import (
     CommandBusError,
     DatabaseError,
     InvalidInputError,
-    ItemError,
     PermanentCommandError,
 )
-from commandbus.governance.model import BatchTicket, Item, TicketStatus
+from commandbus.governance.model import BatchTicket, Item, ItemError, TicketStatus
 from commandbus.governance.tickets import tickets_by_id
 from commandbus.governance.types import BatchType
 from commandbus.handler import HandlerContext, HandlerRegistry

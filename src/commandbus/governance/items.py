@@ -14,9 +14,8 @@ from commandbus.errors import (
     BatchSizeExceededError,
     InvalidBatchRequestError,
     InvalidPayloadError,
-    ItemError,
 )
-from commandbus.governance.model import Item
+from commandbus.governance.model import Item, ItemError
 from commandbus.governance.types import BatchType
 from commandbus.models import NewCommand
 from commandbus.names import NO_REPLY, new_id

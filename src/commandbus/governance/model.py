@@ -140,6 +140,17 @@ class ChildRetry:
     exhausted: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ItemError:
+    """What is wrong with one item of a request. `index` counts from 0, as in the JSON list."""
+
+    index: int
+    #: A path inside the item, for example "cpu"; empty: the item itself.
+    field: str
+    #: Never carries the value.
+    message: str
+
+
 class TicketStatus(StrEnum):
     """Where a governed batch stands, as its ticket shows it."""
 

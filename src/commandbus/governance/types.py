@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from commandbus.access.model import Caller, Scope
-from commandbus.errors import InvalidBatchRequestError, InvalidSettingError, ItemError
-from commandbus.governance.model import Item
+from commandbus.errors import InvalidBatchRequestError, InvalidSettingError
+from commandbus.governance.model import Item, ItemError
 from commandbus.names import check_command_type, check_domain
 from commandbus.privacy.secrets import check_payload_type
 from commandbus.settings import check_number
