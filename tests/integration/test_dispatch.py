@@ -16,6 +16,7 @@ from commandbus import (
     Command,
     CommandBus,
     DatabaseUnavailableError,
+    DispatchMode,
     DuplicateCommandError,
     HandlerContext,
     InvalidSettingError,
