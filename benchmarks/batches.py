@@ -28,7 +28,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.systems import PAYLOAD, CommandBusSystem
-from commandbus import BatchCommand, CommandBus, LoadStart, Settings
+from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.loads import LoadStart
 

@@ -16,7 +16,6 @@ from commandbus import (
     Command,
     CommandBus,
     DatabaseUnavailableError,
-    DispatchMode,
     DuplicateCommandError,
     HandlerContext,
     InvalidSettingError,
