@@ -381,7 +381,9 @@ def test_a_batch_with_nothing_to_cancel_or_to_retry_says_why() -> None:
 
 def test_a_batch_waits_for_its_load_or_for_an_operator() -> None:
     def load(status: LoadStatus) -> Any:
-        return SimpleNamespace(status=status)
+        return SimpleNamespace(
+            is_sealed=status is LoadStatus.SEALED, has_failed=status is LoadStatus.FAILED
+        )
 
     parked = a_batch(completed_count=6)
     assert waits_for(a_batch()) is None
