@@ -22,7 +22,7 @@ import pytest
 from commandbus import BatchCommand, CommandBus
 from commandbus.batches import DispatchMode
 from commandbus.database.pgmq import RemoteQueue
-from tests.statements import Ask, intercept
+from tests.intercepting import Ask, intercept
 
 
 def kill_at(bus: CommandBus, queue: Any, verb: str, moment: str, call: int) -> None:

@@ -24,7 +24,7 @@ from commandbus import (
 from commandbus.batches import DispatchMode
 from commandbus.batches.dispatch import Dispatch
 from commandbus.database.pgmq import RemoteQueue
-from tests.statements import Ask, Rows, intercept, refuse
+from tests.intercepting import Ask, Rows, intercept, refuse
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]

@@ -29,7 +29,7 @@ from commandbus.errors import SourceError
 from commandbus.loads import LoadProgress, LoadStart, LoadStatus
 from commandbus.loads import run as load_run
 from commandbus.worker.maintenance import Maintenance
-from tests.statements import Ask, Rows, intercept, refuse
+from tests.intercepting import Ask, Rows, intercept, refuse
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]

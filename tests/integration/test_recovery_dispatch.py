@@ -15,7 +15,7 @@ from commandbus import BatchCommand, Command, CommandBus, HandlerContext, ReplyO
 from commandbus.batches import RecoveryReport
 from commandbus.worker.maintenance import Maintenance
 from tests.integration.test_dispatch import commands, queued_ids, register, rows
-from tests.statements import refuse
+from tests.intercepting import refuse
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]

@@ -5,8 +5,7 @@ that must be harmless. It is: a relay (`bus.batches.relay`) brings each message 
 the commands, where each is queued at most once, and workers stay one commit with their rows.
 The remote database needs PGMQ and nothing of ours.
 
-RemoteQueue is a public name of the package, so `import commandbus` imports this module: the
-driver is asked for only when a queue is opened (tests in memory do without it).
+The driver is imported only when a queue is opened, so that naming the class does not load it.
 """
 
 from __future__ import annotations
