@@ -440,8 +440,9 @@ async def test_operations_and_items_are_paged(bus: CommandBus, conn: Conn) -> No
 
 
 async def test_a_cursor_of_another_listing_is_refused(bus: CommandBus, conn: Conn) -> None:
-    await park(conn, 2)
-    operation = await bus.bulk.start(BulkVerb.RETRY, SHOP, everything=True)
+    ids = await park(conn, 3)
+    await bus.bulk.start(BulkVerb.RETRY, BulkFilter("shop", command_ids=tuple(ids[:1])))
+    operation = await bus.bulk.start(BulkVerb.RETRY, BulkFilter("shop", command_ids=tuple(ids[1:])))
     operations_cursor = (await bus.bulk.page(limit=1)).next_cursor
     items_cursor = (await bus.bulk.page_items(operation.operation_id, limit=1)).next_cursor
     assert None not in {operations_cursor, items_cursor}

@@ -371,19 +371,16 @@ class Machine(RuleBasedStateMachine):
 
     # -- retention
 
-    @rule(verb=st.sampled_from(["prune_commands", "prune_batches", "prune_archives"]))
-    def prune(self, verb: str) -> None:
-        step = self.run(
-            self.store.prune(
-                verb, self.domain, datetime.now(UTC) + timedelta(days=1), limit=1_000_000,
-                after=None, actor=None,
-            )
-        )  # fmt: skip
-        match verb:
+    @rule(function=st.sampled_from(["prune_commands", "prune_batches", "prune_archives"]))
+    def prune(self, function: str) -> None:
+        text = "select o_pruned from {schema}." + function + "(%s, %s, 1000000, null, null)"
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        pruned = self.run(self.store.gateway.value(text, (self.domain, tomorrow)))
+        match function:
             case "prune_commands":
-                assert step.pruned["commands"] == self.model.prune_commands()
+                assert pruned["commands"] == self.model.prune_commands()
             case "prune_batches":
-                assert step.pruned["batches"] == self.model.prune_batches()
+                assert pruned["batches"] == self.model.prune_batches()
             case _:
                 self.model.prune_archives()
 

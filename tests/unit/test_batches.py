@@ -297,15 +297,16 @@ async def test_a_batch_is_found_by_the_text_of_its_id_too(bench: Bench) -> None:
 
 
 async def test_a_page_of_batches_is_checked_and_goes_on_where_it_ended(bench: Bench) -> None:
-    bench.rows_found = [a_batch(created_at=START + timedelta(days=n)) for n in (2, 1)]
+    bench.rows_found = [a_batch(created_at=START + timedelta(days=n)) for n in (3, 2, 1)]
     page = await bench.batches.page("shop", status=BatchStatus.COMPLETED, limit=2)
-    assert page.items == bench.rows_found
-    assert bench.told == [("rows", ("shop", "COMPLETED", "COMPLETED", None, None, None, 2))]
+    assert page.items == bench.rows_found[:2]
+    # One more than asked for tells whether there is a next page.
+    assert bench.told == [("rows", ("shop", "COMPLETED", "COMPLETED", None, None, None, 3))]
     last = page.items[-1]
     page = await bench.batches.page(
         "shop", status=BatchStatus.COMPLETED, limit=3, cursor=page.next_cursor
     )
-    assert bench.told[-1][1][3:] == (last.created_at, last.created_at, last.batch_id, 3)
+    assert bench.told[-1][1][3:] == (last.created_at, last.created_at, last.batch_id, 4)
     assert page.next_cursor is None
     refused: list[dict[str, Any]] = [
         {"status": "DONE"}, {"limit": 0}, {"limit": 10_001}, {"cursor": "x"},

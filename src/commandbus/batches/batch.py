@@ -45,7 +45,7 @@ from commandbus.paging import (
     MAX_LIMIT,
     Page,
     check_page,
-    cursor_of,
+    page_of,
     position_of,
     read_key,
     read_number,
@@ -223,11 +223,9 @@ class Batches:
         bound = ("batches", check_domain(domain), state)
         at, batch_id = position_of(cursor, bound, read_key) or (None, None)
         found = await self._store.gateway.rows(
-            _PAGE, (domain, state, state, at, at, batch_id, limit), into=BatchMetadata
+            _PAGE, (domain, state, state, at, at, batch_id, limit + 1), into=BatchMetadata
         )
-        if len(found) < limit:
-            return Page(found, None)
-        return Page(found, cursor_of([found[-1].created_at, found[-1].batch_id], bound))
+        return page_of(found, limit, bound, lambda last: [last.created_at, last.batch_id])
 
     async def page_commands(
         self,
@@ -245,13 +243,13 @@ class Batches:
         after = position_of(cursor, bound, _read_number_and_key) or (None, None, None)
         wanted = (await self.require(domain, batch_id)).batch_id
         rows = await self._store.gateway.rows(
-            _PAGE_COMMANDS, (wanted, domain, state, state, after[0], after[0], *after, limit)
+            _PAGE_COMMANDS, (wanted, domain, state, state, after[0], after[0], *after, limit + 1)
         )
-        commands = [command_of(*row[1:]) for row in rows]
-        if len(rows) < limit:
-            return Page(commands, None)
-        last = commands[-1]
-        return Page(commands, cursor_of([rows[-1][0], last.created_at, last.command_id], bound))
+        numbered = [(row[0], command_of(*row[1:])) for row in rows]
+        page = page_of(
+            numbered, limit, bound, lambda last: [last[0], last[1].created_at, last[1].command_id]
+        )
+        return Page([command for _, command in page.items], page.next_cursor)
 
     async def cancel(
         self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None

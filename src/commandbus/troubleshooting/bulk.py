@@ -22,7 +22,7 @@ from commandbus.names import (
     check_text,
     check_uuid,
 )
-from commandbus.paging import Page, check_page, cursor_of, position_of, read_key, read_number
+from commandbus.paging import Page, check_page, page_of, position_of, read_key, read_number
 from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import check_number
@@ -205,11 +205,9 @@ class BulkOperations:
         bound = ("bulk operations", None if domain is None else check_domain(domain), state)
         check_page(limit)
         at, last_id = position_of(cursor, bound, read_key) or (None, None)
-        params = (domain, domain, state, state, at, at, last_id, limit)
+        params = (domain, domain, state, state, at, at, last_id, limit + 1)
         found = await self._store.gateway.rows(_PAGE, params, into=_operation_of)
-        if len(found) < limit:
-            return Page(found, None)
-        return Page(found, cursor_of([found[-1].created_at, found[-1].operation_id], bound))
+        return page_of(found, limit, bound, lambda last: [last.created_at, last.operation_id])
 
     async def page_items(
         self,
@@ -226,11 +224,9 @@ class BulkOperations:
         check_page(limit)
         after = position_of(cursor, bound, read_number) or 0
         found = await self._store.gateway.rows(
-            _PAGE_ITEMS, (wanted, kind, kind, after, limit), into=_item_of
+            _PAGE_ITEMS, (wanted, kind, kind, after, limit + 1), into=_item_of
         )
-        if len(found) < limit:
-            return Page(found, None)
-        return Page(found, cursor_of([found[-1].item_no], bound))
+        return page_of(found, limit, bound, lambda last: [last.item_no])
 
     async def _checked(self, chosen: BulkFilter) -> BulkFilter:
         """The filter, its parts checked and the group's fingerprint complete."""

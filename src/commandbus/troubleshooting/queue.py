@@ -23,7 +23,7 @@ from commandbus.names import (
     check_text,
     check_uuid,
 )
-from commandbus.paging import Page, check_page, cursor_of, position_of, read_key
+from commandbus.paging import Page, check_page, page_of, position_of, read_key
 from commandbus.payload import encode_json, encode_payload
 from commandbus.privacy.redaction import redact_text, redact_value
 from commandbus.privacy.secrets import check_fits
@@ -72,11 +72,9 @@ class Troubleshooting:
         check_page(limit)
         after = position_of(cursor, bound, read_key) or (None, None)
         found = await self._store.gateway.rows(
-            _PAGE, (*bound[1:], None, *after, limit), into=parked_item_of, domain=domain
+            _PAGE, (*bound[1:], None, *after, limit + 1), into=parked_item_of, domain=domain
         )
-        if len(found) < limit:
-            return Page(found, None)
-        return Page(found, cursor_of([found[-1].parked_at, found[-1].command_id], bound))
+        return page_of(found, limit, bound, lambda last: [last.parked_at, last.command_id])
 
     async def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""
