@@ -440,7 +440,8 @@ async def test_operations_and_items_are_paged(bus: CommandBus, conn: Conn) -> No
 
 
 async def test_a_cursor_of_another_listing_is_refused(bus: CommandBus, conn: Conn) -> None:
-    ids = await park(conn, 3)
+    await park(conn, 3)
+    ids = await parked_ids(bus)
     await bus.bulk.start(BulkVerb.RETRY, BulkFilter("shop", command_ids=tuple(ids[:1])))
     operation = await bus.bulk.start(BulkVerb.RETRY, BulkFilter("shop", command_ids=tuple(ids[1:])))
     operations_cursor = (await bus.bulk.page(limit=1)).next_cursor
