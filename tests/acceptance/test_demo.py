@@ -44,6 +44,11 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _heed_interrupts() -> None:
+    # A shell starts its background jobs with SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -86,7 +91,9 @@ def test_the_commands_to_try_next_work_as_they_are_printed(data_dir: Path) -> No
 
     with (
         tempfile.TemporaryFile("w+") as output,
-        subprocess.Popen(up, env=environment(), stdout=output, stderr=output) as serving,
+        subprocess.Popen(
+            up, env=environment(), stdout=output, stderr=output, preexec_fn=_heed_interrupts
+        ) as serving,
     ):
 
         def is_up() -> bool:
@@ -115,6 +122,7 @@ def test_an_interrupt_leaves_no_worker_no_server_and_no_work(
             env={**environment(), "PYTHONUNBUFFERED": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,
+            preexec_fn=_heed_interrupts,
         ) as demo,
     ):
 
