@@ -23,6 +23,14 @@ from tests.waiting import until
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 PROGRAM = [sys.executable, "-m", "commandbus"]
+# A shell starts its background jobs with SIGINT ignored, and children inherit that. If the tests run
+# in such a job, this is the program as a person would start it.
+INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    "os.execv(sys.executable, [sys.executable, '-m', 'commandbus', *sys.argv[1:]])",
+]
 
 
 @pytest.fixture
@@ -42,11 +50,6 @@ def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         arguments, env=environment(), capture_output=True, text=True, timeout=100, check=False
     )
-
-
-def _heed_interrupts() -> None:
-    # A shell starts its background jobs with SIGINT ignored, and children inherit that.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def is_alive(pid: int) -> bool:
@@ -91,9 +94,7 @@ def test_the_commands_to_try_next_work_as_they_are_printed(data_dir: Path) -> No
 
     with (
         tempfile.TemporaryFile("w+") as output,
-        subprocess.Popen(
-            up, env=environment(), stdout=output, stderr=output, preexec_fn=_heed_interrupts
-        ) as serving,
+        subprocess.Popen(up, env=environment(), stdout=output, stderr=output) as serving,
     ):
 
         def is_up() -> bool:
@@ -118,11 +119,10 @@ def test_an_interrupt_leaves_no_worker_no_server_and_no_work(
     with (
         tempfile.TemporaryFile("w+") as output,
         subprocess.Popen(
-            [*PROGRAM, "demo", "-n", "4000", *where],
+            [*INTERRUPTIBLE, "demo", "-n", "4000", *where],
             env={**environment(), "PYTHONUNBUFFERED": "1"},
             stdout=output,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_heed_interrupts,
+            stderr=subprocess.STDOUTREMOVE,
         ) as demo,
     ):
 
