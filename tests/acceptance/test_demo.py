@@ -23,8 +23,8 @@ from tests.waiting import until
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 PROGRAM = [sys.executable, "-m", "commandbus"]
-# A shell starts its background jobs with SIGINT ignored, and children inherit that. If the tests run
-# in such a job, this is the program as a person would start it.
+# A shell starts its background jobs with SIGINT ignored, and children inherit that. If the tests
+# run in such a job, this is the program as a person would start it.
 INTERRUPTIBLE = [
     sys.executable,
     "-c",
@@ -122,7 +122,7 @@ def test_an_interrupt_leaves_no_worker_no_server_and_no_work(
             [*INTERRUPTIBLE, "demo", "-n", "4000", *where],
             env={**environment(), "PYTHONUNBUFFERED": "1"},
             stdout=output,
-            stderr=subprocess.STDOUTREMOVE,
+            stderr=subprocess.STDOUT,
         ) as demo,
     ):
 

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from commandbus.bus import CommandBus
-from commandbus.commands.payload import decode_payload
 from commandbus.errors import InvalidSettingError
 from commandbus.models import Command
 from commandbus.names import commands_queue
+from commandbus.payload import decode_payload
 from commandbus.settings import Settings
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.memory import InMemoryStore
