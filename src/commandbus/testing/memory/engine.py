@@ -20,7 +20,7 @@ from commandbus.errors import InvalidOperationError, LeaseLostError, PermanentCo
 from commandbus.models import Outcome
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import FakePgmqClient
-from commandbus.testing.memory.leases import settle
+from commandbus.testing.memory.leasing import settle
 from commandbus.testing.memory.tables import IdScope, State
 
 Args = ParamSpec("Args")

@@ -95,8 +95,7 @@ def operator_cancel(
     for row in _resolve(state, domain, ids, CommandStatus.CANCELED, "cancel"):
         publish_cancel(state, row, reason)
         move_batch_counters(state, row, "in_troubleshooting", "canceled")
-        details = {"reason": reason}
-        state.record(row, AuditEventType.OPERATOR_CANCEL, row.updated_at, details, actor)
+        state.record(row, AuditEventType.OPERATOR_CANCEL, row.updated_at, {"reason": reason}, actor)
 
 
 def operator_complete(

@@ -12,7 +12,7 @@ from uuid import UUID
 from commandbus.database.store import Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import Lease, NewBatch, NewCommand
-from commandbus.testing.memory import leases, operator, reads
+from commandbus.testing.memory import leasing, operator, reads
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,
     MemoryEngine,
@@ -20,7 +20,6 @@ from commandbus.testing.memory.engine import (
     MemoryTransaction,
     verb,
 )
-from commandbus.testing.memory.leases import extend_leases
 from commandbus.testing.memory.sending import create_batch, ensure_domain, send_commands
 from commandbus.testing.memory.tables import State
 
@@ -58,10 +57,10 @@ class InMemoryStore(MemoryEngine):
         await self.ensure_domain(batch.domain)
         await self.run(conn, lambda state: create_batch(state, batch, commands))
 
-    receive = verb(leases.receive_commands)
-    settle = verb(leases.settle)
-    confirm_start = verb(leases.confirm_start)
-    extend = verb(extend_leases)
+    receive = verb(leasing.receive_commands)
+    settle = verb(leasing.settle)
+    confirm_start = verb(leasing.confirm_start)
+    extend = verb(leasing.extend_leases)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[MemoryTransaction]:
@@ -130,7 +129,7 @@ class MemoryExtender:
 
     def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
         # Wakes no listener: events of the event loop must not be set from this thread.
-        return self._store.read(lambda state: extend_leases(state, domain, leases, seconds))
+        return self._store.read(lambda state: leasing.extend_leases(state, domain, leases, seconds))
 
     def close(self) -> None:
         """There is no connection to give back."""

@@ -1,5 +1,5 @@
 # ruff: noqa: D103  (the verbs are documented once, in database/store.py)
-"""Leases: how commands are received, and the ways a lease ends, each fenced by its epoch.
+"""Leasing: how commands are received, and the ways a lease ends, each fenced by its epoch.
 
 What sql/functions/commands.sql and sql/functions/outcomes.sql do.
 """
