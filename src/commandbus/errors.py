@@ -4,7 +4,7 @@
     ├── HandlerError                    raised by handlers, to say what kind of failure it was
     │   ├── TransientCommandError       try again later
     │   └── PermanentCommandError       never try again: straight to troubleshooting
-    ├── InvalidInputError (ValueError)  nothing was changed; mend the argument
+    ├── InvalidInputError (ValueError)  nothing was changed; correct the argument
     │   ├── InvalidNameError            domain, command type, queue
     │   ├── InvalidCommandIdError       not a UUID
     │   ├── InvalidPayloadError         not JSON-safe, too deep, too large
@@ -13,19 +13,19 @@
     │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
     │       └── BatchSizeExceededError  too many items, and waiting cannot help
     ├── PermissionDeniedError           the caller lacks a scope
-    ├── RateLimitExceededError          too much at once; it says when to come again
-    ├── TicketNotFoundError             no such governed batch, or it is somebody else's
+    ├── RateLimitExceededError          too much at once; it says when to try again
+    ├── TicketNotFoundError             no such governed batch, or one of another user
     ├── CommandNotFoundError            no such command
     ├── BatchNotFoundError              no such batch
     ├── BulkOperationNotFoundError      no such bulk operation
     ├── DuplicateCommandError           the id was sent before
     ├── InvalidOperationError           the command is not in a state that allows it
-    ├── LeaseLostError                  somebody else holds the command now
-    ├── PayloadLostError                the archive no longer holds the payload
+    ├── LeaseLostError                  another worker has leased the command
+    ├── PayloadLostError                the archive no longer has the payload
     ├── HandlerAlreadyRegisteredError
     ├── HandlerNotFoundError
     ├── ReplyTimeoutError (TimeoutError)
-    └── DatabaseError                   nothing wrong with the call: the database is
+    └── DatabaseError                   the call was right; the database could not do it
         ├── DatabaseUnavailableError    no server, wrong password, connection cut
         ├── SchemaVersionError
         │   ├── SchemaMissingError      never initialised
@@ -52,7 +52,7 @@ class CommandBusError(Exception):
     """The root of all errors of this package."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make every error survive the way to another process, whatever its __init__ takes."""
+        """Make every error picklable for other processes, whatever its __init__ takes."""
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -141,7 +141,7 @@ class PermissionDeniedError(CommandBusError):
 
 
 class RateLimitExceededError(CommandBusError):
-    """A limit of 003 §6 is reached; nothing was created."""
+    """A limit of governed batches or of the HTTP service is reached; nothing was created."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class TicketNotFoundError(CommandBusError):
     """No governed batch with this id that the caller may see."""
 
     def __init__(self, ticket_id: UUID) -> None:
-        super().__init__(f"no batch {ticket_id}; check the id, and whose it is")
+        super().__init__(f"no batch {ticket_id}; check the id, and that it is yours")
         self.ticket_id = ticket_id
 
 
@@ -219,7 +219,7 @@ class DuplicateCommandError(CommandBusError):
 
     @property
     def command_id(self) -> UUID:
-        """The first of the ids that were there already."""
+        """The first of the ids that were sent before."""
         return self.command_ids[0]
 
 
@@ -228,7 +228,7 @@ class InvalidOperationError(CommandBusError):
 
 
 class LeaseLostError(CommandBusError):
-    """The lease ran out and the command belongs to another worker now; nothing was changed."""
+    """The lease lapsed and another worker has the command now; nothing was changed."""
 
 
 class PayloadLostError(CommandBusError):
@@ -244,11 +244,11 @@ class HandlerNotFoundError(CommandBusError):
 
 
 class ReplyTimeoutError(CommandBusError, TimeoutError):
-    """No reply in time. The command itself goes on; `commandbus show` tells what became of it."""
+    """No reply in time. The command goes on; `commandbus show` shows its state."""
 
 
 class DatabaseError(CommandBusError):
-    """The call was fine; the database could not carry it out."""
+    """The call was right; the database could not do it."""
 
 
 class DatabaseUnavailableError(DatabaseError):

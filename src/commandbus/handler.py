@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from commandbus.errors import (
@@ -35,15 +35,19 @@ class HandlerEntry:
     is_transactional: bool
     is_async: bool
     payload_type: type | None = None
-    #: Keys of the payload that its type marks as secret.
+    #: Keys of the payload that `payload_type` marks as secret.
     secret_keys: frozenset[str] = frozenset()
 
 
 class HandlerOptions(TypedDict, total=False):
-    """How a handler runs; `CommandBus.register_handler` explains each."""
+    """How a handler runs."""
 
+    #: When a failed command is tried again, and what ends it; by default the policy of the bus.
     retry_policy: RetryPolicy | None
+    #: Whether what the handler writes on `ctx.conn` and the completion are one commit.
     transactional: bool
+    #: A dataclass, a TypedDict or a pydantic model that says which fields are secret, and what an
+    #: operator's edited payload must look like.
     payload_type: type | None
 
 
@@ -54,16 +58,11 @@ class HandlerRegistry:
         self._entries: dict[tuple[str, str], HandlerEntry] = {}
 
     def register(
-        self,
-        domain: str,
-        command_type: str,
-        handler: Handler,
-        *,
-        retry_policy: RetryPolicy | None = None,
-        transactional: bool = False,
-        payload_type: type | None = None,
+        self, domain: str, command_type: str, handler: Handler, **options: Unpack[HandlerOptions]
     ) -> None:
         """Add a handler; a second one for the same type is an error."""
+        retry_policy, payload_type = options.get("retry_policy"), options.get("payload_type")
+        is_transactional = options.get("transactional", False)
         check_domain(domain)
         check_command_type(command_type)
         if not callable(handler):
@@ -79,7 +78,7 @@ class HandlerRegistry:
                 f"{_name_of(self._entries[key].handler)}; a command type has exactly one"
             )
         is_async = _is_async(handler)
-        if transactional and not is_async:
+        if is_transactional and not is_async:
             raise InvalidSettingError(
                 f"{domain}/{command_type}: a transactional handler must be `async def`, because "
                 "ctx.conn is an asynchronous connection"
@@ -91,7 +90,7 @@ class HandlerRegistry:
             command_type,
             handler,
             retry_policy,
-            transactional,
+            is_transactional,
             is_async,
             payload_type,
             frozenset() if payload_type is None else secret_keys(payload_type),
@@ -127,7 +126,7 @@ class HandlerRegistry:
         return sorted({entry.domain for entry in self._entries.values()})
 
     def limits(self, domain: str) -> dict[str, int]:
-        """max_attempts of the types whose handler brought its own policy: they win over the row."""
+        """max_attempts by command type, where the handler has its own retry policy."""
         return {
             entry.command_type: entry.retry_policy.max_attempts
             for entry in self.of_domain(domain)
@@ -150,26 +149,16 @@ class SendPreparer(Protocol):
         """Return what will be sent, or raise what is wrong with it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HandlerContext:
     """What a handler knows beside its command, and what it may do."""
 
-    __slots__ = ("_conn", "_extend", "_prepare", "_sends", "command", "lease")
-
-    def __init__(
-        self,
-        command: Command,
-        lease: Lease,
-        *,
-        extend: Callable[[Lease, float], Awaitable[None]],
-        prepare: SendPreparer,
-        conn: Any = None,
-    ) -> None:
-        self.command = command
-        self.lease = lease
-        self._extend = extend
-        self._prepare = prepare
-        self._conn = conn
-        self._sends: list[OutgoingCommands] = []
+    command: Command
+    lease: Lease
+    _extend: Callable[[Lease, float], Awaitable[None]]
+    _prepare: SendPreparer
+    _conn: Any = None
+    _sends: list[OutgoingCommands] = field(default_factory=list)
 
     @property
     def attempt(self) -> int:
@@ -188,12 +177,12 @@ class HandlerContext:
 
     @property
     def lease_epoch(self) -> int:
-        """The fence: grows with every delivery, never reset; a token for other systems too."""
+        """The number of the lease: grows with each, so that other systems can refuse an older."""
         return self.lease.lease_epoch
 
     @property
     def correlation_id(self) -> UUID:
-        """Ties this command to what caused it."""
+        """The same for all commands that one cause led to."""
         return self.lease.correlation_id
 
     @property
@@ -207,10 +196,10 @@ class HandlerContext:
         return self._conn
 
     async def extend_visibility(self, seconds: float) -> None:
-        """Hold the lease for so many seconds from now. Raises LeaseLostError if it is lost.
+        """Extend the lease to `seconds` from now. Raises LeaseLostError if it is lost.
 
-        Leases are extended by themselves while the handler runs; call this before something that
-        stops the whole process from running.
+        The worker extends leases while handlers run; call this before something that stops the
+        whole process for a while.
         """
         if not 1 <= seconds <= 43_200:
             raise InvalidSettingError(f"seconds is {seconds!r}; use 1 to 43,200 (12 hours)")
@@ -227,7 +216,7 @@ class HandlerContext:
     ) -> UUID:
         """Send a command in the transaction that completes this one: both happen, or neither.
 
-        The correlation id is passed on unless another is given.
+        It gets the correlation id of this command, unless another is given.
         """
         self._sends.append(
             self._prepare(

@@ -91,7 +91,7 @@ class Loop:
                 await self.pause(pause)
 
     async def pause(self, seconds: float) -> None:
-        """Wait for a wake-up, at most this long."""
+        """Wait for a wake-up, at most this many seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
         self._woken.clear()

@@ -1,4 +1,4 @@
-"""The words of the domain: frozen values that travel between the rooms."""
+"""The data of commandbus: frozen values that all folders share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 
 
 class CommandStatus(StrEnum):
-    """Where a command stands. docs/lifecycle.md draws the arrows."""
+    """The state of a command; docs/lifecycle.md shows how it changes."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -27,7 +27,7 @@ class CommandStatus(StrEnum):
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands."""
+    """The state of a batch."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -36,7 +36,7 @@ class BatchStatus(StrEnum):
 
 
 class ReplyOutcome(StrEnum):
-    """What a reply says of its command."""
+    """How the command of a reply has ended."""
 
     SUCCESS = "SUCCESS"
     CANCELED = "CANCELED"
@@ -186,7 +186,7 @@ class AuditEvent:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
-    """Batch metadata returned from queries."""
+    """The row of a batch: its status and counts."""
 
     batch_id: UUID
     domain: str
@@ -230,7 +230,7 @@ class ReplyError:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The one answer to a command."""
+    """The one reply to a command."""
 
     command_id: UUID
     correlation_id: UUID
@@ -244,10 +244,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A received command, this worker's alone for a while. (command_id, lease_epoch) is the fence.
+    """A received command that is this worker's alone for a while, as number `lease_epoch`.
 
-    The payload is still text: each is decoded by itself, so that one that cannot be decoded
-    takes no other with it.
+    The payload is still text: each is decoded by itself, so that one that cannot be decoded does
+    not stop the others.
     """
 
     domain: str

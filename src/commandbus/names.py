@@ -28,7 +28,7 @@ MAX_DOMAIN_LENGTH = 37
 MAX_QUEUE_LENGTH = 47
 MAX_TYPE_LENGTH = 200
 
-#: `reply_to=NO_REPLY`: nobody wants an answer.
+#: `reply_to=NO_REPLY`: the command has no reply.
 NO_REPLY = ""
 #: `reply_to=INBOX`: the reply is kept for `wait_reply` (and `call`), not published to a queue.
 INBOX = "@inbox"
@@ -91,8 +91,8 @@ def check_reply_to(reply_to: Any) -> str:
 def new_id() -> UUID:
     """Make an id that begins with the time (UUID version 7).
 
-    What was made at one time lies together in an index. Random ids are spread over all of it, and
-    each touches a page that nobody has used lately: a price that grows with the history.
+    Ids of one time are neighbours in an index. Random ids are spread over all of its pages, most of
+    which are not in memory: sending would become slower as the table grows.
     """
     milliseconds = time.time_ns() // 1_000_000
     chance = int.from_bytes(os.urandom(10), "big")
@@ -117,7 +117,7 @@ def check_uuid(value: Any, what: str = "command_id") -> UUID:
 def check_text(value: Any, what: str, *, max_length: int = 2_000) -> str:
     """Return a non-empty text that PostgreSQL can store, or raise InvalidInputError."""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidInputError(f"{what} must be a text that says something, not {value!r}")
+        raise InvalidInputError(f"{what} must be a text that is not empty, not {value!r}")
     if "\x00" in value or len(value) > max_length or not _is_encodable(value):
         raise InvalidInputError(f"{what} must be plain text of at most {max_length} characters")
     return value
@@ -138,7 +138,7 @@ def check_choice_or_none(words: type[Word], given: Any, what: str) -> Word | Non
 
 
 def check_operator(operator: Any) -> str | None:
-    """Return the name of who acts, for the audit; None if nobody said."""
+    """Return the name of the operator, for the audit; None if none was given."""
     return None if operator is None else check_text(operator, "operator", max_length=200)
 
 

@@ -14,7 +14,7 @@ DEFAULT_MAX_ATTEMPTS = 3
 #: Seconds after the first, second, third failure; the last one repeats.
 DEFAULT_BACKOFF_SCHEDULE = (10.0, 60.0, 300.0)
 MAX_ATTEMPTS_LIMIT = 1_000
-#: One year, in seconds: what is longer is a mistake.
+#: One year, in seconds.
 MAX_BACKOFF_SECONDS = 31_536_000.0
 
 TRANSIENT = "TRANSIENT"
@@ -25,7 +25,7 @@ PERMANENT = "PERMANENT"
 class RetryPolicy:
     """How often a command is tried, how long it waits in between, and what ends it.
 
-    `permanent_errors` are exceptions that no retry can mend, beside PermanentCommandError.
+    `permanent_errors` are exceptions that no retry can fix, beside PermanentCommandError.
     `when_exhausted="fail"` ends a command as FAILED, with a reply, where the default parks it
     in troubleshooting for an operator.
     """
@@ -100,7 +100,7 @@ def decide(error: BaseException, attempt: int, max_attempts: int, policy: RetryP
 
 
 def is_permanent(error: BaseException, policy: RetryPolicy) -> bool:
-    """Say whether no retry can mend this error."""
+    """Say whether no retry can fix this error."""
     return isinstance(error, (PermanentCommandError, *policy.permanent_errors))
 
 

@@ -32,22 +32,22 @@ class Settings:
     max_send_many: int = 100_000
     #: Commands in one create_batch, which is one transaction; larger batches are loaded.
     max_batch_size: int = 10_000
-    #: A batch of more commands than this is dispatched in groups, a smaller one singly (002).
+    #: A batch of more commands than this is dispatched in groups, a smaller one command by command.
     bulk_threshold: int = 100
     #: Commands in one group of a dispatch, which is one commit.
     queue_batch_size: int = 100
-    #: Tries to queue a command, before it is FAILED.
+    #: How often queueing a command is tried before it is FAILED.
     max_queue_attempts: int = 3
-    #: A dispatching process that gives no sign of life for so long is taken to be gone.
+    #: A dispatching process that reports nothing for this long is taken to be gone.
     dispatch_grace_seconds: float = 120.0
-    #: Whether workers share the chores: recovery of what was not queued, reports, tidying up.
+    #: Whether workers do the chores: recovery of what was not queued, retention.
     maintenance: bool = True
-    #: Time between two rounds of a chore, whichever worker does it.
+    #: Seconds between two rounds of a chore, by all workers together.
     maintenance_interval_seconds: float = 300.0
     #: Where replies go when a command names no queue: "domain" (<domain>.replies), "none", or the
     #: logical name of a queue that all domains share.
     replies: str = "domain"
-    #: Whether a leased command shows as IN_PROGRESS (004 §15).
+    #: Whether a leased command shows as IN_PROGRESS.
     mark_in_progress: bool = True
     #: Uniqueness of command ids: "domain" or "global". It must equal the database's setting.
     command_id_scope: Literal["domain", "global"] = "domain"
@@ -57,9 +57,9 @@ class Settings:
     max_prefetch: int = 1_000
     #: How long `stop` waits for running handlers before it cancels them.
     shutdown_grace_seconds: float = 30.0
-    #: A handler that runs longer loses its lease: a hung one is not held for ever.
+    #: A handler that runs longer than this loses its lease: one that hangs does not keep it.
     lease_deadline_seconds: float = 3_600.0
-    #: Governed batches that may be pending at once, of all users together (003 §6).
+    #: Governed batches that may be pending at once, of all users together.
     max_global_pending_batches: int = 100
     #: API requests in one minute, of all users together; rejected ones count too.
     max_global_api_requests: int = 1_000
@@ -69,10 +69,10 @@ class Settings:
     user_cooldown_seconds: int = 120
     #: Commands in the pending batches of one user.
     max_user_pending_children: int = 30
-    #: Whether who submitted a batch may approve or reject it.
+    #: Whether the user who submitted a batch may approve or reject it.
     self_approval: bool = False
     #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
-    #: that contains one of the names is meant too.
+    #: that contains one of the names is masked too.
     redact_keys: str = ""
     #: Mixed into the hashes of API tokens; all processes need the same, and no token survives a new
     #: one. Never shown.
@@ -152,7 +152,7 @@ def read_environment(
 
 
 def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
-    """Refuse a concurrency or a visibility timeout that cannot be meant."""
+    """Refuse a concurrency or a visibility timeout outside the allowed range."""
     if type(concurrency) is not int or not 1 <= concurrency <= 10_000:
         raise InvalidSettingError(
             f"concurrency is {concurrency!r}; use a whole number from 1 to 10,000"
@@ -169,7 +169,7 @@ def _check_range(settings: Settings, name: str, low: float, high: float) -> None
 
 
 def check_number(value: Any, name: str, low: float, high: float, *, is_whole: bool = False) -> None:
-    """Refuse what is not a number, or not one that can be meant."""
+    """Refuse what is not a number of this range."""
     if type(value) not in ({int} if is_whole else {int, float}) or not low <= value <= high:
         kind = "whole number" if is_whole else "number"
         raise InvalidSettingError(f"{name} is {value!r}; use a {kind} from {low:,} to {high:,}")

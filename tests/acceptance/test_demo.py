@@ -23,6 +23,14 @@ from tests.waiting import until
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 PROGRAM = [sys.executable, "-m", "commandbus"]
+# A shell starts its background jobs with SIGINT ignored, and children inherit that. If the tests
+# run in such a job, this is the program as a person would start it.
+INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);"
+    "os.execv(sys.executable, [sys.executable, '-m', 'commandbus', *sys.argv[1:]])",
+]
 
 
 @pytest.fixture
@@ -111,7 +119,7 @@ def test_an_interrupt_leaves_no_worker_no_server_and_no_work(
     with (
         tempfile.TemporaryFile("w+") as output,
         subprocess.Popen(
-            [*PROGRAM, "demo", "-n", "4000", *where],
+            [*INTERRUPTIBLE, "demo", "-n", "4000", *where],
             env={**environment(), "PYTHONUNBUFFERED": "1"},
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -43,6 +44,19 @@ async def world(address: str | None) -> AsyncIterator[World]:
     if address is None:
         yield MemoryWorld()
         return
+    async with _open(address) as world:
+        yield world
+
+
+@pytest.fixture
+async def postgres_world(shared_dsn: str) -> AsyncIterator[PostgresWorld]:
+    """The world on PostgreSQL, for what the store in memory does not have."""
+    async with _open(shared_dsn) as world:
+        yield world
+
+
+@asynccontextmanager
+async def _open(address: str) -> AsyncIterator[PostgresWorld]:
     async with (
         AsyncConnectionPool[Any](address, min_size=1, max_size=4, open=False) as pool,
         await psycopg.AsyncConnection.connect(address, autocommit=True) as conn,

@@ -4,10 +4,11 @@ from uuid import UUID
 
 import pytest
 
+from commandbus.batches.callbacks import _SETTLED
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError
 from commandbus.models import CommandStatus, NewBatch, OutgoingCommands
-from tests.conformance.worlds import DOMAIN, World, done, new, new_batch, parked
+from tests.conformance.worlds import DOMAIN, PostgresWorld, World, done, new, new_batch, parked
 
 
 class BoomError(Exception):
@@ -116,9 +117,11 @@ async def test_a_refusal_on_the_connection_is_the_same_error(store: Store) -> No
     assert await store.get_command(DOMAIN, command.command_id) is None
 
 
+@pytest.mark.postgres
 async def test_it_is_known_what_became_of_a_batch_when_its_transaction_is_over(
-    world: World, store: Store
+    postgres_world: PostgresWorld,
 ) -> None:
+    store = postgres_world.store
     kept, undone = new_batch(notifies=True), new_batch(notifies=True)
     names: dict[UUID, str] = {}
 
@@ -127,15 +130,22 @@ async def test_it_is_known_what_became_of_a_batch_when_its_transaction_is_over(
         assert name is not None
         names[batch.batch_id] = name
 
+    async def settled() -> dict[UUID, bool]:
+        params = (list(names), list(names.values()))
+        return dict(await store.gateway.rows(_SETTLED, params))
+
     async with store.transaction() as transaction:
         await create(kept, transaction.conn)
-        assert await store.settled_batches(names) == {}, "nobody knows yet"
+        assert await settled() == {}, "nobody knows yet"
     with pytest.raises(BoomError):  # noqa: PT012  (the block is the transaction)
         async with store.transaction() as transaction:
             await create(undone, transaction.conn)
             raise BoomError
 
-    assert await store.settled_batches(names) == {kept.batch_id: True, undone.batch_id: False}
+    assert await settled() == {kept.batch_id: True, undone.batch_id: False}
+
+
+async def test_only_a_batch_that_notifies_in_a_transaction_names_it(store: Store) -> None:
     async with store.transaction() as transaction:
         silent = await store.create_batch(new_batch(), [new()], conn=transaction.conn)
     assert (silent, await store.create_batch(new_batch(notifies=True), [new()])) == (None, None)

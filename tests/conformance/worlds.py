@@ -38,6 +38,7 @@ from commandbus.models import (
 )
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
+from commandbus.testing.memory.tables import made
 from tests.conformance.showing import decoded, shown, shown_envelope, sorted_replies
 
 DOMAIN = "payments"
@@ -301,7 +302,7 @@ class MemoryWorld(World):
         rows = [r for r in self.memory._state.commands.values() if domain in {None, r.domain}]
         rows.sort(key=lambda row: row.command_id)
         rows.sort(key=lambda row: row.created_at, reverse=True)  # among equals, as before
-        return [row.metadata() for row in rows]
+        return [made(CommandMetadata, row) for row in rows]
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -35,9 +35,16 @@ class Bench:
         self.asked.append(list(batch_ids))
         return self.closed
 
-    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
-        self.asked_settled.append(dict(transactions))
-        return self.settled
+    @property
+    def gateway(self) -> Bench:
+        return self
+
+    async def rows(
+        self, text: str, params: tuple[list[UUID], list[str]]
+    ) -> list[tuple[UUID, bool]]:
+        assert "pg_visible_in_snapshot" in text
+        self.asked_settled.append(dict(zip(*params, strict=True)))
+        return list(self.settled.items())
 
     async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         return self.found.pop(0)

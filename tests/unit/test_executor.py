@@ -23,12 +23,13 @@ from commandbus.models import Command, Lease, Outcome, OutcomeKind, ParkReason
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker import executor as executor_module
+from commandbus.worker.execution import Execution
 from commandbus.worker.executor import Executor, Links
 from tests.unit.stubs import StubStore, a_lease, soon, turns
 
 
 class Bench:
-    """A executor between stubs. Handlers of "Work" wait for the gate."""
+    """An executor between stubs. Handlers of "Work" wait for the gate."""
 
     def __init__(self, concurrency: int = 2, max_prefetch: int = 0) -> None:
         self.store, self.handlers_store = StubStore(), StubStore()
@@ -43,23 +44,28 @@ class Bench:
         self.started: list[Lease] = []
         self.registry = HandlerRegistry()
         self.registry.register("shop", "Work", self._work)
+        self.execution = Execution(
+            self.store.as_store,
+            transactions=self.handlers_store.as_store,
+            registry=self.registry,
+            prepare=Preparer(Settings(), RetryPolicy()).outgoing,
+            default_policy=RetryPolicy(),
+            max_result_bytes=100,
+            max_threads=concurrency,
+            on_extended=lambda lease, seconds: self.extended.append((lease, seconds)),
+        )
         self.executor = Executor(
             self.store.as_store,
-            self.registry,
-            concurrency=concurrency,
-            max_prefetch=max_prefetch,
-            max_result_bytes=100,
-            default_policy=RetryPolicy(),
-            prepare=Preparer(Settings(), RetryPolicy()).outgoing,
-            transactions=self.handlers_store.as_store,
-            links=Links(
+            self.execution,
+            Links(
                 put=self.outcomes.append,
                 backlog=lambda: self.backlog,
                 settled=self._settled,
                 on_room=self._on_room,
-                on_extended=lambda lease, seconds: self.extended.append((lease, seconds)),
                 on_ended=self._on_ended,
             ),
+            concurrency,
+            max_prefetch,
         )
 
     async def _work(self, command: Command, ctx: HandlerContext) -> None:
@@ -213,14 +219,14 @@ async def test_a_handler_that_has_not_begun_yet_is_given_back_when_it_is_cancell
 
 
 async def test_threads_are_closed_only_if_there_are_any(bench: Bench) -> None:
-    bench.executor.shutdown_threads()
+    bench.execution.close()
 
     def work(command: Command, ctx: HandlerContext) -> str:
         return "in a thread"
 
     outcome = await bench.outcome_of(work)
     assert outcome.result == b'"in a thread"'
-    bench.executor.shutdown_threads()
+    bench.execution.close()
 
 
 # -- lost leases

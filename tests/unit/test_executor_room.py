@@ -164,7 +164,7 @@ async def test_the_threads_of_handlers_end_with_the_executor() -> None:
 
     bench = Bench()
     await bench.outcome_of(work)
-    bench.executor.shutdown_threads()
+    bench.execution.close()
     await until(lambda: not found[0].is_alive())
 
 

@@ -64,7 +64,7 @@ def a_context(conn: Any = None, extended: list[Any] | None = None) -> HandlerCon
             extended.append((held, seconds))
 
     prepare = Preparer(Settings(), RetryPolicy()).outgoing
-    return HandlerContext(command, lease, extend=extend, prepare=prepare, conn=conn)
+    return HandlerContext(command, lease, extend, prepare, conn)
 
 
 def test_a_registered_handler_is_found_by_domain_and_type() -> None:

@@ -227,7 +227,7 @@ async def test_a_lease_past_its_deadline_is_given_up() -> None:
         bench.keeper.add([lease])
         await until(lambda: bench.lost)
         assert bench.lost == [(lease, "it ran longer than 1 s")]
-        assert bench.keeper._held == {}
+        assert bench.keeper._kept == {}
 
 
 async def test_an_extension_by_the_handler_moves_the_next_one() -> None:
@@ -350,5 +350,5 @@ def test_the_thread_ends_with_its_event_loop() -> None:
 
 def _let_expire(bench: Bench) -> None:
     """As if nearly all of the lease were over."""
-    for held in bench.keeper._held.values():
-        held.expires_at -= bench.keeper._vt_seconds * 0.9
+    for held in bench.keeper._kept.values():
+        held.expires_at -= bench.keeper.vt_seconds * 0.9

@@ -136,7 +136,7 @@ def test_a_text_is_returned_when_it_says_something() -> None:
 
 @pytest.mark.parametrize("value", ["", "  \n\t", None, 5, ["a"]])
 def test_a_text_is_refused_when_it_says_nothing(value: object) -> None:
-    with pytest.raises(InvalidInputError, match="reason must be a text that says something"):
+    with pytest.raises(InvalidInputError, match="reason must be a text that is not empty"):
         check_text(value, "reason")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import commandbus.testing
 from commandbus import (
+    BatchCommand,
     Command,
     CommandBus,
     CommandStatus,
@@ -26,7 +27,7 @@ from commandbus import (
     TransientCommandError,
 )
 from commandbus.testing import FakeClock, InMemoryStore, fake_bus, run_until_idle, sent, store_of
-from tests.conformance.worlds import DOMAIN, MemoryWorld, done, new
+from tests.conformance.worlds import DOMAIN, MemoryWorld, done, new, new_batch
 
 
 @pytest.fixture
@@ -88,6 +89,28 @@ async def test_a_connection_of_something_else_is_taken_at_its_word(fake: Command
     assert len(sent(fake, DOMAIN)) == 1
 
 
+@pytest.mark.parametrize("verb", ["execute", "cursor", "transaction"])
+async def test_sql_on_the_connection_of_a_handler_says_at_once_that_it_needs_postgresql(
+    fake: CommandBus, verb: str
+) -> None:
+    @fake.handler(DOMAIN, "Debit", transactional=True)
+    async def debit(command: Command, ctx: HandlerContext) -> None:
+        await fake.send("shipping", "Ship", uuid4(), {}, conn=ctx.conn)
+        await getattr(ctx.conn, verb)("update account set balance = 0")
+
+    command_id = await fake.send(DOMAIN, "Debit", uuid4(), {})
+    await run_until_idle(fake, DOMAIN)
+
+    [item] = await fake.list_troubleshooting(DOMAIN)
+    assert (item.command_id, item.attempts) == (command_id, 1)
+    assert item.last_error_code == "NEEDS_POSTGRESQL"
+    with pytest.raises(InvalidOperationError) as refused:
+        await fake.batches.page(DOMAIN)
+    assert item.last_error_msg == f"conn.{verb}: {refused.value}"
+    assert "the embedded server" in str(refused.value)
+    assert sent(fake, "shipping") == []
+
+
 # -- the parts
 
 
@@ -111,9 +134,11 @@ def test_only_a_fake_bus_has_an_in_memory_store() -> None:
         store_of(CommandBus(pool=object()))
 
 
-async def test_a_batch_can_be_made_for_commands_to_join(fake: CommandBus) -> None:
+async def test_commands_can_join_a_batch(fake: CommandBus) -> None:
     fake.register_handler(DOMAIN, "Debit", lambda command, ctx: None)
-    batch_id = store_of(fake).add_batch(DOMAIN, name="payday", custom_data={"month": 1})
+    batch_id = await fake.create_batch(
+        DOMAIN, [BatchCommand("Debit", uuid4(), {})], name="payday", custom_data={"month": 1}
+    )
     await fake.send(DOMAIN, "Debit", uuid4(), {}, batch_id=batch_id)
     await run_until_idle(fake, DOMAIN)
 
@@ -121,9 +146,9 @@ async def test_a_batch_can_be_made_for_commands_to_join(fake: CommandBus) -> Non
 
     assert batch is not None
     assert (batch.name, batch.custom_data) == ("payday", {"month": 1})
-    assert (batch.status, batch.completed_count) == ("COMPLETED", 1)
+    assert (batch.status, batch.completed_count) == ("COMPLETED", 2)
     with pytest.raises(InvalidNameError):
-        store_of(fake).add_batch("Not A Domain")
+        await store_of(fake).create_batch(new_batch(domain="Not A Domain"), [])
 
 
 def test_a_clock_moves_only_when_it_is_told_to(clock: FakeClock) -> None:
@@ -164,4 +189,4 @@ def test_no_driver_is_needed() -> None:
 def test_the_store_can_be_given_to_a_bus_by_hand() -> None:
     fake = CommandBus(store=InMemoryStore())
 
-    assert store_of(fake).sent(DOMAIN) == []
+    assert sent(store_of(fake), DOMAIN) == []

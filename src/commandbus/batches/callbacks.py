@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import LiteralString
 from uuid import UUID
 
 from commandbus.database.store import Listener, Store
@@ -24,6 +25,15 @@ from commandbus.privacy.redaction import redact_text
 MAX_FIRED = 1_000
 #: First and longest wait between two polls, in seconds.
 POLL_SECONDS = (0.02, 1.0)
+
+# By the snapshot, not by the state of the transaction now: what has ended before the snapshot is
+# either in it or will never be.
+_SETTLED: LiteralString = (
+    "select u.batch_id, b.batch_id is not null"
+    " from unnest(cast(%s as uuid[]), cast(%s as xid8[])) as u(batch_id, transaction)"
+    " left join {schema}.command_bus_batch b on b.batch_id = u.batch_id"
+    " where pg_visible_in_snapshot(u.transaction, pg_current_snapshot())"
+)
 
 _log = logging.getLogger("commandbus.batches")
 
@@ -103,7 +113,8 @@ class Completions(Watcher):
 
     async def _settle(self) -> None:
         transactions = {batch_id: name for batch_id, (_, name) in self._unsettled.items()}
-        for batch_id, is_there in (await self._store.settled_batches(transactions)).items():
+        params = (list(transactions), list(transactions.values()))
+        for batch_id, is_there in await self._store.gateway.rows(_SETTLED, params):
             domain, _ = self._unsettled.pop(batch_id)
             if not is_there:
                 self.forget(domain, batch_id)

@@ -36,7 +36,7 @@ _ACKNOWLEDGE_REPLIES: LiteralString = (
 
 @dataclass(frozen=True, slots=True)
 class LeasedReply:
-    """A reply that is the caller's for a while; (msg_id, receipt) acknowledges it."""
+    """A reply that no other consumer gets for a while; (msg_id, receipt) acknowledges it."""
 
     msg_id: int
     receipt: int
@@ -132,7 +132,7 @@ class Replies:
                 await asyncio.sleep(polls.next())
 
     async def lease(self, domain: str, *, limit: int, vt_seconds: int) -> list[LeasedReply]:
-        """Replies of a domain, nobody else's for `vt_seconds`. Needs PostgreSQL."""
+        """Replies of a domain; no other consumer gets them for `vt_seconds`. Needs PostgreSQL."""
         check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
         check_number(limit, "limit", 1, 10_000, is_whole=True)
         queue = replies_queue(domain)

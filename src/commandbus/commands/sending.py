@@ -1,9 +1,9 @@
 """Sending: commands are checked and encoded before a transaction begins.
 
-Single sends of many tasks share their commits, without one of them waiting for company.
-A send goes at once while fewer than LANES of its domain are on their way. What is sent meanwhile
+Single sends of many tasks share their commits, and none of them waits longer for that. A send goes
+at once while fewer than LANES commits of its domain are on their way. What is sent meanwhile
 gathers, and goes as one group when a lane is free: one round trip and one commit for all of them.
-Each caller gets the answer for its own command.
+Each caller is told about its own command.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Sending:
             await self._try_together(domain, group)
         finally:
             for waiting in group:
-                waiting.sent.cancel()  # does nothing to those that have their answer
+                waiting.sent.cancel()  # does nothing to those that were told
             self._lane_freed(domain)
 
     async def _try_together(self, domain: str, group: Sequence[_Waiting]) -> None:
@@ -234,19 +234,19 @@ class Sending:
             await self._store.send(domain, [waiting.command for waiting in group])
         except CommandBusError as error:
             if len(group) == 1 or isinstance(error, DatabaseUnavailableError):
-                # Without a database nobody knows whether it was committed, and each is told so.
-                _answer(group, error)
+                # Without a database it is not known whether it was committed, and each is told so.
+                _tell(group, error)
                 return
-            # Nothing of the group is there. One of them is to blame, the others must not suffer.
+            # Nothing of the group is stored. One command caused that; the others are sent.
             for waiting in group:
                 await self._try_together(domain, [waiting])
-        except Exception as error:  # noqa: BLE001  (whatever it is, somebody waits to be told)
-            _answer(group, error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, callers wait for it)
+            _tell(group, error)
         else:
-            _answer(group, None)
+            _tell(group, None)
 
 
-def _answer(group: Sequence[_Waiting], error: Exception | None) -> None:
+def _tell(group: Sequence[_Waiting], error: Exception | None) -> None:
     for waiting in group:
         if waiting.sent.done():
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import Any, LiteralString
+from typing import Any, LiteralString, Unpack
 from uuid import UUID
 
 import psycopg
@@ -19,9 +19,8 @@ from commandbus.database.pgmq.notify import PostgresListener
 from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known
 from commandbus.database.sqlstate import translated
-from commandbus.database.store import Store
+from commandbus.database.store import ReceiveOptions, RetryOptions, Store
 from commandbus.models import (
-    Edit,
     Lease,
     NewBatch,
     NewCommand,
@@ -111,23 +110,16 @@ class PostgresStore(PostgresReads):
 
     # -- receiving and the ways a lease ends
 
-    async def receive(
-        self,
-        domain: str,
-        *,
-        vt_seconds: int,
-        quantity: int,
-        worker: str,
-        limits: Mapping[str, int],
-        mark_in_progress: bool = True,
-        from_head: bool = False,
-    ) -> list[Lease]:
-        encoded = encoding.dump(dict(limits))
+    async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
         rows = await self.gateway.rows(
             _RECEIVE,
-            (domain, vt_seconds, quantity, worker, encoded, mark_in_progress, from_head),
+            (
+                domain, options["vt_seconds"], options["quantity"], options["worker"],
+                encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
+                options.get("from_head", False),
+            ),
             domain=domain,
-        )
+        )  # fmt: skip
         leases = [Lease(domain, *row) for row in rows]
         leases.sort(key=lambda lease: lease.msg_id)
         return leases
@@ -156,40 +148,29 @@ class PostgresStore(PostgresReads):
     # -- operators
 
     async def operator_retry(
-        self,
-        domain: str,
-        command_ids: Sequence[UUID],
-        *,
-        actor: str | None,
-        reset_attempts: bool,
-        edits: Mapping[UUID, Edit] | None = None,
+        self, domain: str, ids: Sequence[UUID], **options: Unpack[RetryOptions]
     ) -> None:
+        edits = options.get("edits")
         document = encoding.edits(edits) if edits else None
-        params = (domain, list(command_ids), actor, reset_attempts, document)
+        params = (domain, list(ids), options["actor"], options["reset_attempts"], document)
         await self.gateway.rows(_OPERATOR_RETRY, params, domain=domain)
 
     async def operator_cancel(
-        self, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+        self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None
     ) -> None:
-        params = (domain, list(command_ids), reason, actor)
+        params = (domain, list(ids), reason, actor)
         await self.gateway.rows(_OPERATOR_CANCEL, params, domain=domain)
 
     async def operator_complete(
-        self, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
+        self, domain: str, ids: Sequence[UUID], *, result: bytes, actor: str | None
     ) -> None:
-        params = (domain, list(command_ids), result.decode(), actor)
+        params = (domain, list(ids), result.decode(), actor)
         await self.gateway.rows(_OPERATOR_COMPLETE, params, domain=domain)
 
     async def cancel(
-        self,
-        domain: str,
-        command_ids: Sequence[UUID],
-        *,
-        reason: str,
-        actor: str | None,
-        conn: Any = None,
+        self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None, conn: Any = None
     ) -> None:
-        params = (domain, list(command_ids), reason, actor)
+        params = (domain, list(ids), reason, actor)
         await self.gateway.rows(_CANCEL, params, domain=domain, conn=conn)
 
     async def add_note(

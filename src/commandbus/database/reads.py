@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import LiteralString
 from uuid import UUID
 
@@ -64,14 +64,6 @@ _CLOSED_BATCHES: LiteralString = (
     + " from {schema}.command_bus_batch b"
     " where b.batch_id = any(%s) and b.completed_at is not null"
 )
-# By the snapshot, not by the state of the transaction now: what has ended before the snapshot is
-# either in it or will never be.
-_SETTLED_BATCHES: LiteralString = (
-    "select u.batch_id, b.batch_id is not null"
-    " from unnest(cast(%s as uuid[]), cast(%s as xid8[])) as u(batch_id, transaction)"
-    " left join {schema}.command_bus_batch b on b.batch_id = u.batch_id"
-    " where pg_visible_in_snapshot(u.transaction, pg_current_snapshot())"
-)
 
 
 class PostgresReads:
@@ -116,20 +108,10 @@ class PostgresReads:
         return await self.gateway.rows(_LIST_BATCHES, params, into=BatchMetadata)
 
     async def list_batch_commands(
-        self,
-        domain: str,
-        batch_id: UUID,
-        *,
-        status: CommandStatus | None,
-        limit: int,
-        offset: int,
+        self, domain: str, batch_id: UUID, *, status: CommandStatus | None, limit: int, offset: int
     ) -> list[CommandMetadata]:
         params = (batch_id, domain, status, status, limit, offset)
         return await self.gateway.rows(_LIST_BATCH_COMMANDS, params, into=command_of)
 
     async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
         return await self.gateway.rows(_CLOSED_BATCHES, (list(batch_ids),), into=BatchMetadata)
-
-    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
-        params = (list(transactions), list(transactions.values()))
-        return {row[0]: row[1] for row in await self.gateway.rows(_SETTLED_BATCHES, params)}

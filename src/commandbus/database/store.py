@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from commandbus.models import (
@@ -30,6 +30,33 @@ from commandbus.models import (
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
+
+
+class ReceiveOptions(TypedDict):
+    """What a worker asks for when it receives."""
+
+    #: How long the leases are.
+    vt_seconds: int
+    #: How many commands at most.
+    quantity: int
+    #: Who leases them.
+    worker: str
+    #: max_attempts of the command types whose handler has its own retry policy.
+    limits: Mapping[str, int]
+    #: Whether a leased command shows as IN_PROGRESS; it does unless this is False.
+    mark_in_progress: NotRequired[bool]
+    #: Look first at the oldest messages of the queue: commands whose lease has lapsed are there.
+    from_head: NotRequired[bool]
+
+
+class RetryOptions(TypedDict):
+    """How an operator sends parked commands again."""
+
+    actor: str | None
+    #: Whether attempts are counted from 0 again; otherwise there is one more attempt.
+    reset_attempts: bool
+    #: Edited payloads, by command id; the others are sent as they were.
+    edits: NotRequired[Mapping[UUID, Edit] | None]
 
 
 class Transaction(Protocol):
@@ -54,7 +81,7 @@ class LeaseExtender(Protocol):
 
 
 class Listener(Protocol):
-    """Turns notifications into wake-ups. A hint only: whoever waits must poll as well."""
+    """Turns notifications into wake-ups. One may be lost, so who waits must poll as well."""
 
     def subscribe(self, channel: str, wake: Callable[[], None]) -> None:
         """Call `wake` whenever the channel is notified, and after every reconnect."""
@@ -63,7 +90,7 @@ class Listener(Protocol):
         """Undo subscribe."""
 
     async def run(self) -> None:
-        """Listen until cancelled, reconnecting as often as it takes."""
+        """Listen until cancelled; connect again whenever the connection is lost."""
 
 
 class Store(Protocol):
@@ -92,21 +119,8 @@ class Store(Protocol):
         """Store and queue all, or raise DuplicateCommandError and store none."""
 
     # -- receiving and the ways a lease ends
-    async def receive(
-        self,
-        domain: str,
-        *,
-        vt_seconds: int,
-        quantity: int,
-        worker: str,
-        limits: Mapping[str, int],
-        mark_in_progress: bool = True,
-        from_head: bool = False,
-    ) -> list[Lease]:
-        """Lease up to so many commands, those that have been due for longest first.
-
-        From the head of the queue: first what is due among the oldest, whose leases have lapsed.
-        """
+    async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
+        """Lease commands that are due, those that have been due for longest first."""
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
         """Write outcomes in one transaction; returns the commands whose lease is lost."""
@@ -122,36 +136,24 @@ class Store(Protocol):
 
     # -- operators
     async def operator_retry(
-        self,
-        domain: str,
-        command_ids: Sequence[UUID],
-        *,
-        actor: str | None,
-        reset_attempts: bool,
-        edits: Mapping[UUID, Edit] | None = None,
+        self, domain: str, ids: Sequence[UUID], **options: Unpack[RetryOptions]
     ) -> None:
-        """Parked -> PENDING, all or none; with edited payloads for some, if there are edits."""
+        """Parked -> PENDING, all or none; with the same payload in a new message, or an edited."""
 
     async def operator_cancel(
-        self, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+        self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None
     ) -> None:
-        """Parked -> CANCELED, all or none."""
+        """Parked -> CANCELED, all or none, with the reply that it did not have yet."""
 
     async def operator_complete(
-        self, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
+        self, domain: str, ids: Sequence[UUID], *, result: bytes, actor: str | None
     ) -> None:
-        """Parked -> COMPLETED, all or none."""
+        """Parked -> COMPLETED, all or none, with the reply that it did not have yet."""
 
     async def cancel(
-        self,
-        domain: str,
-        command_ids: Sequence[UUID],
-        *,
-        reason: str,
-        actor: str | None,
-        conn: Any = None,
+        self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None, conn: Any = None
     ) -> None:
-        """PENDING -> CANCELED, all or none."""
+        """PENDING -> CANCELED, all or none; a command that a worker has leased is refused."""
 
     async def add_note(
         self, domain: str, command_id: UUID, *, text: str, actor: str | None
@@ -186,32 +188,23 @@ class Store(Protocol):
         Returns the name of the caller's transaction, if the batch depends on one and notifies.
         """
 
-    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
-        """Of these batches, those whose transaction has ended: whether the batch is there."""
-
     async def list_batches(
         self, domain: str, *, status: str | None, limit: int, offset: int
     ) -> list[BatchMetadata]:
         """Batches, newest first."""
 
     async def list_batch_commands(
-        self,
-        domain: str,
-        batch_id: UUID,
-        *,
-        status: CommandStatus | None,
-        limit: int,
-        offset: int,
+        self, domain: str, batch_id: UUID, *, status: CommandStatus | None, limit: int, offset: int
     ) -> list[CommandMetadata]:
-        """Commands of a batch, in their order."""
+        """Commands of a batch, in the order of creation; those that joined it later come last."""
 
     async def cancel_batch(
         self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
     ) -> int:
-        """Cancel some of what nobody works on; returns how many, 0 when there are none left."""
+        """Cancel some of what no worker has leased; returns how many, 0 if none is left."""
 
     async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
-        """Send again what failed, all in one transaction; returns how many."""
+        """Send again what is parked or FAILED, all in one transaction; returns how many."""
 
     async def closed_batches(self, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
         """Of these, the batches that have ended."""
@@ -230,7 +223,7 @@ class Store(Protocol):
 
     # -- workers
     def dedicated(self, purpose: str, size: int) -> AbstractAsyncContextManager[Store]:
-        """The same store on connections of its own, so that nobody can starve it."""
+        """The same store on connections of its own, which no other part can use up."""
 
     async def open_extender(self) -> LeaseExtender:
         """A lease extender for a thread."""

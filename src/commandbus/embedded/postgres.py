@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -259,27 +260,21 @@ class EmbeddedPostgres:
             log.warning("%s", error)
 
 
+@dataclass(frozen=True, slots=True)
 class _Use:
     """That this process uses a server: the shared lock, and what is needed to leave."""
 
-    def __init__(
-        self,
-        folder: DataFolder,
-        users: FileLock,
-        process: Process,
-        record: ServerRecord,
-    ) -> None:
-        self.folder = folder
-        self.users = users
-        self.process = process
-        self.record = record
-        #: The lock is shared with forked children; only the process that took it may leave.
-        self.owner_pid = os.getpid()
+    folder: DataFolder
+    users: FileLock
+    process: Process
+    record: ServerRecord
+    #: The lock is shared with forked children; only the process that took it may leave.
+    owner_pid: int = field(default_factory=os.getpid)
 
     def leave(self) -> None:
-        """Give up the shared lock; stop the server if nobody else holds it."""
+        """Give up the shared lock; stop the server if no other process has it."""
         if not self.folder.path.exists():
-            # Somebody removed the folder under us, locks and all: nobody else can come.
+            # The folder was removed, with its locks: no other process can find this server.
             stop_server(self.process)
             self.users.close()
             return

@@ -25,7 +25,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass: leases lapse, retries become due."""
+        """Let this many seconds pass: leases lapse, retries become due."""
         if seconds < 0:
             raise InvalidSettingError(f"seconds is {seconds!r}; a clock does not run backwards")
         self._now += timedelta(seconds=seconds)
@@ -33,7 +33,7 @@ class FakeClock:
             listener()
 
     def advance_to(self, moment: datetime) -> None:
-        """Let time pass until this moment; no harm if it is over already."""
+        """Let time pass until this moment; does nothing if that moment is past."""
         self.advance(max((moment - self._now).total_seconds(), 0.0))
 
     def on_advance(self, listener: Callable[[], None]) -> None:

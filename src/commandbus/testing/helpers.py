@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.models import Command
+from commandbus.names import commands_queue
+from commandbus.payload import decode_payload
 from commandbus.settings import Settings
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.memory import InMemoryStore
+from commandbus.testing.memory.tables import made
 
 #: Real seconds that run_until_idle waits for handlers; a handler that hangs should fail its test.
 PATIENCE_SECONDS = 10.0
@@ -38,7 +42,18 @@ def sent(
 ) -> list[Command]:
     """What was sent, with its payload, in the order of sending, whatever has become of it."""
     store = bus_or_store if isinstance(bus_or_store, InMemoryStore) else store_of(bus_or_store)
-    return store.sent(domain, command_type)
+    return store.read(
+        lambda state: [
+            made(
+                Command,
+                row,
+                data=decode_payload(row.data.decode()),
+                reply_to=row.reply_queue or None,
+            )
+            for row in state.commands.values()
+            if row.domain == domain and command_type in {None, row.command_type}
+        ]
+    )
 
 
 async def run_until_idle(
@@ -70,7 +85,7 @@ async def run_until_idle(
 
 def _skip_wait(store: InMemoryStore, domains: tuple[str, ...]) -> bool:
     """Advance the clock to the next command that will be due; False if there is none."""
-    later = [moment for domain in domains if (moment := store.next_due(domain)) is not None]
+    later = [moment for domain in domains if (moment := _next_due(store, domain)) is not None]
     if later:
         store.clock.advance_to(min(later))
     return bool(later)
@@ -79,7 +94,7 @@ def _skip_wait(store: InMemoryStore, domains: tuple[str, ...]) -> bool:
 async def _drain(
     bus: CommandBus, store: InMemoryStore, domains: tuple[str, ...], concurrency: int
 ) -> None:
-    if not any(store.is_busy(domain) for domain in domains):
+    if not any(_is_busy(store, domain) for domain in domains):
         return
     workers = [
         asyncio.create_task(bus.run_worker(domain, concurrency=concurrency)) for domain in domains
@@ -92,7 +107,7 @@ async def _drain(
             if task.done():
                 task.result()
     finally:
-        # Not bus.stop(): other workers of this bus are none of our business.
+        # Not bus.stop(): it would stop other workers of this bus too.
         for task in (watch, *workers):
             task.cancel()
         for task in (watch, *workers):
@@ -103,6 +118,25 @@ async def _drain(
 async def _until_quiet(store: InMemoryStore, domains: tuple[str, ...]) -> None:
     changed = asyncio.Event()
     with store.watched_by(changed.set):
-        while any(store.is_busy(domain) for domain in domains):
+        while any(_is_busy(store, domain) for domain in domains):
             await changed.wait()
             changed.clear()
+
+
+def _is_busy(store: InMemoryStore, domain: str) -> bool:
+    """Whether a command is due now, or leased by a worker that lives."""
+    due_at = _next_due(store, domain)
+    if due_at is not None and due_at <= store.clock.now():
+        return True
+    return store.read(
+        lambda state: any(
+            row.leased_by in store.workers
+            for row in state.commands.values()
+            if row.domain == domain
+        )
+    )
+
+
+def _next_due(store: InMemoryStore, domain: str) -> datetime | None:
+    """When the next command is due: a new one, a retry, or one whose lease lapses."""
+    return store.read(lambda state: state.queues.next_visible(commands_queue(domain)))

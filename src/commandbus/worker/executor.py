@@ -1,7 +1,7 @@
-"""Executor: a lease in, one Outcome out. Never more handlers at once than `concurrency`.
+"""Executor: which leased command runs when. Never more handlers at once than `concurrency`.
 
-Commands whose last lease ended without a word are suspects of having killed their worker: they
-run alone, one by one, so that the culprit is known and its neighbours are not blamed.
+A command whose lease lapsed twice in a row is a suspect: it may have killed its worker. Suspects
+run alone, one by one, so that it is known which command does that.
 """
 
 from __future__ import annotations
@@ -15,33 +15,17 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from commandbus.database.store import Store
-from commandbus.errors import (
-    CommandBusError,
-    DuplicateCommandError,
-    HandlerNotFoundError,
-    InvalidPayloadError,
-    LeaseLostError,
-)
-from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
-from commandbus.models import Command, Lease, Outcome, OutcomeKind
-from commandbus.payload import encode_json
+from commandbus.errors import CommandBusError
+from commandbus.models import Lease, Outcome, OutcomeKind
 from commandbus.privacy.redaction import redact_text
-from commandbus.retry import (
-    GiveUp,
-    Park,
-    RetryAfter,
-    RetryPolicy,
-    decide,
-)
-from commandbus.worker.outcomes import command_of, failure_of, parked
-from commandbus.worker.threads import HandlerThreads
+from commandbus.worker.execution import Execution
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
 PREFETCH_SECONDS = 0.05
-#: A suspect waits so long for running handlers to end; then it runs beside them, unconfirmed.
-#: One that runs alone keeps the others waiting for so long.
+#: How long a suspect waits for running handlers to end; then it runs beside them, unconfirmed.
+#: And how long the others wait for a suspect that runs alone.
 SUSPECT_PATIENCE_SECONDS = 5.0
-#: Unstarted commands go back to the queue after this, when the handlers have become slow.
+#: Commands that have not started go back to the queue after this, if handlers have become slow.
 MAX_BUFFERED_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.worker")
@@ -58,35 +42,20 @@ class Links:
     backlog: Callable[[], int]  # outcomes that are not committed yet
     settled: Callable[[], Awaitable[None]]  # wait until there are none
     on_room: Callable[[], None]  # a handler has ended
-    on_extended: Callable[[Lease, float], None]  # a handler extended its own lease
-    on_ended: Callable[[Sequence[Lease]], None]  # these leases need no keeping any more
+    on_ended: Callable[[Sequence[Lease]], None]  # these leases need not be extended any more
 
 
+@dataclass(eq=False)
 class Executor:
-    """Runs handlers and says how each lease ends."""
+    """Starts executions as there is room, and hands on how each lease ended."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: HandlerRegistry,
-        *,
-        concurrency: int,
-        max_prefetch: int,
-        max_result_bytes: int,
-        default_policy: RetryPolicy,
-        prepare: SendPreparer,
-        transactions: Store,
-        links: Links,
-    ) -> None:
-        self._store = store
-        self._transactions = transactions
-        self._registry = registry
-        self._concurrency = concurrency
-        self._max_prefetch = max_prefetch
-        self._max_result_bytes = max_result_bytes
-        self._default_policy = default_policy
-        self._prepare = prepare
-        self._links = links
+    store: Store
+    execution: Execution
+    links: Links
+    concurrency: int
+    max_prefetch: int
+
+    def __post_init__(self) -> None:
         self._buffer: deque[Lease] = deque()
         self._buffered_since = time.monotonic()
         self._suspects: deque[Lease] = deque()
@@ -100,7 +69,6 @@ class Executor:
         self._finished = 0
         self._rate = 0.0  # handlers per second, smoothed
         self._rate_at = time.monotonic()
-        self._threads: HandlerThreads | None = None
 
     # -- room
 
@@ -114,9 +82,9 @@ class Executor:
         if self._is_closing or self._suspects or self._alone in self._running:
             return 0
         ahead = self._prefetch()
-        if self._links.backlog() > 2 * (self._concurrency + self._max_prefetch):
+        if self.links.backlog() > 2 * (self.concurrency + self.max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
-        free = self._concurrency - len(self._running) - len(self._buffer)
+        free = self.concurrency - len(self._running) - len(self._buffer)
         if free <= 0 and len(self._buffer) * 2 > ahead:
             return 0
         return free + ahead
@@ -129,14 +97,14 @@ class Executor:
             self._rate += weight * (self._finished / elapsed - self._rate)
             self._finished = 0
             self._rate_at = now
-        return min(self._max_prefetch, int(self._rate * PREFETCH_SECONDS))
+        return min(self.max_prefetch, int(self._rate * PREFETCH_SECONDS))
 
     def submit(self, leases: Sequence[Lease]) -> None:
         """Take leases; start what can start."""
         if not self._buffer:
             self._buffered_since = time.monotonic()
         for lease in leases:
-            # Our own run of a lease that was lost must end before the next one of it begins.
+            # A command may still run here with an older lease: that run must end first.
             if lease.is_suspect or (lease.lease_epoch > 1 and self._runs(lease.command_id)):
                 if not self._suspects:
                     self._suspects_since = time.monotonic()
@@ -151,7 +119,7 @@ class Executor:
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back, as if they had never been taken."""
         for lease in leases:
-            self._links.put(Outcome(lease, OutcomeKind.RELEASE))
+            self.links.put(Outcome(lease, OutcomeKind.RELEASE))
 
     def release_aged(self) -> None:
         """Give back what has waited long behind handlers that have become slow."""
@@ -168,8 +136,8 @@ class Executor:
             self._lost.add(key)
             _cancel(task)
         for waiting in (self._buffer, self._suspects):
-            for held in [held for held in waiting if _key_of(held) == key]:
-                waiting.remove(held)
+            for lost in [other for other in waiting if _key_of(other) == key]:
+                waiting.remove(lost)
 
     # -- stopping
 
@@ -189,11 +157,6 @@ class Executor:
         for task in self._running.values():
             _cancel(task)
 
-    def shutdown_threads(self) -> None:
-        """Let go of the threads of sync handlers; one that still runs ends with the process."""
-        if self._threads is not None:
-            self._threads.close()
-
     # -- running
 
     def _pump(self) -> None:
@@ -202,8 +165,8 @@ class Executor:
             return
         if self._alone in self._running:
             return
-        while self._buffer and len(self._running) < self._concurrency:
-            self._start(self._buffer.popleft(), self._run)
+        while self._buffer and len(self._running) < self.concurrency:
+            self._start(self._buffer.popleft(), self.execution.run)
             self._buffered_since = time.monotonic()
 
     def _pump_suspect(self) -> None:
@@ -214,8 +177,8 @@ class Executor:
             self._alone = _key_of(suspect)
             self._start(suspect, self._run_alone)
             loop.call_later(SUSPECT_PATIENCE_SECONDS, self._end_solitude, self._alone)
-        elif waited >= SUSPECT_PATIENCE_SECONDS and len(self._running) < self._concurrency:
-            self._start(self._suspects.popleft(), self._run)
+        elif waited >= SUSPECT_PATIENCE_SECONDS and len(self._running) < self.concurrency:
+            self._start(self._suspects.popleft(), self.execution.run)
         else:
             delay = max(SUSPECT_PATIENCE_SECONDS - waited, 0.1)
             loop.call_later(delay, self._pump_again)
@@ -230,7 +193,7 @@ class Executor:
 
     def _pump_again(self) -> None:
         self._pump()
-        self._links.on_room()
+        self.links.on_room()
 
     def _start(self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
@@ -246,7 +209,7 @@ class Executor:
         try:
             outcome = await run(lease)
         except asyncio.CancelledError:
-            # The lease is lost, or the worker stops: then the command goes back untried.
+            # The lease is lost, or the worker stops: then the command goes back, uncounted.
             if key not in self._lost:
                 outcome = Outcome(lease, OutcomeKind.RELEASE)
         finally:
@@ -254,135 +217,28 @@ class Executor:
             self._lost.discard(key)
             self._finished += 1
         if outcome is not None:
-            self._links.put(outcome)
+            self.links.put(outcome)
         else:
-            self._links.on_ended([lease])
+            self.links.on_ended([lease])
         if not self._running:
             self._idle.set()
         if not self._is_closing:
             self._pump()
-        self._links.on_room()
+        self.links.on_room()
 
     async def _run_alone(self, lease: Lease) -> Outcome | None:
-        # If the suspect ends its worker, what ended before it must not have to run again.
-        await self._links.settled()
+        # If the suspect kills its worker, commands that ended before it must not run again.
+        await self.links.settled()
         if self._alone != _key_of(lease):
-            return await self._run(lease)  # that took too long: others run beside it by now
+            return await self.execution.run(lease)  # that took long: others run beside it by now
         try:
-            is_ours = await self._store.confirm_start(lease)
+            is_ours = await self.store.confirm_start(lease)
         except CommandBusError as error:
             _log.warning(
                 "cannot confirm the start of %s: %s", lease.command_id, redact_text(str(error))
             )
             return Outcome(lease, OutcomeKind.RELEASE)
-        return await self._run(lease) if is_ours else None
-
-    async def _run(self, lease: Lease) -> Outcome | None:
-        try:
-            entry = self._registry.get(lease.domain, lease.command_type)
-            command = command_of(lease)
-        except HandlerNotFoundError as error:
-            _log.warning("%s is parked: %s", lease.command_id, error)
-            return parked(lease, "HANDLER_NOT_FOUND", str(error))
-        except InvalidPayloadError as error:
-            _log.warning("%s is parked: %s", lease.command_id, error)
-            return parked(lease, "PAYLOAD_UNDECODABLE", str(error))
-        if entry.is_transactional:
-            return await self._run_in_transaction(lease, entry, command)
-        return await self._outcome_of(lease, entry, self._context(lease, command))
-
-    async def _outcome_of(
-        self, lease: Lease, entry: HandlerEntry, context: HandlerContext
-    ) -> Outcome:
-        try:
-            return self._completed(lease, context, await self._call(entry, context))
-        except asyncio.CancelledError as error:
-            if _is_being_cancelled():
-                raise
-            # From something that the handler waited for: given back untried, it would come again
-            # and again.
-            return self._failed(lease, entry, error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a handler raises)
-            return self._failed(lease, entry, error)
-
-    async def _call(self, entry: HandlerEntry, context: HandlerContext) -> object:
-        if entry.is_async:
-            return await entry.handler(context.command, context)
-        if self._threads is None:
-            self._threads = HandlerThreads(self._concurrency)
-        return await self._threads.run(entry.handler, context.command, context)
-
-    async def _run_in_transaction(
-        self, lease: Lease, entry: HandlerEntry, command: Command
-    ) -> Outcome | None:
-        try:
-            await self._commit_together(lease, entry, command)
-        except _RollBackError as rolled_back:
-            return rolled_back.outcome
-        except Exception as error:  # noqa: BLE001  (no connection, no commit, a refused send)
-            return self._failed(lease, entry, error)
-        return None
-
-    async def _commit_together(self, lease: Lease, entry: HandlerEntry, command: Command) -> None:
-        async with self._transactions.transaction() as transaction:
-            context = self._context(lease, command, conn=transaction.conn)
-            outcome = await self._outcome_of(lease, entry, context)
-            if outcome.kind is not OutcomeKind.COMPLETE:
-                raise _RollBackError(outcome)
-            if await transaction.settle(lease.domain, [outcome]):
-                # The same outcome, on its own, leaves the audit event of the refusal.
-                raise _RollBackError(Outcome(lease, OutcomeKind.COMPLETE))
-
-    def _context(self, lease: Lease, command: Command, conn: object = None) -> HandlerContext:
-        return HandlerContext(command, lease, extend=self._extend, prepare=self._prepare, conn=conn)
-
-    async def _extend(self, lease: Lease, seconds: float) -> None:
-        if await self._store.extend(lease.domain, [lease], seconds):
-            raise LeaseLostError(
-                f"the lease of {lease.command_id} was lost; stop working on it, the result would "
-                "be ignored"
-            )
-        self._links.on_extended(lease, seconds)
-
-    # -- outcomes
-
-    def _completed(self, lease: Lease, context: HandlerContext, result: object) -> Outcome:
-        if result is None:
-            return Outcome(lease, OutcomeKind.COMPLETE, sends=context.sends)
-        try:
-            encoded = encode_json(
-                result, what="the handler's result", max_bytes=self._max_result_bytes
-            )
-        except InvalidPayloadError as error:
-            return parked(lease, "INVALID_RESULT", str(error))
-        return Outcome(lease, OutcomeKind.COMPLETE, result=encoded, sends=context.sends)
-
-    def _failed(self, lease: Lease, entry: HandlerEntry, error: BaseException) -> Outcome:
-        policy = entry.retry_policy or self._default_policy
-        failure = failure_of(lease, entry, error, policy)
-        if isinstance(error, DuplicateCommandError) and entry.is_transactional:
-            return parked(lease, "DUPLICATE_COMMAND", failure.message)
-        match decide(error, lease.attempt, lease.max_attempts, policy):
-            case RetryAfter(seconds):
-                _log.info(
-                    "%s failed on attempt %d of %d, next in %g s: %s",
-                    lease.command_id, lease.attempt, lease.max_attempts, seconds, failure.code,
-                )  # fmt: skip
-                return Outcome(lease, OutcomeKind.RETRY, delay_seconds=seconds, failure=failure)
-            case Park(reason):
-                _log.warning("%s is parked (%s): %s", lease.command_id, reason, failure.code)
-                return Outcome(lease, OutcomeKind.PARK, reason=reason, failure=failure)
-            case GiveUp():
-                _log.warning("%s has failed for good: %s", lease.command_id, failure.code)
-                return Outcome(lease, OutcomeKind.FAIL, failure=failure)
-
-
-class _RollBackError(Exception):
-    """Leaves a transaction without a commit; carries how the lease ends instead."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__()
-        self.outcome = outcome
+        return await self.execution.run(lease) if is_ours else None
 
 
 def _key_of(lease: Lease) -> _Key:
@@ -390,11 +246,6 @@ def _key_of(lease: Lease) -> _Key:
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
-    # After the task's first step, which is ahead in the line: one that is cancelled before it
-    # would end without a word, and its command would count as running for ever.
+    # After the task's first step, which the loop has planned already: a task that is cancelled
+    # before it never reports its end, and its command would count as running without limit.
     asyncio.get_running_loop().call_soon(task.cancel)
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

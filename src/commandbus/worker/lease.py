@@ -21,44 +21,38 @@ from commandbus.privacy.redaction import redact_text
 
 #: Seconds without a turn of the event loop after which its stack is logged.
 STALL_SECONDS = 1.0
-#: Seconds that `stop` waits for an extension that is on its way to a server that hangs.
+#: Seconds that `stop` waits for an extension that is still on its way.
 STOP_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.lease")
 
 
 @dataclass(slots=True)
-class _Held:
+class _Kept:
     lease: Lease
     expires_at: float  # monotonic seconds
     give_up_at: float
 
 
+@dataclass(eq=False)
 class LeaseKeeper:
-    """Knows which leases this worker holds and extends each at a third of its time."""
+    """Knows the leases of this worker and extends each when a third of its time is over."""
 
-    def __init__(
-        self,
-        extender: LeaseExtender,
-        domain: str,
-        *,
-        vt_seconds: int,
-        deadline_seconds: float,
-        on_lost: Callable[[Lease, str], None],
-    ) -> None:
-        self._extender = extender
-        self._domain = domain
-        self._vt_seconds = vt_seconds
-        self._deadline_seconds = deadline_seconds
-        self._on_lost = on_lost
-        self._held: dict[UUID, _Held] = {}
+    extender: LeaseExtender
+    domain: str
+    vt_seconds: int
+    deadline_seconds: float
+    on_lost: Callable[[Lease, str], None]
+
+    def __post_init__(self) -> None:
+        self._kept: dict[UUID, _Kept] = {}
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._loop_seen = time.monotonic()
         self._is_stalled = False
         self._thread = threading.Thread(
-            target=self._run, name=f"commandbus-lease-{domain}", daemon=True
+            target=self._run, name=f"commandbus-lease-{self.domain}", daemon=True
         )
 
     def start(self) -> None:
@@ -71,70 +65,70 @@ class LeaseKeeper:
         await asyncio.to_thread(self._thread.join, STOP_SECONDS)
 
     def add(self, leases: Iterable[Lease], asked_at: float | None = None) -> None:
-        """Hold these from now on (dict operations are atomic, so the thread needs no lock).
+        """Extend these from now on (dict operations are atomic, so the thread needs no lock).
 
-        Their time runs since they were asked for, not since the answer was read.
+        Their time runs since they were asked for, not since the database answered.
         """
         now = time.monotonic() if asked_at is None else asked_at
         for lease in leases:
-            older = self._held.get(lease.command_id)
+            older = self._kept.get(lease.command_id)
             if older is not None:
-                # Leased again before we noticed that the first lease had lapsed.
+                # Leased again before this thread noticed that the first lease had lapsed.
                 self._lose(older, "its lease was lost")
-            self._held[lease.command_id] = _Held(
-                lease, now + self._vt_seconds, now + self._deadline_seconds
+            self._kept[lease.command_id] = _Kept(
+                lease, now + self.vt_seconds, now + self.deadline_seconds
             )
 
     def remove(self, leases: Sequence[Lease]) -> None:
         """These have ended."""
         for lease in leases:
-            held = self._held.get(lease.command_id)
+            kept = self._kept.get(lease.command_id)
             # The same command may have been leased again in the meantime.
-            if held is not None and held.lease.lease_epoch == lease.lease_epoch:
-                self._held.pop(lease.command_id, None)
+            if kept is not None and kept.lease.lease_epoch == lease.lease_epoch:
+                self._kept.pop(lease.command_id, None)
 
     def set_expiry(self, lease: Lease, seconds: float) -> None:
         """The handler extended its lease itself."""
-        held = self._held.get(lease.command_id)
-        if held is not None:
-            held.expires_at = time.monotonic() + seconds
+        kept = self._kept.get(lease.command_id)
+        if kept is not None:
+            kept.expires_at = time.monotonic() + seconds
 
     def _run(self) -> None:
-        tick = min(self._vt_seconds / 6, STALL_SECONDS / 2)
+        tick = min(self.vt_seconds / 6, STALL_SECONDS / 2)
         while not self._stop.wait(tick):
             self._watch_loop()
             try:
                 self._extend_due()
             except Exception as error:  # noqa: BLE001  (tried again at the next tick)
                 _log.warning("cannot extend leases: %s", redact_text(str(error)))
-                self._extender.close()
-        self._extender.close()
+                self.extender.close()
+        self.extender.close()
 
     def _extend_due(self) -> None:
         now = time.monotonic()
-        held = list(self._held.values())
-        for entry in held:
+        kept = list(self._kept.values())
+        for entry in kept:
             if now >= entry.give_up_at:
-                self._lose(entry, f"it ran longer than {self._deadline_seconds:g} s")
+                self._lose(entry, f"it ran longer than {self.deadline_seconds:g} s")
         due = [
             entry
-            for entry in held
-            if now < entry.give_up_at and entry.expires_at - now <= self._vt_seconds * 2 / 3
+            for entry in kept
+            if now < entry.give_up_at and entry.expires_at - now <= self.vt_seconds * 2 / 3
         ]
         if not due:
             return
         leases = [entry.lease for entry in due]
-        lost = self._extender.extend(self._domain, leases, self._vt_seconds)
+        lost = self.extender.extend(self.domain, leases, self.vt_seconds)
         for entry in due:
             if entry.lease.command_id not in lost:
-                entry.expires_at = now + self._vt_seconds
-            elif self._held.get(entry.lease.command_id) is entry:
+                entry.expires_at = now + self.vt_seconds
+            elif self._kept.get(entry.lease.command_id) is entry:
                 # Not one that ended while the call was on its way.
                 self._lose(entry, "its lease was lost")
 
-    def _lose(self, entry: _Held, why: str) -> None:
-        self._held.pop(entry.lease.command_id, None)
-        self._loop.call_soon_threadsafe(self._on_lost, entry.lease, why)
+    def _lose(self, entry: _Kept, why: str) -> None:
+        self._kept.pop(entry.lease.command_id, None)
+        self._loop.call_soon_threadsafe(self.on_lost, entry.lease, why)
 
     def _watch_loop(self) -> None:
         silence = time.monotonic() - self._loop_seen

@@ -1,12 +1,25 @@
-"""The command that a lease carries, and how a lease ends that no handler could be given."""
+"""Outcomes: the one value that the end of an execution becomes, before it is committed."""
 
 from __future__ import annotations
 
+import logging
+
+from commandbus.errors import DuplicateCommandError, InvalidPayloadError
 from commandbus.handler import HandlerEntry
-from commandbus.models import Command, Failure, Lease, Outcome, OutcomeKind, ParkReason
-from commandbus.payload import decode_payload
+from commandbus.models import (
+    Command,
+    Failure,
+    Lease,
+    Outcome,
+    OutcomeKind,
+    OutgoingCommands,
+    ParkReason,
+)
+from commandbus.payload import decode_payload, encode_json
 from commandbus.privacy.redaction import redact_text, secret_values
-from commandbus.retry import RetryPolicy, describe_failure
+from commandbus.retry import GiveUp, Park, RetryAfter, RetryPolicy, decide, describe_failure
+
+_log = logging.getLogger("commandbus.worker")
 
 
 def command_of(lease: Lease) -> Command:
@@ -36,8 +49,45 @@ def parked(lease: Lease, code: str, message: str) -> Outcome:
 def failure_of(
     lease: Lease, entry: HandlerEntry, error: BaseException, policy: RetryPolicy
 ) -> Failure:
-    """What is stored of a failed attempt. A handler may repeat parts of its payload in an error:
-    those that are secret are masked there. The payload was decoded once before, for the handler.
+    """What is stored of a failed attempt, with the secrets of the payload masked: a handler may
+    repeat parts of its payload in an error. The payload is decoded again: the handler may have
+    changed the first copy.
     """
     secrets = secret_values(decode_payload(lease.payload), entry.secret_keys)
     return describe_failure(error, policy, marked=entry.secret_keys, secrets=secrets)
+
+
+def completed(
+    lease: Lease, result: object, sends: tuple[OutgoingCommands, ...], *, max_bytes: int
+) -> Outcome:
+    """The handler has returned; a result that cannot be stored parks the command."""
+    if result is None:
+        return Outcome(lease, OutcomeKind.COMPLETE, sends=sends)
+    try:
+        encoded = encode_json(result, what="the handler's result", max_bytes=max_bytes)
+    except InvalidPayloadError as error:
+        return parked(lease, "INVALID_RESULT", str(error))
+    return Outcome(lease, OutcomeKind.COMPLETE, result=encoded, sends=sends)
+
+
+def failed(
+    lease: Lease, entry: HandlerEntry, error: BaseException, default_policy: RetryPolicy
+) -> Outcome:
+    """The handler has failed; its retry policy decides what happens next."""
+    policy = entry.retry_policy or default_policy
+    failure = failure_of(lease, entry, error, policy)
+    if isinstance(error, DuplicateCommandError) and entry.is_transactional:
+        return parked(lease, "DUPLICATE_COMMAND", failure.message)
+    match decide(error, lease.attempt, lease.max_attempts, policy):
+        case RetryAfter(seconds):
+            _log.info(
+                "%s failed on attempt %d of %d, next in %g s: %s",
+                lease.command_id, lease.attempt, lease.max_attempts, seconds, failure.code,
+            )  # fmt: skip
+            return Outcome(lease, OutcomeKind.RETRY, delay_seconds=seconds, failure=failure)
+        case Park(reason):
+            _log.warning("%s is parked (%s): %s", lease.command_id, reason, failure.code)
+            return Outcome(lease, OutcomeKind.PARK, reason=reason, failure=failure)
+        case GiveUp():
+            _log.warning("%s has failed for good: %s", lease.command_id, failure.code)
+            return Outcome(lease, OutcomeKind.FAIL, failure=failure)

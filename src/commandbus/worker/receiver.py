@@ -1,7 +1,7 @@
 """Receiver: leases as many commands as the executor has room for; one per process and domain.
 
-Polling is what delivery rests on: milliseconds after work, up to a second when idle. A wake-up
-cuts the wait short, but may be lost without harm.
+Delivery rests on polling: every few milliseconds while there is work, up to a second when idle. A
+wake-up cuts the wait short; if one is lost, the next poll finds the command.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from commandbus.models import Lease
 
 #: First wait after the queue was found empty, in seconds.
 FIRST_POLL_SECONDS = 0.002
-#: So often the head of the queue is looked at first: there is what a dead worker has left, and in
-#: the order of what is due it would wait for everything that came while it was leased.
+#: Seconds between two looks at the head of the queue, where the commands of a dead worker are. By
+#: the time at which they are due, all that came while they were leased would go first.
 HEAD_SECONDS = 1.0
-#: And so soon again, when something was there that had been leased before.
+#: The same, after a look that found a command that had been leased before.
 HEAD_AGAIN_SECONDS = 0.05
-#: Found empty for so long, the worker says that it is idle, and senders begin to send hints.
+#: After this time without a command the worker says that it is idle, and senders wake it up.
 IDLE_AFTER_SECONDS = 0.05
-#: No look was in vain for so long: it says that it is busy, and senders stop.
+#: After this time in which every poll found commands it says that it is busy, and they stop.
 BUSY_AFTER_SECONDS = 0.25
-#: At this rate a look may be in vain, if the next work comes soon: looking every few milliseconds
-#: finds as much as hints would tell, and each hint holds up the commits of all senders.
+#: Above this rate a poll may find nothing, if the next finds a command soon. Polling every few
+#: milliseconds is as good as wake-ups, and each wake-up delays the commits of all senders.
 BUSY_PER_SECOND = 1_000
 BUSY_GAP_SECONDS = 0.01
 
@@ -90,7 +90,7 @@ class Receiver(Loop):
         quantity = self._room.wanted()
         self._is_full = quantity <= 0
         if self._is_full:
-            # room_freed() ends this pause; its length is only a net below that.
+            # room_freed() ends this pause; its length matters only if that call is missed.
             return self._poll_max_seconds
         asked_at = time.monotonic()
         from_head = asked_at - self._head_at >= HEAD_SECONDS
@@ -109,9 +109,9 @@ class Receiver(Loop):
             self._head_at = asked_at - (HEAD_SECONDS - HEAD_AGAIN_SECONDS if is_again else 0.0)
         if not leases:
             return await self._found_nothing()
-        # An answer that was read late (the process was paused, or the event loop blocked) brings
-        # leases that are over: somebody else may run these commands by now. They are given back,
-        # not started; the fence sorts out those that have another holder.
+        # If the process was paused, or the event loop blocked, these leases may have lapsed, and
+        # another worker may run the commands by now. They are given back, not started; the epoch
+        # of the lease protects those that another worker has.
         if self.is_stopping or time.monotonic() - asked_at >= self._vt_seconds:
             self._room.release(leases)
             return None

@@ -1,7 +1,7 @@
 """HandlerThreads: where `def` handlers run.
 
 Daemon threads of our own: those of concurrent.futures are waited for when the process ends, so
-that one hung handler would keep a stopped worker alive for ever.
+that one hung handler would keep a stopped worker alive without limit.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class HandlerThreads:
                 try:
                     result = job.function()
                 except StopIteration as stop:
-                    # A future cannot carry it: whoever waits would wait for ever.
+                    # A future cannot carry it: the caller would wait without limit.
                     error = RuntimeError("the handler raised StopIteration")
                     error.__cause__ = stop
                 except BaseException as raised:  # noqa: BLE001  (raised again where it is awaited)
                     error = raised
             try:
                 self._loop.call_soon_threadsafe(self._finish, job.future, result, error)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed: no caller waits any more
                 return
 
     def _finish(

@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from commandbus.database.store import LeaseExtender, Store
@@ -21,13 +21,14 @@ from commandbus.names import wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker.completer import Completer
+from commandbus.worker.execution import Execution
 from commandbus.worker.executor import Executor, Links
 from commandbus.worker.lease import LeaseKeeper
 from commandbus.worker.receiver import Receiver
 
 #: Seconds between two heartbeats.
 HEARTBEAT_SECONDS = 5.0
-#: After a cancel there is still so long to give leases back.
+#: How long leases may take to be given back after a cancel, in seconds.
 ABORT_GRACE_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.worker")
@@ -48,50 +49,40 @@ def new_worker_id() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
+@dataclass(eq=False)
 class Worker:
     """Processes the commands of one domain until stopped."""
 
-    def __init__(
-        self,
-        store: Store,
-        registry: HandlerRegistry,
-        options: WorkerOptions,
-        *,
-        settings: Settings,
-        default_policy: RetryPolicy,
-        prepare: SendPreparer,
-        companions: Callable[[Store], Sequence[Loop]] = lambda _: (),
-    ) -> None:
-        self._store = store
-        self.registry = registry
-        self.options = options
-        self.settings = settings
-        self.default_policy = default_policy
-        self.prepare = prepare
-        self.companions = companions
-        self.worker_id = new_worker_id()
-        self._stop = asyncio.Event()
-        #: Set once the worker takes commands, and once it has ended.
-        self.started = asyncio.Event()
-        self.finished = asyncio.Event()
+    store: Store
+    registry: HandlerRegistry
+    options: WorkerOptions
+    settings: Settings
+    default_policy: RetryPolicy
+    prepare: SendPreparer
+    companions: Callable[[Store], Sequence[Loop]] = lambda _: ()
+    worker_id: str = field(default_factory=new_worker_id)
+    #: Set once the worker takes commands, and once it has ended.
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
         """Ask for a graceful stop: nothing new is leased, what runs may finish."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until stopped. Cancelling gives up what runs, and still gives the leases back."""
+        """Work until stopped. Cancelling cancels the handlers, and still gives the leases back."""
         domain = self.options.domain
         try:
             async with AsyncExitStack() as stack:
                 control = await stack.enter_async_context(
                     # one each for receive, commit, heartbeat, confirm, extend and chores
-                    self._store.dedicated("control", 6)
+                    self.store.dedicated("control", 6)
                 )
                 handlers = control
                 if any(entry.is_transactional for entry in self.registry.of_domain(domain)):
                     handlers = await stack.enter_async_context(
-                        self._store.dedicated("handlers", self.options.concurrency)
+                        self.store.dedicated("handlers", self.options.concurrency)
                     )
                 await control.ensure_domain(domain)
                 if declared := self.registry.secret_keys(domain):
@@ -119,20 +110,20 @@ class Worker:
                         task.cancel()
         finally:
             await parts.keeper.stop()
-            parts.executor.shutdown_threads()
+            parts.execution.close()
             await parts.say_goodbye()
             _log.info("worker %s has stopped", self.worker_id)
 
     async def _stop_gracefully(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
         parts.receiver.stop()
         parts.executor.close()
-        # Waited for, not awaited: a cancel of ours must not cancel the receive on its way.
+        # wait() and not await: a cancel of this task must not cancel the receive on its way.
         await asyncio.wait([receiving])
         grace = self.settings.shutdown_grace_seconds
         try:
             async with asyncio.timeout(grace):
                 await parts.executor.drained()
-                # A database that is away for a moment must not cost the results that are there.
+                # If the database is away for a moment, the results must not be lost.
                 await parts.completer.drained()
         except TimeoutError:
             _log.warning("handlers still running after %g s are cancelled", grace)
@@ -160,23 +151,28 @@ class _Parts:
         self._worker = worker
         self._store = control
         self.completer = Completer(control, options.domain, on_settled=self._ended)
+        self.execution = Execution(
+            control,
+            transactions=handlers,
+            registry=worker.registry,
+            prepare=worker.prepare,
+            default_policy=worker.default_policy,
+            max_result_bytes=settings.max_payload_bytes,
+            max_threads=options.concurrency,
+            on_extended=self._extended,
+        )
         self.executor = Executor(
             control,
-            worker.registry,
-            concurrency=options.concurrency,
-            max_prefetch=settings.max_prefetch,
-            max_result_bytes=settings.max_payload_bytes,
-            default_policy=worker.default_policy,
-            prepare=worker.prepare,
-            transactions=handlers,
-            links=Links(
+            self.execution,
+            Links(
                 put=self.completer.put,
                 backlog=lambda: self.completer.backlog,
                 settled=self.completer.drained,
                 on_room=self._room_freed,
-                on_extended=self._extended,
                 on_ended=self._ended,
             ),
+            options.concurrency,
+            settings.max_prefetch,
         )
         self.keeper = LeaseKeeper(
             extender,
@@ -234,14 +230,14 @@ class _Parts:
         await self._store.heartbeat(
             self._worker.worker_id,
             options.domain,
-            # Who does not listen must not be sent hints: each one holds up all commits.
+            # A worker that does not listen needs no wake-ups: each one delays all commits.
             is_idle=is_idle and options.use_notify,
             concurrency=options.concurrency,
             in_flight=self.executor.in_flight,
         )
 
     async def say_goodbye(self) -> None:
-        """Take this worker off the list; without a database it ages off by itself."""
+        """Take this worker off the list; if that fails, it is taken for gone after a while."""
         with suppress(CommandBusError, TimeoutError):
             async with asyncio.timeout(ABORT_GRACE_SECONDS):
                 await self._store.worker_gone(self._worker.worker_id)

@@ -1,8 +1,9 @@
-"""The engine of the store in memory: a verb is run wholly or not at all, and then wakes listeners.
+# ruff: noqa: D102  (what database/store.py documents is not documented again)
+"""The engine of the store in memory: a verb happens completely or not at all, then wakes listeners.
 
-In a transaction verbs happen when the block is left, all of them or none. Until then each is tried
-on a fork of the state, after those before it: so a duplicate or a lost lease is known at once, and
-no other caller sees anything (READ COMMITTED).
+In a transaction all verbs happen together when the block is left. Until then each is tried on a
+fork of the state, after those before it: so a duplicate or a lost lease is known at once, and no
+other caller sees anything (READ COMMITTED).
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
-from uuid import UUID, uuid4
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from uuid import UUID
 
-from commandbus.errors import InvalidOperationError, LeaseLostError
+from commandbus.errors import InvalidOperationError, LeaseLostError, PermanentCommandError
 from commandbus.models import Outcome
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import FakePgmqClient
-from commandbus.testing.memory.outcomes import settle
+from commandbus.testing.memory.leasing import settle
 from commandbus.testing.memory.tables import IdScope, State
 
 Args = ParamSpec("Args")
@@ -26,9 +28,15 @@ Value = TypeVar("Value")
 Engine = TypeVar("Engine", bound="MemoryEngine")
 Wake = Callable[[], None]
 
+#: The one error about everything that the command core in memory lacks.
+NEEDS_POSTGRES = (
+    "this needs PostgreSQL, and this bus keeps everything in memory; test it on the embedded "
+    "server: CommandBus.connect()"
+)
+
 
 class MemoryEngine:
-    """The state, its lock, its clock, and those who listen; the ground of InMemoryStore."""
+    """The state, its lock, its clock and its listeners; the base of InMemoryStore."""
 
     def __init__(
         self, clock: FakeClock | None = None, *, command_id_scope: IdScope = "domain"
@@ -41,16 +49,20 @@ class MemoryEngine:
         self._lock = threading.RLock()
         self._listeners: list[MemoryListener] = []
         self._watchers: list[Wake] = []
-        self.clock.on_advance(self._wake_all)
+        #: Workers that live: those that gave a heartbeat and did not say that they have ended.
+        self.workers: set[str] = set()
+        self._secret_keys: dict[tuple[str, str], frozenset[str]] = {}
+        # Time has passed: anything may be due.
+        self.clock.on_advance(lambda: self._notify([None]))
 
     async def run(self, conn: Any, change: Callable[[State], Value]) -> Value:
         """Run a verb: in the transaction of this connection, if it is one of ours, or at once."""
-        # Give way once, as a verb that waits for a server would.
+        # Let other tasks run once, as a verb that waits for a server would.
         await asyncio.sleep(0)
-        return conn.run(change) if isinstance(conn, MemoryConnection) else self.commit(change)
+        return conn.run(change) if isinstance(conn, MemoryTransaction) else self.commit(change)
 
     def commit(self, change: Callable[[State], Value]) -> Value:
-        """Run a verb, wholly or not at all, and wake whom it concerns."""
+        """Run a verb, completely or not at all, and wake the listeners that it concerns."""
         with self._lock:
             backup = self._state.copy()
             try:
@@ -63,26 +75,20 @@ class MemoryEngine:
         return value
 
     def read(self, question: Callable[[State], Value]) -> Value:
-        """Look at the state, in a moment in which nothing changes."""
+        """Look at the state while nothing changes."""
         with self._lock:
             return question(self._state)
 
-    def _notify(self, channels: Iterable[str]) -> None:
+    def _notify(self, channels: Iterable[str | None]) -> None:
         for channel in channels:
             for listener in tuple(self._listeners):
                 listener.notify(channel)
         for watcher in tuple(self._watchers):
             watcher()
 
-    def _wake_all(self) -> None:
-        # Time has passed: anything may be due.
-        for listener in tuple(self._listeners):
-            listener.notify_all()
-        self._notify(())
-
     @contextmanager
     def watched_by(self, watcher: Wake) -> Iterator[None]:
-        """Call `watcher` after every change, for the length of a block."""
+        """Call `watcher` after every change, until the block is left."""
         self._watchers.append(watcher)
         try:
             yield
@@ -90,71 +96,63 @@ class MemoryEngine:
             self._watchers.remove(watcher)
 
 
-def changes(
-    verb: Callable[Concatenate[State, Args], Value],
+def verb(
+    function: Callable[Concatenate[State, Args], Value],
 ) -> Callable[Concatenate[Engine, Args], Coroutine[Any, Any, Value]]:
-    """A method that runs this verb on the state; documented once, in database/store.py."""
+    """A method that runs this function on the state; a `conn` says in which transaction."""
 
     async def method(self: Engine, /, *args: Args.args, **kwargs: Args.kwargs) -> Value:
-        return await self.run(None, lambda state: verb(state, *args, **kwargs))
+        return await self.run(kwargs.get("conn"), lambda state: function(state, *args, **kwargs))
 
     return method
 
 
-def reads(
-    question: Callable[Concatenate[State, Args], Value],
-) -> Callable[Concatenate[Engine, Args], Coroutine[Any, Any, Value]]:
-    """A method that asks this of the state; documented once, in database/store.py."""
-
-    async def method(self: Engine, /, *args: Args.args, **kwargs: Args.kwargs) -> Value:
-        return self.read(lambda state: question(state, *args, **kwargs))
-
-    return method
-
-
+@dataclass(eq=False)
 class MemoryListener:
     """Implements commandbus.database.store.Listener: LISTEN and NOTIFY within one process."""
 
-    def __init__(self, listeners: list[MemoryListener]) -> None:
-        self._listeners = listeners
-        self._wakes: dict[str, list[Wake]] = {}
+    _listeners: list[MemoryListener]
+    _wakes: dict[str, list[Wake]] = field(default_factory=dict)
 
     def subscribe(self, channel: str, wake: Wake) -> None:
-        """Call `wake` whenever the channel is notified."""
         self._wakes.setdefault(channel, []).append(wake)
 
     def unsubscribe(self, channel: str, wake: Wake) -> None:
-        """Undo subscribe."""
         self._wakes[channel].remove(wake)
 
-    def notify(self, channel: str) -> None:
-        """Wake the subscribers of one channel."""
-        for wake in tuple(self._wakes.get(channel, ())):
+    def notify(self, channel: str | None) -> None:
+        """Wake the subscribers of one channel; None: of all."""
+        wakes = self._wakes.values() if channel is None else [self._wakes.get(channel, [])]
+        for wake in [wake for some in wakes for wake in some]:
             wake()
 
-    def notify_all(self) -> None:
-        """Wake the subscribers of all channels."""
-        for channel in tuple(self._wakes):
-            self.notify(channel)
-
     async def run(self) -> None:
-        """Listen until cancelled. Those who subscribed before are woken once, to have a look."""
         self._listeners.append(self)
         try:
-            self.notify_all()
+            # All take a look: nothing has told them what happened before.
+            self.notify(None)
             await asyncio.Event().wait()
         finally:
             self._listeners.remove(self)
 
 
-class MemoryConnection:
-    """What stands for a connection: good for `conn=` of the bus, not for SQL."""
+class MemoryTransaction:
+    """Implements commandbus.database.store.Transaction, and is its own connection.
+
+    It is good for the `conn` of the bus's verbs. There is no SQL on it: a handler that tries is
+    parked at once, with the error that says so.
+    """
 
     def __init__(self, fork: Callable[[], State]) -> None:
         self._fork = fork
         self._done: list[tuple[Callable[[State], Any], Any]] = []
-        self.name = str(uuid4())
         self.is_closed = False
+        self.conn = self
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise PermanentCommandError("NEEDS_POSTGRESQL", f"conn.{name}: {NEEDS_POSTGRES}")
 
     def run(self, change: Callable[[State], Value]) -> Value:
         """Try a verb, and remember it for the commit if it went well."""
@@ -167,18 +165,10 @@ class MemoryConnection:
         return value
 
     def replay(self, state: State) -> None:
-        """Do everything again, in earnest."""
+        """Do everything again, on this state."""
         for change, value in self._done:
             if change(state) != value:
                 raise LeaseLostError("a lease was lost before the transaction was committed")
 
-
-class MemoryTransaction:
-    """Implements commandbus.database.store.Transaction."""
-
-    def __init__(self, fork: Callable[[], State]) -> None:
-        self.conn = MemoryConnection(fork)
-
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
-        """Write outcomes in this transaction; returns the commands whose lease is lost."""
-        return self.conn.run(lambda state: settle(state, domain, outcomes))
+        return self.run(lambda state: settle(state, domain, outcomes))

@@ -1,75 +1,70 @@
+# ruff: noqa: D103  (the verbs are documented once, in database/store.py)
 """Operators: what sql/functions/operator.sql does, for commands and batches. All ids, or none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 from uuid import UUID
 
 import orjson
 
+from commandbus.database.store import RetryOptions
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
-from commandbus.models import AuditEventType, CommandStatus, Edit, ReplyOutcome
+from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
 from commandbus.names import check_domain, commands_queue
-from commandbus.testing.memory.counters import move_batch_counters
 from commandbus.testing.memory.reads import rows_of_batch
-from commandbus.testing.memory.sending import publish_cancel, publish_reply, require_batch
+from commandbus.testing.memory.sending import (
+    move_batch_counters,
+    publish_cancel,
+    publish_reply,
+    require_batch,
+)
 from commandbus.testing.memory.tables import CommandRow, State
 
 #: Commands that one call of cancel_batch ends.
 CANCEL_LIMIT = 5_000
 
+_PARKED = "a command in troubleshooting"
+
 
 def operator_retry(
-    state: State,
-    domain: str,
-    command_ids: Sequence[UUID],
-    *,
-    actor: str | None,
-    reset_attempts: bool,
-    edits: Mapping[UUID, Edit] | None = None,
+    state: State, domain: str, ids: Sequence[UUID], **options: Unpack[RetryOptions]
 ) -> None:
-    """The same payload in a new message, or an edited one."""
     check_domain(domain)
-    edits = edits or {}
-    parked = _movable(state, domain, command_ids, _is_parked)
+    edits = options.get("edits") or {}
+    parked = _movable(state, domain, ids, lambda row: row.key in state.parked)
     for row in parked:
         if row.command_id in edits and edits[row.command_id].previous_msg_id != row.msg_id:
             raise InvalidOperationError(
                 f"cannot retry command {row.command_id}: it was sent again since its payload was "
                 "read; read the payload again, and edit that"
             )
-    moved = _requeue(state, domain, parked, actor=actor, reset_attempts=reset_attempts, edits=edits)
-    _refuse_unmoved(state, domain, command_ids, moved, "retry", _PARKED)
+    moved = _requeue(state, domain, parked, options)
+    _refuse(state, domain, ids, moved, "retry", _PARKED)
 
 
 def _requeue(
-    state: State,
-    domain: str,
-    rows: Sequence[CommandRow],
-    *,
-    actor: str | None,
-    reset_attempts: bool,
-    edits: Mapping[UUID, Edit],
+    state: State, domain: str, rows: Sequence[CommandRow], options: RetryOptions
 ) -> Sequence[CommandRow]:
     """Send archived payloads again, of commands that are parked or FAILED; returns those moved."""
-    queue = commands_queue(domain)
+    queue, edits = commands_queue(domain), options.get("edits") or {}
+    actor, reset_attempts = options["actor"], options["reset_attempts"]
     if not rows or not state.queues.exists(queue):
         return []
     rows = sorted(rows, key=lambda row: (*row.place, row.command_id))
     archive = state.queues.get(queue).archive
+    messages: list[Any] = []
     for row in rows:
         if row.msg_id not in archive:
             raise PayloadLostError(
                 f"the payload of command {row.command_id} is no longer archived; cancel or "
                 "complete it, and send the work again under a new id"
             )
+        edit = edits.get(row.command_id)
+        edited = {} if edit is None else {"data": orjson.loads(edit.data)}
+        messages.append({**archive[row.msg_id].message, **edited})
     now = state.clock.now()
-    messages = [archive[row.msg_id].message for row in rows]
-    for index, row in enumerate(rows):
-        if row.command_id in edits:
-            data = orjson.loads(edits[row.command_id].data)
-            messages[index] = {**messages[index], "data": data}
     msg_ids = state.queues.send_batch(queue, messages)
     for ended, msg_id in zip(rows, msg_ids, strict=True):
         row = state.change(
@@ -82,48 +77,43 @@ def _requeue(
             attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
         )
         was_parked = state.parked.pop(row.key, None) is not None
-        move_batch_counters(state, row, "tsq" if was_parked else "failed", "open", actor)
+        move_batch_counters(
+            state, row, "in_troubleshooting" if was_parked else "failed", "open", actor
+        )
         details: dict[str, Any] = {"msg_id": msg_id, "reset_attempts": reset_attempts}
-        if row.command_id in edits:
-            edit = edits[row.command_id]
-            details["edited"] = {
-                "previous_msg_id": edit.previous_msg_id,
-                "changes": dict(edit.changes),
-            }
+        if edit := edits.get(row.command_id):
+            changes = dict(edit.changes)
+            details["edited"] = {"previous_msg_id": edit.previous_msg_id, "changes": changes}
         state.record(row, AuditEventType.OPERATOR_RETRY, now, details, actor)
     state.wake_workers(domain)
     return rows
 
 
 def operator_cancel(
-    state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+    state: State, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None
 ) -> None:
-    """End what is parked as CANCELED, with the reply that it did not have yet."""
-    for row in _resolve(state, domain, command_ids, CommandStatus.CANCELED, "cancel"):
+    for row in _resolve(state, domain, ids, CommandStatus.CANCELED, "cancel"):
         publish_cancel(state, row, reason)
-        move_batch_counters(state, row, "tsq", "canceled")
-        event = AuditEventType.OPERATOR_CANCEL
-        state.record(row, event, row.updated_at, {"reason": reason}, actor)
+        move_batch_counters(state, row, "in_troubleshooting", "canceled")
+        state.record(row, AuditEventType.OPERATOR_CANCEL, row.updated_at, {"reason": reason}, actor)
 
 
 def operator_complete(
-    state: State, domain: str, command_ids: Sequence[UUID], *, result: bytes, actor: str | None
+    state: State, domain: str, ids: Sequence[UUID], *, result: bytes, actor: str | None
 ) -> None:
-    """End what is parked as COMPLETED, with the reply that it did not have yet."""
-    data: Any = orjson.loads(result)
-    for row in _resolve(state, domain, command_ids, CommandStatus.COMPLETED, "complete"):
-        publish_reply(state, row, ReplyOutcome.SUCCESS, row.updated_at, data=data)
-        move_batch_counters(state, row, "tsq", "completed")
+    for row in _resolve(state, domain, ids, CommandStatus.COMPLETED, "complete"):
+        publish_reply(state, row, ReplyOutcome.SUCCESS, data=orjson.loads(result))
+        move_batch_counters(state, row, "in_troubleshooting", "completed")
         state.record(row, AuditEventType.OPERATOR_COMPLETE, row.updated_at, actor=actor)
 
 
 def cancel_commands(
-    state: State, domain: str, command_ids: Sequence[UUID], *, reason: str, actor: str | None
+    state: State, domain: str, ids: Sequence[UUID], reason: str, actor: str | None, conn: Any = None
 ) -> None:
-    """End what no worker has as CANCELED; a leased command is refused."""
+    del conn  # the engine has used it
     check_domain(domain)
-    rows = _movable(state, domain, command_ids, lambda row: row.is_waiting)
-    _refuse_unmoved(state, domain, command_ids, rows, "cancel", "a command that is PENDING")
+    rows = _movable(state, domain, ids, lambda row: row.is_waiting)
+    _refuse(state, domain, ids, rows, "cancel", "a command that is PENDING")
     for pending in rows:
         now = state.clock.now()
         row = state.change(pending, status=CommandStatus.CANCELED, updated_at=now)
@@ -134,7 +124,6 @@ def cancel_commands(
 
 
 def add_note(state: State, domain: str, command_id: UUID, *, text: str, actor: str | None) -> None:
-    """Put a remark into the audit of a command."""
     row = state.commands.get((domain, command_id))
     if row is None:
         raise CommandNotFoundError(domain, command_id)
@@ -144,62 +133,47 @@ def add_note(state: State, domain: str, command_id: UUID, *, text: str, actor: s
 def cancel_batch(
     state: State, domain: str, batch_id: UUID, *, reason: str, actor: str | None
 ) -> int:
-    """End what no worker has; what a worker has goes on."""
     require_batch(state, domain, batch_id)
-    waiting = [row.command_id for row in rows_of_batch(state, domain, batch_id) if row.is_waiting]
-    chosen = waiting[:CANCEL_LIMIT]
-    cancel_commands(state, domain, chosen, reason=reason, actor=actor)
-    return len(chosen)
+    ids = [row.command_id for row in rows_of_batch(state, domain, batch_id) if row.is_waiting]
+    cancel_commands(state, domain, ids[:CANCEL_LIMIT], reason, actor)
+    return min(len(ids), CANCEL_LIMIT)
 
 
 def retry_batch(state: State, domain: str, batch_id: UUID, *, actor: str | None) -> int:
-    """Send again what failed: the parked and the FAILED ones."""
     require_batch(state, domain, batch_id)
     failed = {CommandStatus.IN_TROUBLESHOOTING_QUEUE, CommandStatus.FAILED}
     rows = [row for row in rows_of_batch(state, domain, batch_id) if row.status in failed]
-    return len(_requeue(state, domain, rows, actor=actor, reset_attempts=True, edits={}))
-
-
-_PARKED = "a command in troubleshooting"
-
-
-def _is_parked(row: CommandRow) -> bool:
-    return row.status is CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    return len(_requeue(state, domain, rows, {"actor": actor, "reset_attempts": True}))
 
 
 def _resolve(
-    state: State, domain: str, command_ids: Sequence[UUID], status: CommandStatus, verb: str
+    state: State, domain: str, ids: Sequence[UUID], status: CommandStatus, verb: str
 ) -> list[CommandRow]:
     """End all of these parked commands, or none."""
-    rows = _movable(state, domain, command_ids, _is_parked)
-    _refuse_unmoved(state, domain, command_ids, rows, verb, _PARKED)
+    rows = _movable(state, domain, ids, lambda row: row.key in state.parked)
+    _refuse(state, domain, ids, rows, verb, _PARKED)
     for row in rows:
         del state.parked[row.key]
     return [state.change(row, status=status, updated_at=state.clock.now()) for row in rows]
 
 
 def _movable(
-    state: State, domain: str, command_ids: Sequence[UUID], may_move: Callable[[CommandRow], bool]
+    state: State, domain: str, ids: Sequence[UUID], may_move: Callable[[CommandRow], bool]
 ) -> list[CommandRow]:
     """Those of the commands that can be moved, in the order of their ids."""
-    found = (state.commands.get((domain, command_id)) for command_id in sorted(set(command_ids)))
+    found = (state.commands.get((domain, command_id)) for command_id in sorted(set(ids)))
     return [row for row in found if row is not None and may_move(row)]
 
 
-def _refuse_unmoved(
-    state: State,
-    domain: str,
-    command_ids: Sequence[UUID],
-    moved: Sequence[CommandRow],
-    verb: str,
-    wanted: str,
+def _refuse(
+    state: State, domain: str, ids: Sequence[UUID], moved: Sequence[CommandRow], *words: str
 ) -> None:
-    """All or none: raise the error about the first that cannot be moved."""
-    for command_id in sorted(set(command_ids) - {row.command_id for row in moved}):
+    """All or none: raise the error about the first that was not moved. `words`: verb, wanted."""
+    for command_id in sorted(set(ids) - {row.command_id for row in moved}):
         row = state.commands.get((domain, command_id))
         if row is None:
             raise CommandNotFoundError(domain, command_id)
         standing = row.status.value if row.leased_by is None else "leased by a worker"
         raise InvalidOperationError(
-            f"cannot {verb} command {command_id}: it is {standing}, and only {wanted} can be"
+            f"cannot {words[0]} command {command_id}: it is {standing}, and only {words[1]} can be"
         )

@@ -1,12 +1,14 @@
-"""Sending commands, creating batches, publishing replies: what goes into a queue."""
+# ruff: noqa: D103  (the verbs are documented once, in database/store.py)
+"""What goes into queues, commands and replies; and batches, whose counters follow the commands."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import orjson
@@ -18,10 +20,18 @@ from commandbus.errors import (
     InvalidNameError,
     InvalidOperationError,
 )
-from commandbus.models import AuditEventType, CommandStatus, NewBatch, NewCommand, ReplyOutcome
+from commandbus.models import (
+    AuditEventType,
+    BatchStatus,
+    CommandStatus,
+    NewBatch,
+    NewCommand,
+    ReplyOutcome,
+)
 from commandbus.names import (
     INBOX,
     NO_REPLY,
+    batches_channel,
     check_domain,
     commands_queue,
     inbox_channel,
@@ -29,13 +39,24 @@ from commandbus.names import (
     replies_queue,
 )
 from commandbus.testing.fakes import encode
-from commandbus.testing.memory.tables import BatchRow, CommandRow, State
+from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
 
+#: The classes of states that counters depend on; never whether a command was IN_PROGRESS.
+StateClass = Literal["open", "in_troubleshooting", "completed", "failed", "canceled"]
+
+_NEW_COMMAND: dict[str, Any] = {
+    "status": CommandStatus.PENDING, "attempts": 0, "lease_epoch": 0, "lapses": 0,
+    "started_alone": False, "leased_by": None, "lease_expires_at": None,
+    "last_error_type": None, "last_error_code": None, "last_error_msg": None,
+}  # fmt: skip
+_NEW_BATCH: dict[str, Any] = {
+    "status": BatchStatus.PENDING, "completed_count": 0, "failed_count": 0, "canceled_count": 0,
+    "in_troubleshooting_count": 0, "started_at": None, "completed_at": None, "close_count": 0,
+}  # fmt: skip
 _QUEUE = re.compile(r"[a-z][a-z0-9_]{0,46}\Z")
 
 
 def ensure_domain(state: State, domain: str) -> None:
-    """Create the queues of a domain."""
     check_domain(domain)
     _ensure_queue(state, commands_queue(domain))
     _ensure_queue(state, replies_queue(domain))
@@ -77,29 +98,11 @@ def send_commands(
         commands_queue(domain), [_envelope(domain, command, now) for command in commands]
     )
     for number, (command, msg_id) in enumerate(zip(commands, msg_ids, strict=True), 1):
-        row = CommandRow(
-            domain=domain,
-            queue_name=commands_queue(domain),
-            msg_id=msg_id,
-            command_id=command.command_id,
-            command_type=command.command_type,
-            status=CommandStatus.PENDING,
-            attempts=0,
-            max_attempts=command.max_attempts,
-            lease_expires_at=None,
-            last_error_type=None,
-            last_error_code=None,
-            last_error_msg=None,
-            created_at=now,
-            updated_at=now,
-            reply_queue=command.reply_to,
-            correlation_id=command.correlation_id,
-            batch_id=batch_id,
-            lease_epoch=0,
-            leased_by=None,
-            data=command.data,
-            sequence_no=number if is_creation else None,
-        )
+        row = made(
+            CommandRow, command, **_NEW_COMMAND, domain=domain, queue_name=commands_queue(domain),
+            msg_id=msg_id, created_at=now, updated_at=now, reply_queue=command.reply_to,
+            batch_id=batch_id, sequence_no=number if is_creation else None,
+        )  # fmt: skip
         state.commands[row.key] = row
         state.record(row, AuditEventType.SENT, now, actor=actor)
     if batch is not None and not is_creation:
@@ -112,14 +115,9 @@ def send_commands(
 
 
 def _known_ids(state: State, domain: str, ids: Sequence[UUID]) -> list[UUID]:
-    # What was there before; only if all are new, what stands twice in the call.
-    sent: Iterable[UUID] = (
-        (key[1] for key in state.commands)
-        if state.id_scope == "global"
-        else (command_id for command_id in ids if (domain, command_id) in state.commands)
-    )
-    counts = Counter(ids)
-    return sorted(set(sent) & set(ids)) or sorted(i for i, count in counts.items() if count > 1)
+    # The ids that were sent before; only if all are new, those that are twice in this call.
+    sent = {i for where, i in state.commands if where == domain or state.id_scope == "global"}
+    return sorted(sent.intersection(ids)) or sorted(i for i, n in Counter(ids).items() if n > 1)
 
 
 def _envelope(domain: str, command: NewCommand, now: datetime) -> dict[str, Any]:
@@ -146,34 +144,90 @@ def require_batch(state: State, domain: str, batch_id: UUID) -> BatchRow:
 
 
 def create_batch(state: State, new: NewBatch, commands: Sequence[NewCommand]) -> None:
-    """A batch with its commands, or the error about those that were sent before."""
     check_domain(new.domain)
     if new.batch_id in state.batches:
         raise DatabaseError(f"there is a batch {new.batch_id} already; give it an id of its own")
-    state.batches[new.batch_id] = BatchRow(
-        batch_id=new.batch_id,
-        domain=new.domain,
-        name=new.name,
-        encoded_data=new.custom_data,
-        on_complete=new.on_complete,
-        notifies=new.notifies,
+    data = None if new.custom_data is None else orjson.loads(new.custom_data)
+    state.batches[new.batch_id] = made(
+        BatchRow, new, **_NEW_BATCH, custom_data=data, total_count=len(commands),
         created_at=state.clock.now(),
-        total_count=len(commands),
-    )
+    )  # fmt: skip
     send_commands(state, new.domain, commands, new.batch_id, actor=new.created_by, is_creation=True)
+
+
+def start_batch(state: State, row: CommandRow, now: datetime) -> None:
+    """The first command of a batch was received."""
+    batch = state.batches.get(row.batch_id) if row.batch_id is not None else None
+    if batch is None or batch.status != BatchStatus.PENDING:
+        return
+    batch = state.change_batch(batch, status=BatchStatus.IN_PROGRESS, started_at=now)
+    state.record(batch, AuditEventType.BATCH_STARTED, now)
+
+
+def move_batch_counters(
+    state: State, row: CommandRow, origin: StateClass, target: StateClass, actor: str | None = None
+) -> None:
+    """Count a command that moved from one class to another.
+
+    Its batch closes when that was the last; a closed one of which a command moves back is reopened.
+    """
+    if row.batch_id is None:
+        return
+    batch = state.batches[row.batch_id]
+    counts = {
+        f"{name}_count": getattr(batch, f"{name}_count") + (name == target) - (name == origin)
+        for name in ("completed", "failed", "canceled", "in_troubleshooting")
+    }
+    batch = state.change_batch(batch, **counts)
+    if batch.is_done and batch.completed_at is None:
+        _close(state, batch)
+    elif not batch.is_done and batch.completed_at is not None:
+        batch = state.change_batch(batch, status=BatchStatus.IN_PROGRESS, completed_at=None)
+        state.record(batch, AuditEventType.BATCH_REOPENED, state.clock.now(), actor=actor)
+
+
+def _close(state: State, batch: BatchRow) -> None:
+    now = state.clock.now()
+    has_failures = batch.failed_count + batch.canceled_count > 0
+    batch = state.change_batch(
+        batch,
+        status=BatchStatus.COMPLETED_WITH_FAILURES if has_failures else BatchStatus.COMPLETED,
+        started_at=batch.started_at or now,
+        completed_at=now,
+        close_count=batch.close_count + 1,
+    )
+    counts = {
+        name: getattr(batch, f"{name}_count")
+        for name in ("total", "completed", "failed", "canceled")
+    }
+    details = {"status": str(batch.status), **counts}
+    state.record(batch, AuditEventType.BATCH_COMPLETED, now, details)
+    if batch.on_complete is not None:
+        _send_closing_command(state, batch, orjson.loads(batch.on_complete))
+    if batch.notifies:
+        state.notices.append(batches_channel(batch.domain))
+
+
+def _send_closing_command(state: State, batch: BatchRow, asked: dict[str, Any]) -> None:
+    domain, reply_to = asked["domain"], asked.get("reply_to")
+    # Only this closing has the id; if the batch is opened and closed again, it has another.
+    name = f"{batch.batch_id}/{batch.close_count}".encode()
+    command = NewCommand(
+        command_type=asked["type"],
+        command_id=UUID(hashlib.md5(name, usedforsecurity=False).hexdigest()),
+        data=orjson.dumps(asked.get("data") or {}),
+        reply_to=replies_queue(domain) if reply_to is None else reply_to,
+        correlation_id=batch.batch_id,
+        max_attempts=asked.get("max_attempts") or 3,
+    )
+    send_commands(state, domain, [command])
 
 
 # -- replies
 
 
 def publish_reply(
-    state: State,
-    row: CommandRow,
-    outcome: ReplyOutcome,
-    ended_at: datetime,
-    *,
-    data: Any = None,
-    error: dict[str, str | None] | None = None,
+    state: State, row: CommandRow, outcome: ReplyOutcome, *, data: Any = None, error: Any = None
 ) -> None:
     """Publish the one reply of a command that has ended. What cannot be published undoes that."""
     if row.reply_queue == NO_REPLY:
@@ -184,7 +238,7 @@ def publish_reply(
         "domain": row.domain,
         "type": f"{row.command_type}Response",
         "outcome": outcome.value,
-        "completed_at": _iso8601(ended_at),
+        "completed_at": _iso8601(row.updated_at),
         "data": data,
         "error": error,
     }
@@ -192,14 +246,14 @@ def publish_reply(
         state.inbox[row.key] = encode(body)
         state.notices.append(inbox_channel(row.domain))
     else:
-        state.queues.create(row.reply_queue)  # somebody may have dropped it
+        state.queues.create(row.reply_queue)  # it may have been dropped
         state.queues.send_batch(row.reply_queue, [body])
 
 
 def publish_cancel(state: State, row: CommandRow, reason: str) -> None:
     """Publish the reply of a command that was canceled."""
-    error: dict[str, str | None] = {"code": "CANCELED", "message": reason, "class": "CANCELED"}
-    publish_reply(state, row, ReplyOutcome.CANCELED, row.updated_at, error=error)
+    error = {"code": "CANCELED", "message": reason, "class": "CANCELED"}
+    publish_reply(state, row, ReplyOutcome.CANCELED, error=error)
 
 
 def _iso8601(moment: datetime) -> str:

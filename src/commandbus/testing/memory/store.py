@@ -1,33 +1,27 @@
-# ruff: noqa: D102  (each verb is documented once, in database/store.py)
+# ruff: noqa: D102  (the verbs are documented once, in database/store.py)
 """InMemoryStore: the verbs of commandbus.database.store.Store without PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn
-from uuid import UUID, uuid4
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidOperationError
-from commandbus.models import Command, Lease, NewBatch, NewCommand
-from commandbus.names import commands_queue
-from commandbus.payload import encode_json
-from commandbus.testing.clock import FakeClock
-from commandbus.testing.memory import operator, reads
+from commandbus.models import Lease, NewBatch, NewCommand
+from commandbus.testing.memory import leasing, operator, reads
 from commandbus.testing.memory.engine import (
-    MemoryConnection,
+    NEEDS_POSTGRES,
     MemoryEngine,
     MemoryListener,
     MemoryTransaction,
-    changes,
+    verb,
 )
-from commandbus.testing.memory.engine import reads as asks
-from commandbus.testing.memory.outcomes import settle
-from commandbus.testing.memory.receiving import confirm_start, extend_leases, receive_commands
 from commandbus.testing.memory.sending import create_batch, ensure_domain, send_commands
-from commandbus.testing.memory.tables import IdScope, State
+from commandbus.testing.memory.tables import State
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
@@ -36,153 +30,66 @@ if TYPE_CHECKING:
 class InMemoryStore(MemoryEngine):
     """Implements commandbus.database.store.Store.
 
-    `conn` of send, create_batch and cancel may be the connection of `transaction()`. Any other is
-    taken at its word: the command is there at once, whatever becomes of that connection.
+    `conn` of send, create_batch and cancel may be the connection of `transaction()`. With any other
+    the command is there at once, whether that connection commits or not.
     """
 
     has_gateway = False
 
-    def __init__(
-        self, clock: FakeClock | None = None, *, command_id_scope: IdScope = "domain"
-    ) -> None:
-        super().__init__(clock, command_id_scope=command_id_scope)
-        self._workers: set[str] = set()
-        self._open: dict[str, MemoryConnection] = {}  # transactions that a batch depends on
-
     @property
     def gateway(self) -> Gateway:
-        _refuse()
+        raise InvalidOperationError(NEEDS_POSTGRES)
 
-    # -- for tests
+    # -- the verbs; database/store.py documents them
 
-    def sent(self, domain: str, command_type: str | None = None) -> list[Command]:
-        """What was sent, in the order of sending, whatever has become of it."""
-        return self.read(lambda state: reads.sent_commands(state, domain, command_type))
-
-    def is_busy(self, domain: str) -> bool:
-        """Whether a command is due now, or leased by a worker that lives."""
-        due_at = self.next_due(domain)
-        if due_at is not None and due_at <= self.clock.now():
-            return True
-        return self.read(
-            lambda state: any(
-                row.leased_by in self._workers
-                for row in state.commands.values()
-                if row.domain == domain
-            )
-        )
-
-    def next_due(self, domain: str) -> datetime | None:
-        """When the next command shows up by itself: a retry, or a lease that lapses."""
-        return self.read(lambda state: state.queues.next_visible(commands_queue(domain)))
-
-    def add_batch(
-        self,
-        domain: str,
-        batch_id: UUID | None = None,
-        *,
-        name: str | None = None,
-        custom_data: dict[str, Any] | None = None,
-    ) -> UUID:
-        """Create an empty batch; commands join it with `send(…, batch_id=…)`."""
-        data = None if custom_data is None else encode_json(custom_data, what="custom_data")
-        new = NewBatch(batch_id or uuid4(), domain, name, data, None, None, False)
-        self.commit(lambda state: create_batch(state, new, ()))
-        return new.batch_id
-
-    # -- sending and batches
-
-    ensure_domain = changes(ensure_domain)
+    ensure_domain = verb(ensure_domain)
 
     async def send(
-        self,
-        domain: str,
-        commands: Iterable[NewCommand],
-        *,
-        batch_id: UUID | None = None,
-        conn: Any = None,
+        self, domain: str, commands: Iterable[NewCommand], *, batch_id: UUID | None = None, **o: Any
     ) -> None:
-        all_of_them = tuple(commands)
+        given, conn = tuple(commands), o.get("conn")
         await self.ensure_domain(domain)
-        await self.run(conn, lambda state: send_commands(state, domain, all_of_them, batch_id))
+        await self.run(conn, lambda state: send_commands(state, domain, given, batch_id))
 
     async def create_batch(
         self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
-    ) -> str | None:
+    ) -> None:
         await self.ensure_domain(batch.domain)
         await self.run(conn, lambda state: create_batch(state, batch, commands))
-        if not (batch.notifies and isinstance(conn, MemoryConnection)):
-            return None
-        self._open[conn.name] = conn
-        return conn.name
 
-    async def settled_batches(self, transactions: Mapping[UUID, str]) -> dict[UUID, bool]:
-        ended = {name for name in transactions.values() if self._open[name].is_closed}
-        for name in ended:
-            del self._open[name]
-        return {
-            batch_id: batch_id in self._state.batches
-            for batch_id, name in transactions.items()
-            if name in ended
-        }
-
-    get_batch = asks(reads.get_batch)
-    list_batches = asks(reads.list_batches)
-    list_batch_commands = asks(reads.list_batch_commands)
-    closed_batches = asks(reads.closed_batches)
-    cancel_batch = changes(operator.cancel_batch)
-    retry_batch = changes(operator.retry_batch)
-
-    # -- receiving and the ways a lease ends
-
-    receive = changes(receive_commands)
-    settle = changes(settle)
-    confirm_start = changes(confirm_start)
-    extend = changes(extend_leases)
+    receive = verb(leasing.receive_commands)
+    settle = verb(leasing.settle)
+    confirm_start = verb(leasing.confirm_start)
+    extend = verb(leasing.extend_leases)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[MemoryTransaction]:
         transaction = MemoryTransaction(lambda: self.read(State.copy))
         try:
             yield transaction
-            self.commit(transaction.conn.replay)
+            self.commit(transaction.replay)
         finally:
-            transaction.conn.is_closed = True
+            transaction.is_closed = True
 
-    # -- operators
+    cancel = verb(operator.cancel_commands)
+    cancel_batch = verb(operator.cancel_batch)
+    retry_batch = verb(operator.retry_batch)
+    operator_retry = verb(operator.operator_retry)
+    operator_cancel = verb(operator.operator_cancel)
+    operator_complete = verb(operator.operator_complete)
+    add_note = verb(operator.add_note)
 
-    operator_retry = changes(operator.operator_retry)
-    operator_cancel = changes(operator.operator_cancel)
-    operator_complete = changes(operator.operator_complete)
-    add_note = changes(operator.add_note)
-
-    async def cancel(
-        self,
-        domain: str,
-        command_ids: Sequence[UUID],
-        *,
-        reason: str,
-        actor: str | None,
-        conn: Any = None,
-    ) -> None:
-        await self.run(
-            conn,
-            lambda state: operator.cancel_commands(
-                state, domain, command_ids, reason=reason, actor=actor
-            ),
-        )
-
-    # -- reading and replies
-
-    get_command = asks(reads.get_command)
-    get_payload = asks(reads.get_payload)
-    get_audit_trail = asks(reads.get_audit_trail)
-    list_troubleshooting = asks(reads.list_troubleshooting)
-    secret_keys = asks(reads.secret_keys)
-    declare_secrets = changes(reads.declare_secrets)
-    read_replies = changes(reads.read_replies)
-    delete_replies = changes(reads.delete_replies)
-    take_inbox_reply = changes(reads.take_inbox_reply)
+    get_command = verb(reads.get_command)
+    get_payload = verb(reads.get_payload)
+    get_audit_trail = verb(reads.get_audit_trail)
+    list_troubleshooting = verb(reads.list_troubleshooting)
+    get_batch = verb(reads.get_batch)
+    list_batches = verb(reads.list_batches)
+    list_batch_commands = verb(reads.list_batch_commands)
+    closed_batches = verb(reads.closed_batches)
+    read_replies = verb(reads.read_replies)
+    delete_replies = verb(reads.delete_replies)
+    take_inbox_reply = verb(reads.take_inbox_reply)
 
     # -- workers
 
@@ -197,31 +104,32 @@ class InMemoryStore(MemoryEngine):
         return MemoryListener(self._listeners)
 
     async def heartbeat(self, worker: str, domain: str, **figures: Any) -> None:  # noqa: ARG002
-        self._workers.add(worker)
+        self.workers.add(worker)
 
     async def worker_gone(self, worker: str) -> None:
-        self._workers.discard(worker)
+        self.workers.discard(worker)
+
+    async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
+        for kind, names in keys.items():
+            known = await self.secret_keys(domain, kind)
+            self._secret_keys[domain, kind] = known.union(names)
+
+    async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:
+        return self._secret_keys.get((domain, command_type), frozenset())
 
     async def check(self) -> None:
-        """Nothing can be wrong with a dictionary."""
+        """There is no database that could be wrong."""
 
 
+@dataclass(frozen=True, slots=True)
 class MemoryExtender:
     """Implements commandbus.database.store.LeaseExtender."""
 
-    def __init__(self, store: InMemoryStore) -> None:
-        self._store = store
+    _store: InMemoryStore
 
     def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
-        # Wakes nobody: events of the event loop must not be set from this thread.
-        return self._store.read(lambda state: extend_leases(state, domain, leases, seconds))
+        # Wakes no listener: events of the event loop must not be set from this thread.
+        return self._store.read(lambda state: leasing.extend_leases(state, domain, leases, seconds))
 
     def close(self) -> None:
         """There is no connection to give back."""
-
-
-def _refuse() -> NoReturn:
-    raise InvalidOperationError(
-        "this needs PostgreSQL, and this bus keeps everything in memory; test it on the embedded "
-        "server: CommandBus.connect()"
-    )

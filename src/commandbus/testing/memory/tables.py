@@ -1,4 +1,4 @@
-"""The tables of the store in memory, and the errors and events that every verb shares.
+"""The tables of the store in memory, and what every verb does to them.
 
 Rows are frozen and replaced, never changed: so a copy of the dictionaries is a copy of the state,
 which is how a verb that fails halfway leaves nothing behind.
@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
-
-import orjson
 
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
     BatchMetadata,
-    BatchStatus,
     CommandMetadata,
     CommandStatus,
     Lease,
@@ -28,7 +25,11 @@ from commandbus.names import wakeup_channel
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import Queues
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Key = tuple[str, UUID]
+Made = TypeVar("Made", bound="DataclassInstance")
 IdScope = Literal["domain", "global"]
 
 
@@ -45,7 +46,7 @@ class CommandRow(CommandMetadata):
 
     @property
     def key(self) -> Key:
-        """What the tables know it by."""
+        """Its key in the tables."""
         return self.domain, self.command_id
 
     @property
@@ -60,80 +61,49 @@ class CommandRow(CommandMetadata):
 
     @property
     def is_waiting(self) -> bool:
-        """PENDING, and no worker has it."""
+        """PENDING, and no worker has leased it."""
         return self.status is CommandStatus.PENDING and self.leased_by is None
 
     def is_leased_as(self, lease: Lease) -> bool:
-        """Whether this lease is the one that counts: the fence."""
+        """Whether this lease is the current one; any older lease is fenced."""
         return self.leased_by is not None and self.lease_epoch == lease.lease_epoch
-
-    def metadata(self) -> CommandMetadata:
-        """The row as callers see it."""
-        return CommandMetadata(**{f.name: getattr(self, f.name) for f in fields(CommandMetadata)})
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRow:
+class BatchRow(BatchMetadata):
     """A row of command_bus_batch. All are sealed: there are no loads here."""
 
-    batch_id: UUID
-    domain: str
-    name: str | None
-    encoded_data: bytes | None
     on_complete: bytes | None
     notifies: bool
-    created_at: datetime
-    total_count: int
-    status: BatchStatus = BatchStatus.PENDING
-    completed_count: int = 0
-    failed_count: int = 0
-    canceled_count: int = 0
-    in_troubleshooting_count: int = 0
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    close_count: int = 0
-
-    @property
-    def custom_data(self) -> Any:
-        """Decoded anew for each caller."""
-        return None if self.encoded_data is None else orjson.loads(self.encoded_data)
+    close_count: int
 
     @property
     def is_done(self) -> bool:
         """Whether all of its commands have ended."""
         return self.completed_count + self.failed_count + self.canceled_count == self.total_count
 
-    def metadata(self) -> BatchMetadata:
-        """The row as callers see it."""
-        values = {f.name: getattr(self, f.name) for f in fields(BatchMetadata)}
-        return BatchMetadata(**{**values, "status": self.status.value})
 
-
-@dataclass(frozen=True, slots=True)
-class ParkedRow:
-    """A row of command_bus_troubleshooting."""
-
-    reason: ParkReason
-    parked_at: datetime
+def made(kind: type[Made], row: object, **others: Any) -> Made:
+    """A value of this kind: these fields, and all others from the attributes of `row`."""
+    same = {f.name: getattr(row, f.name) for f in fields(kind) if f.name not in others}
+    return kind(**same, **others)
 
 
 class State:
     """Everything that the store in memory remembers."""
 
-    TABLES = ("commands", "parked", "batches", "inbox", "audit", "secret_keys")
+    TABLES = ("commands", "parked", "batches", "inbox", "audit")
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
         self.id_scope = id_scope
         self.queues = Queues(clock)
         self.commands: dict[Key, CommandRow] = {}
-        self.parked: dict[Key, ParkedRow] = {}
+        self.parked: dict[Key, tuple[ParkReason, datetime]] = {}
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
         self.audit: list[AuditEvent] = []
-        #: Keys that must not be shown, by domain and command type.
-        self.secret_keys: dict[tuple[str, str], frozenset[str]] = {}
-        #: Channels to notify once the verb is through, as NOTIFY does at commit.
+        #: Channels to notify after the verb, as NOTIFY does at commit.
         self.notices: list[str] = []
 
     def copy(self) -> State:
@@ -169,14 +139,12 @@ class State:
         details: Mapping[str, Any] | None = None,
         actor: str | None = None,
     ) -> None:
-        """Add an event of a command, or of a batch, which stands under its own id."""
-        number = len(self.audit) + 1
+        """Add an event of a command, or of a batch, whose event has the id of the batch."""
         subject = row.command_id if isinstance(row, CommandRow) else row.batch_id
+        known = (len(self.audit) + 1, row.domain, subject, event.value, ts)
         kept = None if details is None else dict(details)
-        self.audit.append(
-            AuditEvent(number, row.domain, subject, event.value, ts, kept, row.batch_id, actor)
-        )
+        self.audit.append(AuditEvent(*known, kept, row.batch_id, actor))
 
     def wake_workers(self, domain: str) -> None:
-        """A hint to the workers of a domain, once the verb is through."""
+        """Wake the workers of a domain after the verb."""
         self.notices.append(wakeup_channel(domain))

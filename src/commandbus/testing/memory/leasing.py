@@ -1,0 +1,254 @@
+# ruff: noqa: D103  (the verbs are documented once, in database/store.py)
+"""Leasing: how commands are received, and the ways a lease ends, each fenced by its epoch.
+
+What sql/functions/commands.sql and sql/functions/outcomes.sql do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Any, Unpack
+from uuid import UUID
+
+import orjson
+
+from commandbus.database.store import ReceiveOptions
+from commandbus.models import (
+    AuditEventType,
+    CommandStatus,
+    Failure,
+    Lease,
+    Outcome,
+    OutcomeKind,
+    ParkReason,
+    ReplyOutcome,
+)
+from commandbus.names import commands_queue
+from commandbus.retry import TRANSIENT
+from commandbus.testing.memory.sending import (
+    move_batch_counters,
+    publish_reply,
+    send_commands,
+    start_batch,
+)
+from commandbus.testing.memory.tables import CommandRow, State, made
+
+#: Leases in a row that may lapse before a command is parked without a further start.
+MAX_LAPSES = 10
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
+
+
+def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
+    queue, seconds = commands_queue(domain), options["vt_seconds"]
+    from_head = options.get("from_head", False)
+    leases: list[Lease] = []
+    for read in state.queues.read_due(queue, seconds, options["quantity"], from_head=from_head):
+        message = read.message
+        row = _row_of(state, domain, read.msg_id, message)
+        if row is None:
+            state.queues.archive(queue, [read.msg_id])
+            continue
+        limit = options["limits"].get(row.command_type, row.max_attempts)
+        # A lapse counts as an attempt only if the command is known to have run alone.
+        attempts = row.attempts + (row.leased_by is None or row.started_alone)
+        row = state.change(row, max_attempts=limit)
+        if attempts > limit or abs(row.lapses) >= MAX_LAPSES:
+            _park_used_up(state, row, options["worker"])
+        else:
+            leases.append(_lease(state, row, attempts, message, options))
+    return leases
+
+
+def _row_of(state: State, domain: str, msg_id: int, message: Any) -> CommandRow | None:
+    """The open command of which this is the current message; any program may send any message."""
+    text = message.get("command_id") if isinstance(message, dict) else None
+    if not isinstance(text, str) or not _UUID.match(text):
+        return None
+    row = state.commands.get((domain, UUID(text)))
+    return row if row is not None and row.is_open and row.msg_id == msg_id else None
+
+
+def _lease(
+    state: State, row: CommandRow, attempts: int, message: dict[str, Any], options: ReceiveOptions
+) -> Lease:
+    now, worker = state.clock.now(), options["worker"]
+    is_marked = options.get("mark_in_progress", True)
+    row = state.change(
+        row,
+        status=CommandStatus.IN_PROGRESS if is_marked else CommandStatus.PENDING,
+        attempts=attempts,
+        lapses=row.lapses if row.leased_by is None else abs(row.lapses) + 1,
+        lease_epoch=row.lease_epoch + 1,
+        leased_by=worker,
+        started_alone=False,
+        lease_expires_at=now + timedelta(seconds=options["vt_seconds"]),
+        updated_at=now,
+    )
+    start_batch(state, row, now)
+    if row.lapses > 0:
+        state.record(row, AuditEventType.LEASE_EXPIRED, now)
+    state.record(row, AuditEventType.RECEIVED, now, {"attempt": attempts}, worker)
+    payload = orjson.dumps(message["data"]).decode() if "data" in message else None
+    return made(Lease, row, attempt=attempts, is_suspect=abs(row.lapses) > 1, payload=payload)
+
+
+def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
+    used = f"{row.attempts} of {row.max_attempts}"
+    if row.leased_by is not None:
+        message = f"the worker stopped without a result, attempt {used}"
+        failure = Failure(TRANSIENT, "LEASE_EXPIRED", message)
+    else:
+        failure = Failure(TRANSIENT, "ATTEMPTS_EXHAUSTED", f"no attempt left: {used} are used")
+    # A new lease fences the worker that may still be running it.
+    row = state.change(row, leased_by=worker, lease_epoch=row.lease_epoch + 1)
+    _park(state, row, ParkReason.EXHAUSTED, failure, state.clock.now())
+
+
+def confirm_start(state: State, lease: Lease) -> bool:
+    row = state.commands.get((lease.domain, lease.command_id))
+    if row is None or not row.is_leased_as(lease):
+        return False
+    state.change(row, started_alone=True)
+    return True
+
+
+def extend_leases(state: State, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
+    queue = commands_queue(domain)
+    state.queues.get(queue)
+    until = state.clock.now() + timedelta(seconds=ceil(seconds))
+    lost = set()
+    for lease in leases:
+        row = state.commands.get((domain, lease.command_id))
+        if row is not None and row.is_leased_as(lease):
+            state.change(row, lease_expires_at=until)
+            state.queues.set_vt(queue, [row.msg_id], until)
+        else:
+            lost.add(lease.command_id)
+    return lost
+
+
+# -- the ways a lease ends
+
+
+def settle(state: State, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+    state.queues.get(commands_queue(domain))
+    # Before the first command moves: afterwards none of the leases is current any more.
+    sends = [
+        outgoing
+        for outcome in outcomes
+        if _leased_row(state, domain, outcome) is not None
+        for outgoing in outcome.sends
+    ]
+    lost: set[UUID] = set()
+    for kind in OutcomeKind:
+        now, moved = state.clock.now(), set()
+        group = [outcome for outcome in outcomes if outcome.kind is kind]
+        for outcome in group:
+            row = _leased_row(state, domain, outcome)
+            if row is not None:
+                _move(state, row, outcome, now)
+                moved.add(row.command_id)
+        rest = [outcome for outcome in group if outcome.lease.command_id not in moved]
+        lost.update(_reject_stale(state, domain, rest))
+    for outgoing in sends:
+        send_commands(state, outgoing.domain, outgoing.commands, outgoing.batch_id)
+    return lost
+
+
+def _leased_row(state: State, domain: str, outcome: Outcome) -> CommandRow | None:
+    row = state.commands.get((domain, outcome.lease.command_id))
+    return row if row is not None and row.is_open and row.is_leased_as(outcome.lease) else None
+
+
+def _reject_stale(state: State, domain: str, rest: Sequence[Outcome]) -> Iterator[UUID]:
+    for outcome in rest:
+        row = state.commands.get((domain, outcome.lease.command_id))
+        # The same epoch without a lease: this very outcome was recorded before.
+        if row is not None and row.lease_epoch != outcome.lease.lease_epoch:
+            details = {"lease_epoch": outcome.lease.lease_epoch}
+            state.record(row, AuditEventType.STALE_RESULT_REJECTED, state.clock.now(), details)
+            yield row.command_id
+
+
+def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> None:
+    """The end of a lease; each case is a SQL function."""
+    failure = outcome.failure
+    match outcome.kind:
+        case OutcomeKind.COMPLETE:
+            row = _ended(state, row, CommandStatus.COMPLETED, now)
+            state.record(row, AuditEventType.COMPLETED, now)
+            state.queues.delete(row.queue_name, [row.msg_id])
+            result = orjson.loads(outcome.result)
+            publish_reply(state, row, ReplyOutcome.SUCCESS, data=result)
+            move_batch_counters(state, row, "open", "completed")
+        case OutcomeKind.RETRY:
+            # The same message shows up again after the delay.
+            row = _ended(state, row, CommandStatus.PENDING, now, **_errors(failure))
+            _record_failure(state, row, failure, outcome.delay_seconds)
+            visible_at = now + timedelta(seconds=outcome.delay_seconds)
+            state.queues.set_vt(row.queue_name, [row.msg_id], visible_at)
+        case OutcomeKind.PARK:
+            _park(state, row, outcome.reason or ParkReason.PERMANENT, failure, now)
+        case OutcomeKind.FAIL:
+            row = _ended(state, row, CommandStatus.FAILED, now, **_errors(failure))
+            state.queues.archive(row.queue_name, [row.msg_id])
+            publish_reply(state, row, ReplyOutcome.FAILED, error=_shown_error(row))
+            move_batch_counters(state, row, "open", "failed")
+            _record_failure(state, row, failure)
+            state.record(row, AuditEventType.GIVEN_UP, now)
+        case OutcomeKind.RELEASE:
+            # As if it had never been taken; but a suspect that was given back is still one.
+            attempts, lapses = max(row.attempts - 1, 0), -abs(row.lapses)
+            row = _ended(state, row, CommandStatus.PENDING, now, attempts=attempts, lapses=lapses)
+            state.queues.set_vt(row.queue_name, [row.msg_id], now)
+            state.record(row, AuditEventType.RELEASED, now)
+            state.wake_workers(row.domain)
+
+
+def _ended(
+    state: State, row: CommandRow, status: CommandStatus, now: datetime, **changes: Any
+) -> CommandRow:
+    ended = {"leased_by": None, "lease_expires_at": None, "lapses": 0, **changes}
+    return state.change(row, status=status, updated_at=now, **ended)
+
+
+def _park(
+    state: State, row: CommandRow, reason: ParkReason, failure: Failure | None, now: datetime
+) -> None:
+    """The payload waits in the archive; there is no reply yet."""
+    parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    row = _ended(state, row, parked, now, started_alone=False, **_errors(failure))
+    state.queues.archive(row.queue_name, [row.msg_id])
+    move_batch_counters(state, row, "open", "in_troubleshooting")
+    state.parked[row.key] = (reason, now)
+    _record_failure(state, row, failure)
+    details = {"reason": reason.value, "code": row.last_error_code, "attempts": row.attempts}
+    state.record(row, AuditEventType.MOVED_TO_TROUBLESHOOTING_QUEUE, now, details)
+
+
+def _errors(failure: Failure | None) -> dict[str, str | None]:
+    fields = {"type": "error_type", "code": "code", "msg": "message"}
+    return {f"last_error_{name}": getattr(failure, fields[name], None) for name in fields}
+
+
+def _shown_error(row: CommandRow) -> dict[str, Any]:
+    columns = {"class": "type", "code": "code", "message": "msg"}
+    return {name: getattr(row, f"last_error_{columns[name]}") for name in columns}
+
+
+def _record_failure(
+    state: State, row: CommandRow, failure: Failure | None, delay_seconds: float | None = None
+) -> None:
+    """One FAILED event for each failed attempt, whatever became of it."""
+    details = {
+        "attempt": row.attempts,
+        **_shown_error(row),
+        "retry_in_seconds": delay_seconds,
+        "details": failure.details if failure else None,
+    }
+    known = {name: value for name, value in details.items() if value is not None}
+    state.record(row, AuditEventType.FAILED, row.updated_at, known)
