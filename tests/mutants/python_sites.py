@@ -18,7 +18,8 @@ SOURCE = ROOT / "src" / "commandbus"
 STRICT = (
     "worker/completer", "worker/lease", "worker/receiver", "worker/executor", "worker/outcomes",
     "batches/batch", "batches/callbacks",
-    "http/auth", "http/jwt_auth", "http/security", "http/gate", "access/tokens",
+    "http/auth/authenticators", "http/auth/tokens", "http/auth/json_web_tokens",
+    "http/auth/scopes", "http/auth/gate", "access/tokens",
 )  # fmt: skip
 FILES = (
     "retry", *STRICT[:5], "worker/threads", "privacy/redaction", *STRICT[5:],

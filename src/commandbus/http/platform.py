@@ -7,11 +7,15 @@ from typing import Annotated, Any, cast
 
 from fastapi import Depends
 from starlette.requests import Request
+from starlette.responses import Response
 
 from commandbus.bus import CommandBus
 from commandbus.http.metrics import NoMetrics, Refresher
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
+
+#: Seconds after which a client should look at something that it has just created.
+POLL_HINT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,12 @@ def platform_of(request: Request) -> Platform:
 
 #: `here: Here` in the signature of a route.
 Here = Annotated[Platform, Depends(platform_of)]
+
+
+def accepted(response: Response, url: str) -> None:
+    """Say where to look at what was just created, and when."""
+    response.headers["Location"] = url
+    response.headers["Retry-After"] = str(POLL_HINT)
 
 
 def path_of(request: Request, path: str) -> str:
