@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from fastapi.params import Depends
 from fastapi.routing import iter_route_contexts
 from starlette.requests import Request
 
-from commandbus.access.callers import may_create_domain
+from commandbus.access.callers import demand, may_create_domain
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError, PermissionDeniedError
 from commandbus.http.context import info_of
@@ -61,6 +61,21 @@ def caller_of(request: Request) -> Caller:
     if info is None or info.caller is None:
         raise unauthenticated()
     return info.caller
+
+
+async def _may_show_payload(
+    request: Request,
+    payload: Annotated[
+        bool, Query(description="Show payloads too, secrets masked; needs the scope read-payload.")
+    ] = False,
+) -> bool:
+    if payload:
+        demand(caller_of(request), Scope.READ_PAYLOAD, "the payload")
+    return payload
+
+
+#: `payload: ShowPayload` in the signature of a route, after its caller.
+ShowPayload = Annotated[bool, Depends(_may_show_payload)]
 
 
 def refuse_domain(caller: Caller, domain: str) -> None:

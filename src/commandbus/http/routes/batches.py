@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from commandbus.access.model import Caller, Scope
 from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain
-from commandbus.http.platform import Here, accepted, path_of
+from commandbus.http.platform import Here, Wait, accepted, path_of
 from commandbus.http.schemas.base import DomainPath, PageOf50, PageOf100
 from commandbus.http.schemas.batches import BatchCreated, BatchView, Counted, CreateBatch
 from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.views import PageView
-from commandbus.http.waiting import wait_of
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
 from commandbus.names import new_id
 from commandbus.privacy.redaction import redact_value
@@ -82,21 +80,15 @@ async def get_command_batch(
     response: Response,
     here: Here,
     caller: Reader,
-    prefer: Annotated[
-        str | None,
-        Header(
-            max_length=200, description="`wait=N`: answer when it has ended, or after N seconds."
-        ),
-    ] = None,
+    wait: Wait,
 ) -> BatchView:
     """Show a batch; with `Prefer: wait=N` as soon as it has ended."""
-    seconds = wait_of(prefer, here.settings.max_wait_seconds)
     found = await here.bus.batches.require(domain, batch_id)
-    if found.completed_at is None and seconds:
-        response.headers["Preference-Applied"] = f"wait={seconds:g}"
+    if found.completed_at is None and wait:
+        response.headers["Preference-Applied"] = f"wait={wait:g}"
         with here.polls.place():
             try:
-                found = await here.bus.batches.wait(domain, batch_id, timeout=seconds)
+                found = await here.bus.batches.wait(domain, batch_id, timeout=wait)
             except TimeoutError:
                 found = await here.bus.batches.require(domain, batch_id)
     return _view(found, caller)

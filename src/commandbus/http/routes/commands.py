@@ -7,13 +7,12 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from commandbus.access.callers import demand
-from commandbus.access.model import Scope
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidInputError
 from commandbus.http.auth.scopes import (
     Operator,
     Reader,
     Sender,
+    ShowPayload,
     reached_domain,
     refuse_domain,
     refuse_new_domain,
@@ -130,14 +129,10 @@ async def get_command(
     command_id: UUID,
     request: Request,
     here: Here,
-    caller: Reader,
-    payload: Annotated[
-        bool, Query(description="Show the payload too; needs the scope read-payload.")
-    ] = False,
+    caller: Reader,  # noqa: ARG001  (asked for its check)
+    payload: ShowPayload,
 ) -> CommandDetail:
     """Show a command."""
-    if payload:
-        demand(caller, Scope.READ_PAYLOAD, "the payload")
     found = await require_command(here, domain, command_id)
     shown = await here.bus.search.payload(domain, command_id) if payload else None
     return _detail(request, found, shown)

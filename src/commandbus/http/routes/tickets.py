@@ -21,7 +21,7 @@ from commandbus.governance.model import (
     TicketStatus,
 )
 from commandbus.http.auth.scopes import Reader, requires
-from commandbus.http.platform import Here, Platform, path_of
+from commandbus.http.platform import Here, Platform, Wait, path_of
 from commandbus.http.schemas.base import PageOf50, PageOf100, Paging
 from commandbus.http.schemas.commands import WithReason
 from commandbus.http.schemas.governed import (
@@ -34,20 +34,11 @@ from commandbus.http.schemas.governed import (
     TypeFilter,
 )
 from commandbus.http.schemas.views import PageView
-from commandbus.http.waiting import wait_of
 from commandbus.paging import Page
 
 #: Where all batches are.
 BATCHES = "/api/v1/batches"
 
-Prefer = Annotated[
-    str | None,
-    Header(
-        max_length=200,
-        description="`wait=N`: answer when it has ended, or, with If-None-Match, when it is "
-        "another; or after N seconds.",
-    ),
-]
 IfNoneMatch = Annotated[
     str | None, Header(max_length=1_000, description="The ETag of what you have.")
 ]
@@ -188,18 +179,17 @@ def _add_looking(router: APIRouter, group: Group, name: str) -> None:
         here: Here,
         caller: Reader,
         paging: PageOf100,
+        wait: Wait,
         status: ChildStatusQuery = None,
-        prefer: Prefer = None,
         if_none_match: IfNoneMatch = None,
     ) -> Response:
         """The counts, and a page of its children; `Prefer: wait=N` for a long poll."""
-        seconds = wait_of(prefer, here.settings.max_wait_seconds)
         known = set(_TAG.findall(if_none_match or ""))
         look = _Look(batch_id, status, paging)
-        ticket, page, tag, has_waited = await _long_look(here, caller, group, look, known, seconds)
+        ticket, page, tag, has_waited = await _long_look(here, caller, group, look, known, wait)
         headers = {"ETag": f'"{tag}"'}
         if has_waited:
-            headers["Preference-Applied"] = f"wait={seconds:g}"
+            headers["Preference-Applied"] = f"wait={wait:g}"
         if tag in known or (if_none_match or "").strip() == "*":
             return Response(status_code=304, headers=headers)
         shown = StatusView.of(

@@ -7,9 +7,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
-from commandbus.access.callers import demand
-from commandbus.access.model import Caller, Scope
-from commandbus.http.auth.scopes import Operator, Reader, reached_domain
+from commandbus.http.auth.scopes import Operator, Reader, ShowPayload, reached_domain
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.commands import require_command
 from commandbus.http.schemas.base import DomainPath, DomainQuery, Limit, PageOf50, TypeQuery
@@ -27,9 +25,6 @@ from commandbus.models import TroubleshootingItem
 
 router = APIRouter(tags=["troubleshooting"])
 
-ShowPayload = Annotated[
-    bool, Query(description="Show payloads too, secrets masked; needs the scope read-payload.")
-]
 GroupQuery = Annotated[Fingerprint | None, Query(description="Only this failure group.")]
 
 
@@ -38,23 +33,17 @@ async def _view(here: Platform, item: TroubleshootingItem, *, payload: bool) -> 
     return ParkedView.of(item, payload=shown)
 
 
-def _demand_payload(caller: Caller, payload: bool) -> None:
-    if payload:
-        demand(caller, Scope.READ_PAYLOAD, "the payload")
-
-
 @router.get("/troubleshooting/{domain}")
 async def list_troubleshooting(
     domain: DomainPath,
     here: Here,
-    caller: Reader,
+    caller: Reader,  # noqa: ARG001  (asked for its check)
+    payload: ShowPayload,
     paging: PageOf50,
     command_type: TypeQuery = None,
     group: GroupQuery = None,
-    payload: ShowPayload = False,
 ) -> PageView[ParkedView]:
     """List parked commands, longest parked first."""
-    _demand_payload(caller, payload)
     page = await here.bus.troubleshooting.page(
         domain, command_type=command_type, group=group, **paging
     )
@@ -67,11 +56,10 @@ async def get_troubleshooting(
     domain: DomainPath,
     command_id: UUID,
     here: Here,
-    caller: Reader,
-    payload: ShowPayload = False,
+    caller: Reader,  # noqa: ARG001  (asked for its check)
+    payload: ShowPayload,
 ) -> ParkedView:
     """Show one parked command."""
-    _demand_payload(caller, payload)
     item = await here.bus.troubleshooting.require(domain, command_id)
     return await _view(here, item, payload=payload)
 
