@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from commandbus import CommandBus
 from commandbus.access.model import Caller, Scope
 from commandbus.http import HttpSettings, create_app
-from commandbus.http.auth import NotAuthenticated, bearer_of
+from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
 
 
 class NamedCallers:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, Self
 
 from commandbus.errors import InvalidNameError, InvalidSettingError
 from commandbus.names import INBOX, NO_REPLY, check_reply_to
@@ -17,9 +17,38 @@ _SCHEMA = re.compile(r"(?!pgmq\Z|pg_)[a-z_][a-z0-9_]{0,62}\Z")
 MAX_COOLDOWN_SECONDS = 604_800
 
 
+class EnvironmentSettings:
+    """Settings whose fields can be read from the environment: PREFIX and the name of the field."""
+
+    __slots__ = ()
+    PREFIX: ClassVar[str]
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:
+        """Read the variable of every field; arguments win over the environment."""
+        environ = os.environ if environ is None else environ
+        settings: Any = cls  # each is a data class
+        named = {f"{cls.PREFIX}{spec.name.upper()}": spec for spec in fields(settings)}
+        found = {
+            spec.name: _parse(name, environ[name], spec.default)
+            for name, spec in named.items()
+            if name in environ
+        }
+        return cls(**(found | overrides))
+
+    def check_ranges(self, ranges: Mapping[str, tuple[float, float]]) -> None:
+        """Refuse numbers that are too small or too large; whole ones have a whole default."""
+        settings: Any = self
+        whole = {spec.name for spec in fields(settings) if type(spec.default) is int}
+        for name, (low, high) in ranges.items():
+            check_number(getattr(self, name), name, low, high, is_whole=name in whole)
+
+
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(EnvironmentSettings):
     """How a bus and its workers behave. `from_env` reads COMMANDBUS_<FIELD> for each field."""
+
+    PREFIX: ClassVar[str] = "COMMANDBUS_"
 
     #: Schema of our tables and functions.
     schema: str = "commandbus"
@@ -74,8 +103,8 @@ class Settings:
     #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
     #: that contains one of the names is masked too.
     redact_keys: str = ""
-    #: Mixed into the hashes of API tokens; all processes need the same, and no token survives a new
-    #: one. Never shown.
+    #: Mixed into the hashes of API tokens. All processes need the same; a new one makes all tokens
+    #: invalid. Never shown.
     token_pepper: str = field(default="", repr=False)
     #: Connections of the pool that `connect` builds for callers.
     pool_size: int = 10
@@ -85,27 +114,7 @@ class Settings:
     statement_timeout_seconds: float = 25.0
 
     def __post_init__(self) -> None:
-        _check_range(self, "max_payload_bytes", 1, 64 * 1024 * 1024)
-        _check_range(self, "send_chunk_size", 1, 10_000)
-        _check_range(self, "max_send_many", 1, 10_000_000)
-        _check_range(self, "max_batch_size", 1, 100_000)
-        _check_range(self, "bulk_threshold", 0, 1_000_000)
-        _check_range(self, "queue_batch_size", 1, 10_000)
-        _check_range(self, "max_queue_attempts", 1, 1_000)
-        _check_range(self, "dispatch_grace_seconds", 0, 86_400)
-        _check_range(self, "maintenance_interval_seconds", 0.05, 86_400)
-        _check_range(self, "poll_max_seconds", 0.01, 60)
-        _check_range(self, "max_prefetch", 0, 10_000)
-        _check_range(self, "shutdown_grace_seconds", 0, 86_400)
-        _check_range(self, "lease_deadline_seconds", 1, 31_536_000)
-        _check_range(self, "max_global_pending_batches", 0, 1_000_000)
-        _check_range(self, "max_global_api_requests", 0, 100_000_000)
-        _check_range(self, "max_user_pending_batches", 0, 1_000_000)
-        _check_range(self, "user_cooldown_seconds", 0, MAX_COOLDOWN_SECONDS)
-        _check_range(self, "max_user_pending_children", 0, 100_000_000)
-        _check_range(self, "pool_size", 1, 1_000)
-        _check_range(self, "connect_timeout_seconds", 0.1, 600)
-        _check_range(self, "statement_timeout_seconds", 0.1, 3_600)
+        self.check_ranges(_RANGES)
         if not isinstance(self.redact_keys, str):
             raise InvalidSettingError(
                 f"redact_keys is {self.redact_keys!r}; use names separated by commas"
@@ -129,26 +138,30 @@ class Settings:
                 f"command_id_scope is {self.command_id_scope!r}; use 'domain' or 'global'"
             )
 
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-        """Read COMMANDBUS_<FIELD> for every field; arguments win over the environment."""
-        return replace(cls(**read_environment(cls, "COMMANDBUS_", environ)), **overrides)
 
-
-_WHOLE_NUMBERS = {spec.name for spec in fields(Settings) if type(spec.default) is int}
-
-
-def read_environment(
-    settings: type[Any], prefix: str, environ: Mapping[str, str] | None
-) -> dict[str, Any]:
-    """The fields of a settings class that the environment names, each as its default is typed."""
-    environ = os.environ if environ is None else environ
-    named = {f"{prefix}{spec.name.upper()}": spec for spec in fields(settings)}
-    return {
-        spec.name: _parse(name, environ[name], spec.default)
-        for name, spec in named.items()
-        if name in environ
-    }
+_RANGES: dict[str, tuple[float, float]] = {
+    "max_payload_bytes": (1, 64 * 1024 * 1024),
+    "send_chunk_size": (1, 10_000),
+    "max_send_many": (1, 10_000_000),
+    "max_batch_size": (1, 100_000),
+    "bulk_threshold": (0, 1_000_000),
+    "queue_batch_size": (1, 10_000),
+    "max_queue_attempts": (1, 1_000),
+    "dispatch_grace_seconds": (0, 86_400),
+    "maintenance_interval_seconds": (0.05, 86_400),
+    "poll_max_seconds": (0.01, 60),
+    "max_prefetch": (0, 10_000),
+    "shutdown_grace_seconds": (0, 86_400),
+    "lease_deadline_seconds": (1, 31_536_000),
+    "max_global_pending_batches": (0, 1_000_000),
+    "max_global_api_requests": (0, 100_000_000),
+    "max_user_pending_batches": (0, 1_000_000),
+    "user_cooldown_seconds": (0, MAX_COOLDOWN_SECONDS),
+    "max_user_pending_children": (0, 100_000_000),
+    "pool_size": (1, 1_000),
+    "connect_timeout_seconds": (0.1, 600),
+    "statement_timeout_seconds": (0.1, 3_600),
+}
 
 
 def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
@@ -161,11 +174,6 @@ def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
         raise InvalidSettingError(
             f"vt_seconds is {vt_seconds!r}; use whole seconds from 1 to 43,200 (12 hours)"
         )
-
-
-def _check_range(settings: Settings, name: str, low: float, high: float) -> None:
-    is_whole = name in _WHOLE_NUMBERS
-    check_number(getattr(settings, name), name, low, high, is_whole=is_whole)
 
 
 def check_number(value: Any, name: str, low: float, high: float, *, is_whole: bool = False) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, PermanentCommandError
 from commandbus.models import Failure, Outcome, OutcomeKind, ParkReason
-from commandbus.troubleshooting.model import BulkFilter
+from commandbus.troubleshooting.model import BulkFilter, BulkVerb
 
 
 async def fail(command: Command, ctx: HandlerContext) -> None:
@@ -66,7 +66,10 @@ async def fill(bus: CommandBus, domain: str = "shop", parked: int = 3) -> Shop:
     await bus.send(domain, "Work", done, {})
     await work_off(bus, domain)
     bulk = await bus.bulk.start(
-        "retry", BulkFilter(domain, command_ids=(failing[0],)), operator="ann", everything=True
+        BulkVerb.RETRY,
+        BulkFilter(domain, command_ids=(failing[0],)),
+        operator="ann",
+        everything=True,
     )
     await bus.bulk.stop(bulk.operation_id)
     pending = uuid4()

@@ -30,7 +30,7 @@ def events_of(text: str) -> list[dict[str, str]]:
 
 
 def held(farm: Farm) -> int:
-    count: int = farm.app.state.commandbus.polls.held
+    count: int = farm.app.state.commandbus.polls.waiting
     return count
 
 

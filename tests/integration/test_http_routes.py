@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from commandbus import BatchCommand, CommandBus, Settings
 from commandbus.http import HttpSettings
 from commandbus.paging import cursor_of
-from commandbus.upkeep.figures import TroubleshootingSearch
+from commandbus.troubleshooting.model import BulkFilter, BulkVerb
 from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_shop import Shop, fill, register
 from tests.waiting import until, until_status, working
@@ -246,7 +246,7 @@ async def test_only_so_many_may_wait_at_once(bus: CommandBus) -> None:
     url = f"/api/v1/command-batches/shop/{batch}"
     async with client_of(app) as client:
         waiting = asyncio.create_task(client.get(url, headers={"Prefer": "wait=5"}))
-        while app.state.commandbus.polls.held == 0:
+        while app.state.commandbus.polls.waiting == 0:
             await asyncio.sleep(0.005)
         refused = await client.get(url, headers={"Prefer": "wait=5"})
         plain = await client.get(url)
@@ -282,7 +282,7 @@ async def test_batches_are_listed_by_key_newest_first(
     "path",
     [
         "/api/v1/command-batches/shop", "/api/v1/troubleshooting/shop", "/api/v1/audit",
-        "/api/v1/commands",
+        "/api/v1/commands", "/api/v1/bulk-operations",
     ],
 )  # fmt: skip
 async def test_a_cursor_of_another_listing_is_refused(
@@ -310,7 +310,7 @@ async def test_a_forged_cursor_is_refused(client: httpx2.AsyncClient, position: 
     bus_batch = str(uuid4())
     cases = {
         "/api/v1/command-batches/shop": ("batches", "shop", None),
-        "/api/v1/troubleshooting/shop": TroubleshootingSearch("shop"),
+        "/api/v1/troubleshooting/shop": ("troubleshooting", "shop", None, None),
         f"/api/v1/command-batches/shop/{bus_batch}/commands": (
             "batch commands", "shop", bus_batch, None,
         ),
@@ -405,21 +405,26 @@ async def test_a_bulk_operation_is_previewed_started_once_stopped_and_resumed(
     assert (await client.post(f"{url}/resume", json={"rate": 1000})).json()["rate"] == 1000
     await bus.bulk.run(UUID(str(form["operation_id"])))
     ended = (await client.get(url)).json()
-    items = (await client.get(f"{url}/items", params={"limit": 2})).json()
-    rest = await client.get(f"{url}/items", params={"limit": 2, "after": items["next_after"]})
+    items = await pages(client, f"{url}/items")
     assert (ended["status"], ended["done"]) == ("finished", 3)
-    assert len(items["items"] + rest.json()["items"]) == 3
-    assert rest.json()["next_after"] is None
+    assert [each["item_no"] for each in items] == [1, 2, 3]
+    assert await pages(client, f"{url}/items", outcome="failed") == []
 
 
-async def test_bulk_operations_are_listed_page_by_page(
-    shop: Shop, client: httpx2.AsyncClient
+async def test_bulk_operations_are_listed_page_by_page_newest_first(
+    bus: CommandBus, shop: Shop, client: httpx2.AsyncClient
 ) -> None:
-    first = (await client.get("/api/v1/bulk-operations", params={"limit": 1})).json()
-    rest = await client.get("/api/v1/bulk-operations", params={"before": first["next_before"]})
+    made = [shop.bulk]
+    for command_id in shop.parked[1:]:
+        chosen = BulkFilter("shop", command_ids=(command_id,))
+        operation = await bus.bulk.start(BulkVerb.RETRY, chosen, operator="ann", rate=0.0001)
+        made.append(operation.operation_id)
 
-    assert first["items"][0]["operation_id"] == str(shop.bulk)
-    assert rest.json() == {"items": [], "next_before": None}
+    listed = await pages(client, "/api/v1/bulk-operations")
+    stopped = await pages(client, "/api/v1/bulk-operations", status="stopped")
+
+    assert [UUID(each["operation_id"]) for each in listed] == made[::-1]
+    assert [UUID(each["operation_id"]) for each in stopped] == [shop.bulk]
     problem(await client.get(f"/api/v1/bulk-operations/{uuid4()}"), 404, "NOT_FOUND")
 
 

@@ -40,16 +40,16 @@ async def test_a_token_works_until_it_is_revoked_and_the_audit_has_both(
         assert await bus.tokens.revoke(made.token.token_id, actor="eve") == first
         problem(await client.get("/api/v1/whoami"), 401, "UNAUTHENTICATED")
 
-    events = (await bus.search.audit(actor="root")).events + (
+    events = (await bus.search.audit(actor="root")).items + (
         await bus.search.audit(actor="bob")
-    ).events
+    ).items
     assert [(e.event_type, e.domain, e.command_id.hex) for e in events] == [
         ("TOKEN_CREATED", "*", made.token.token_id),
         ("TOKEN_REVOKED", "*", made.token.token_id),
     ]
     assert events[0].details is not None
     assert (events[0].details["user_id"], events[0].details["label"]) == ("ann", "ci")
-    assert (await bus.search.audit(actor="eve")).events == []
+    assert (await bus.search.audit(actor="eve")).items == []
 
 
 async def test_the_secret_is_in_no_table_and_no_event(

@@ -19,7 +19,8 @@ STRICT = (
     "worker/completer", "worker/lease", "worker/receiver", "worker/executor", "worker/execution",
     "worker/outcomes",
     "batches/batch", "batches/callbacks",
-    "http/auth", "http/jwt_auth", "http/security", "http/gate", "access/tokens",
+    "http/auth/authenticators", "http/auth/tokens", "http/auth/json_web_tokens",
+    "http/auth/scopes", "http/auth/gate", "access/tokens",
 )  # fmt: skip
 FILES = (
     "retry", *STRICT[:6], "worker/threads", "privacy/redaction", *STRICT[6:],

@@ -17,8 +17,8 @@ from commandbus import InvalidSettingError
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import DatabaseError, DatabaseUnavailableError, SchemaTooOldError
 from commandbus.http import HttpSettings, NoAuth, create_app
+from commandbus.http.auth.scopes import PUBLIC, requires, scopes_of
 from commandbus.http.context import SECURITY_HEADERS
-from commandbus.http.security import PUBLIC, requires, scopes_of
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, client_of, problem
 

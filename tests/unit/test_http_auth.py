@@ -16,7 +16,8 @@ from commandbus.access.model import ApiToken, NewToken, Scope, StoredToken
 from commandbus.access.tokens import Tokens
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.http import HttpSettings, JwtAuth, NoAuth, TokenAuth, create_app
-from commandbus.http.auth import Attempts, NotAuthenticated, bearer_of
+from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
+from commandbus.http.auth.gate import Attempts
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, client_of, problem
 

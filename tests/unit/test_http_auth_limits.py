@@ -15,11 +15,11 @@ from starlette.requests import Request
 from commandbus import InvalidInputError, InvalidSettingError
 from commandbus.access.tokens import is_live
 from commandbus.http import HttpSettings, JwtAuth, TokenAuth
-from commandbus.http import auth as auth_module
-from commandbus.http.auth import Attempts, NotAuthenticated, bearer_of
-from commandbus.http.gate import path_below
+from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
+from commandbus.http.auth.gate import Attempts, path_below
+from commandbus.http.auth.scopes import caller_of, reached_domain, refuse_domain
+from commandbus.http.auth.tokens import remember
 from commandbus.http.problems import Problem
-from commandbus.http.security import caller_of, reached_domain, refuse_domain
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, caller, client_of, problem
 from tests.unit.test_http_auth import KEY, World, claims, prove
@@ -44,10 +44,10 @@ def test_credentials_have_at_most_eight_kilobytes_and_stand_without_blanks() -> 
 def test_the_oldest_is_forgotten_when_there_are_ten_thousand() -> None:
     memory: OrderedDict[str, int] = OrderedDict()
     for number in range(10_000):
-        auth_module._remember(memory, str(number), number)
+        remember(memory, str(number), number)
     assert len(memory) == 10_000
-    auth_module._remember(memory, "0", 7)  # used again: now the youngest
-    auth_module._remember(memory, "new", 8)
+    remember(memory, "0", 7)  # used again: now the youngest
+    remember(memory, "new", 8)
     assert len(memory) == 10_000
     assert "1" not in memory
     assert memory["0"] == 7

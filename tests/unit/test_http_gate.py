@@ -11,17 +11,17 @@ from starlette.requests import Request
 
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError, PermissionDeniedError, RateLimitExceededError
-from commandbus.http.auth import Attempts, NotAuthenticated
-from commandbus.http.context import RequestInfo
-from commandbus.http.gate import GateMiddleware
-from commandbus.http.problems import Problem
-from commandbus.http.security import (
+from commandbus.http.auth.authenticators import NotAuthenticated
+from commandbus.http.auth.gate import Attempts, GateMiddleware
+from commandbus.http.auth.scopes import (
     Requires,
     caller_of,
     refuse_routes_without_scope,
     requires,
     scopes_of,
 )
+from commandbus.http.context import RequestInfo
+from commandbus.http.problems import Problem
 from tests.http_world import caller
 
 ANN = caller("read", domains=("shop",))

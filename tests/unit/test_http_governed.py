@@ -9,10 +9,12 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel, SecretStr
 
-from commandbus import BatchType, InvalidSettingError, Scope
+from commandbus import InvalidSettingError
+from commandbus.access.model import Scope
+from commandbus.governance.types import BatchType
+from commandbus.http.auth.scopes import scopes_of
 from commandbus.http.routes.governed import governed_routers
 from commandbus.http.schemas.submissions import item_schema
-from commandbus.http.security import scopes_of
 
 
 @dataclass

@@ -13,8 +13,8 @@ from commandbus import errors
 from commandbus.access.model import Scope
 from commandbus.governance import ItemError
 from commandbus.http import catalogue, create_app
+from commandbus.http.auth.scopes import requires
 from commandbus.http.problems import Problem, problem_code, problem_of
-from commandbus.http.security import requires
 from commandbus.testing import fake_bus, sent
 from tests.http_world import app_of, client_of, problem
 

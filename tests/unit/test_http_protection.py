@@ -246,7 +246,7 @@ def test_only_so_many_requests_may_wait() -> None:
     with polls.place():
         with pytest.raises(Exception, match="waiting already"), polls.place():
             pass
-        assert polls.held == 1
+        assert polls.waiting == 1
     with polls.place():
         pass
-    assert polls.held == 0
+    assert polls.waiting == 0

@@ -62,3 +62,8 @@ def demand_action(caller: Caller, ticket: BatchTicket, permission: Scope, what: 
         raise TicketNotFoundError(ticket.ticket_id)
     if not may_act(caller, ticket, permission):
         demand(caller, permission if owns(caller, ticket) else Scope.OPERATE, what)
+
+
+def may_create_domain(caller: Caller, domain: str) -> bool:
+    """Whether the caller may use a domain that does not exist yet: the first use creates queues."""
+    return caller.may(Scope.ADMIN) or (caller.domains is not None and domain in caller.domains)

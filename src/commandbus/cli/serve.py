@@ -19,7 +19,7 @@ from commandbus.cli.run import Level, LogLevel, run_until_signal, run_until_stop
 from commandbus.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from commandbus.http.auth import Authenticator
+    from commandbus.http import Authenticator
     from commandbus.http.serving import HttpServer
     from commandbus.http.settings import HttpSettings
 
@@ -159,8 +159,7 @@ def http_server(
 
 
 def _authenticator(bus: CommandBus, settings: HttpSettings) -> Authenticator:
-    from commandbus.http.auth import NoAuth, TokenAuth
-    from commandbus.http.jwt_auth import JwtAuth
+    from commandbus.http import JwtAuth, NoAuth, TokenAuth
 
     match settings.auth:
         case "jwt":

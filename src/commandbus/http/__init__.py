@@ -1,12 +1,13 @@
 """The HTTP service: a face of CommandBus. It translates and decides nothing.
 
-Reading order: `app` (how it is put together), `security` (who may do what), `problems` (what is
-said when something is wrong), `protection` (what stands before the app), `routes`.
+Reading order: `app` (how it is put together), `auth` (who asks, and what they may do), `problems`
+(the response to each error), `protection` (limits on every request), `schemas`, `routes`.
 """
 
 from commandbus.http.app import create_app
-from commandbus.http.auth import Authenticator, NoAuth, TokenAuth
-from commandbus.http.jwt_auth import JwtAuth
+from commandbus.http.auth.authenticators import Authenticator, NoAuth
+from commandbus.http.auth.json_web_tokens import JwtAuth
+from commandbus.http.auth.tokens import TokenAuth
 from commandbus.http.settings import HttpSettings
 
 __all__ = ["Authenticator", "HttpSettings", "JwtAuth", "NoAuth", "TokenAuth", "create_app"]

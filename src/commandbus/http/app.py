@@ -1,4 +1,4 @@
-"""create_app: the service on a bus. The bus belongs to whoever opened it."""
+"""create_app: the service on a bus. It does not open or close the bus."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from starlette.responses import Response
 from commandbus import __version__
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
-from commandbus.http.auth import Attempts, Authenticator, NoAuth
+from commandbus.http.auth.authenticators import Authenticator, NoAuth
+from commandbus.http.auth.gate import Attempts, GateMiddleware
+from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
 from commandbus.http.context import ContextMiddleware, info_of
-from commandbus.http.gate import GateMiddleware
 from commandbus.http.metrics import Figures, NoMetrics, Refresher, new_metrics
 from commandbus.http.openapi import add_openapi
 from commandbus.http.platform import Platform
@@ -27,7 +28,6 @@ from commandbus.http.ratelimits import RequestCounter, governance_of
 from commandbus.http.routes import API_ROUTERS, ROOT_ROUTERS
 from commandbus.http.routes.governed import governed_routers
 from commandbus.http.routes.health import guarded_metrics, public_metrics
-from commandbus.http.security import PUBLIC, refuse_routes_without_scope, requirements_of
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
 

@@ -19,12 +19,12 @@ class Kind:
         return f"urn:commandbus:problem:{self.code.lower().replace('_', '-')}"
 
 
-# 003 §8
+# These codes are part of the specification of governed batches.
 INVALID_BATCH_REQUEST = Kind("INVALID_BATCH_REQUEST", 400, "The batch cannot be created as asked")
 BATCH_SIZE_EXCEEDED = Kind("BATCH_SIZE_EXCEEDED", 400, "The batch has too many items")
 PERMISSION_DENIED = Kind("PERMISSION_DENIED", 403, "The caller lacks a scope")
 RATE_LIMIT_EXCEEDED = Kind("RATE_LIMIT_EXCEEDED", 429, "A limit is reached")
-# ours
+# All others.
 INVALID_REQUEST = Kind("INVALID_REQUEST", 400, "The request is not acceptable")
 UNAUTHENTICATED = Kind("UNAUTHENTICATED", 401, "No valid credentials")
 NOT_FOUND = Kind("NOT_FOUND", 404, "There is no such thing")

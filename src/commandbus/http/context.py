@@ -1,4 +1,4 @@
-"""The outermost layer: a request id, headers on every answer, a problem for every error."""
+"""The outermost layer: a request id, headers on every response, a problem for every error."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ContextMiddleware:
         try:
             await self._app(scope, receive, send_with_headers)
         except Exception as error:
-            if status:  # half an answer is out: all that is left is to cut the line
+            if status:  # part of the response was sent: all that is left is to close the connection
                 self._log_failure(error, info, scope)
                 raise
             problem = self._problem(error, info, scope)
@@ -111,7 +111,7 @@ class ContextMiddleware:
                 self._log_failure(error, info, scope)
                 return Problem(
                     kinds.INTERNAL_ERROR,
-                    "something failed here that should not have; the request id leads to the log",
+                    "a bug in the service; look for the request id in its log",
                 )
 
     def _route_of(self, scope: Scope) -> str:
@@ -119,7 +119,7 @@ class ContextMiddleware:
         return self._templates.get(scope.get("endpoint"), "unmatched")
 
     def _log_failure(self, error: Exception, info: RequestInfo, scope: Scope) -> None:
-        # Where it happened, and what, redacted: a message, or a line of source, may hold a secret.
+        # Where it happened, and what, redacted: a message or a line of source may contain a secret.
         frames = traceback.extract_tb(error.__traceback__)[-8:]
         where = "\n".join(f"  {each.filename}:{each.lineno} in {each.name}" for each in frames)
         _log.error(

@@ -27,7 +27,7 @@ MAX_DOMAINS = 200
 OTHER = "other"
 #: Seconds that governed batches take, from the request to the last child.
 DURATIONS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400)
-#: How long a batch that has ended is remembered, lest it be counted again.
+#: How long a batch that has ended is remembered, so that it is not counted again.
 MEMORY = timedelta(hours=1)
 _LAYERS = ("global", "user", "address")
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
@@ -87,7 +87,7 @@ class Metrics(NoMetrics):
         def gauge(name: str, text: str, *labels: str) -> Any:
             return client.Gauge(name, text, labels, registry=self._registry)
 
-        # 003 §9
+        # These names and labels are part of the specification of governed batches.
         self._submits = counter(
             "batch_submit_total", "Requests for governed batches.", "batch_type", "result"
         )
@@ -118,9 +118,9 @@ class Metrics(NoMetrics):
             for name, text in (
                 ("oldest_age_seconds", "Age of the oldest command that is due."),
                 ("tsq_depth", "Commands in troubleshooting."),
-                ("in_flight", "Commands that workers say they hold."),
+                ("in_flight", "Commands that workers report as leased."),
                 ("workers", "Workers that are known."),
-                ("worker_heartbeat_seconds", "Since the most silent worker was heard of."),
+                ("worker_heartbeat_seconds", "Age of the oldest heartbeat of a worker."),
                 ("batch_remaining", "Commands of open batches that have not ended."),
             )
         }
@@ -233,7 +233,7 @@ _COUNTED = (
 
 
 class Refresher:
-    """Asks the database at most once in so many seconds, however many scrapes there are."""
+    """Asks the database at most once in `cache_seconds`, however many scrapes there are."""
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from commandbus.http import catalogue as kinds
+from commandbus.http.auth.scopes import Requires
 from commandbus.http.problems import MEDIA_TYPE
-from commandbus.http.security import Requires
 
 SCHEME = "bearer"
 #: What any route may answer with, and what only those with a body, or with a caller, may.

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
-from fastapi import Depends
+from fastapi import Depends, Header
 from starlette.requests import Request
+from starlette.responses import Response
 
 from commandbus.bus import CommandBus
 from commandbus.http.metrics import NoMetrics, Refresher
 from commandbus.http.settings import HttpSettings
-from commandbus.http.waiting import LongPolls
+from commandbus.http.waiting import LongPolls, wait_of
+
+#: Seconds after which a client should look at something that it has just created.
+POLL_HINT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,30 @@ def platform_of(request: Request) -> Platform:
 
 #: `here: Here` in the signature of a route.
 Here = Annotated[Platform, Depends(platform_of)]
+
+
+async def _wait_of(
+    request: Request,
+    prefer: Annotated[
+        str | None,
+        Header(
+            max_length=200,
+            description="`wait=N`: respond when it has ended, after N seconds at the latest. With "
+            "If-None-Match, where there is such a parameter: when it has changed.",
+        ),
+    ] = None,
+) -> float:
+    return wait_of(prefer, platform_of(request).settings.max_wait_seconds)
+
+
+#: `wait: Wait` in the signature of a route: the seconds that the client wants to wait.
+Wait = Annotated[float, Depends(_wait_of)]
+
+
+def accepted(response: Response, url: str) -> None:
+    """Say where to look at what was just created, and when."""
+    response.headers["Location"] = url
+    response.headers["Retry-After"] = str(POLL_HINT)
 
 
 def path_of(request: Request, path: str) -> str:

@@ -74,7 +74,7 @@ class Problem(Exception):  # noqa: N818  (it is what RFC 9457 calls it)
 
 
 def not_found(what: str = "there is nothing here that you may see") -> Problem:
-    """Not there, or not for this caller: nobody can tell which."""
+    """It does not exist, or this caller may not see it; the response is the same."""
     return Problem(kinds.NOT_FOUND, what)
 
 
@@ -94,7 +94,7 @@ def unavailable(detail: str, retry_after: int = RETRY_AFTER) -> Problem:
 
 
 def limited(error: RateLimitExceededError) -> Problem:
-    """The 429 of 003 §6."""
+    """429, with the limit and when to come again."""
     return Problem(
         kinds.RATE_LIMIT_EXCEEDED,
         str(error),
@@ -141,7 +141,7 @@ def problem_of(error: CommandBusError) -> Problem:
         case SchemaVersionError():
             return unavailable("the database must be migrated first; ask who runs the service", 30)
         case _:
-            # What PostgreSQL says may hold values; it stands in the log, by the request id.
+            # The text of PostgreSQL may contain values; the log has it under the request id.
             return Problem(kinds.INTERNAL_ERROR, "the request could not be carried out")
 
 

@@ -1,6 +1,6 @@
-"""What stands before the app: caps on headers, bodies, depth, time and requests at once.
+"""Limits on every request: headers, body, depth of JSON, time, requests at once.
 
-Pure ASGI. Each refuses by raising a Problem, which the outermost layer turns into the answer.
+Pure ASGI. Each refuses by raising a Problem, which the outermost layer turns into the response.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.http import catalogue as kinds
-from commandbus.http.gate import path_below
+from commandbus.http.auth.gate import path_below
 from commandbus.http.problems import Problem, unavailable
 from commandbus.http.settings import HttpSettings
 
@@ -58,7 +58,7 @@ class FramingMiddleware:
 
 
 class ConcurrencyMiddleware:
-    """So many requests at once; the next is told to come again. Health is always answered."""
+    """At most `limit` requests at once; the next gets 503. Health checks are always answered."""
 
     def __init__(self, app: ASGIApp, *, limit: int, exempt: frozenset[str]) -> None:
         self._app = app
@@ -98,7 +98,7 @@ class BodyMiddleware:
         except TimeoutError:
             raise Problem(
                 kinds.REQUEST_TIMEOUT,
-                f"the request was not there after {self._settings.receive_timeout_seconds:g} "
+                f"the request had not arrived after {self._settings.receive_timeout_seconds:g} "
                 "seconds; send it faster, or less of it",
                 _CLOSE,
             ) from None

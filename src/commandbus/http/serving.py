@@ -1,4 +1,4 @@
-"""Serving: a socket, uvicorn on it, a graceful end. Signals belong to whoever starts it."""
+"""Serving: a socket, uvicorn on it, a graceful end. The program that starts it handles signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-lengt
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the address, so that a mistake is told before anything else is started."""
+    """Take the address, so that a mistake is reported before anything else is started."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named: asyncio sets TCP_NODELAY only then, and an answer in two packets
     # would wait 40 ms for the client's acknowledgement.
@@ -106,7 +106,9 @@ def _config(app: FastAPI, settings: HttpSettings) -> uvicorn.Config:
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn waits for the head of a request for ever; this one closes after a while."""
+    """uvicorn waits for the headers of a request without limit; this one closes the connection
+    after `deadline_seconds`.
+    """
 
     deadline_seconds = 10.0
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from commandbus.errors import InvalidSettingError
-from commandbus.settings import check_number, read_environment
+from commandbus.settings import EnvironmentSettings
 
 #: How a caller proves who it is.
 AUTH_KINDS = ("token", "jwt", "none")
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSettings:
+class HttpSettings(EnvironmentSettings):
     """How the service behaves. `from_env` reads COMMANDBUS_HTTP_<FIELD> for each field."""
+
+    PREFIX: ClassVar[str] = "COMMANDBUS_HTTP_"
 
     #: The address to listen on.
     host: str = "127.0.0.1"
@@ -31,7 +32,7 @@ class HttpSettings:
     max_header_count: int = 100
     #: Objects and arrays inside one another in a body.
     max_json_depth: int = 40
-    #: A request must be there, whole, within so many seconds.
+    #: Seconds within which the headers of a request must have arrived, and then its body.
     receive_timeout_seconds: float = 10.0
     #: Requests at once; more are answered with 503.
     max_concurrency: int = 200
@@ -39,7 +40,7 @@ class HttpSettings:
     max_long_polls: int = 100
     #: The longest wait that `Prefer: wait=N` gets.
     max_wait_seconds: float = 30.0
-    #: How long an event stream is kept; its client comes again by itself.
+    #: The longest duration of an event stream; its client reconnects by itself.
     max_stream_seconds: float = 300.0
     #: How long an idle connection is kept.
     keep_alive_seconds: float = 5.0
@@ -47,7 +48,8 @@ class HttpSettings:
     shutdown_grace_seconds: float = 10.0
     #: Failed authentications of one address in a minute, before it gets 429.
     max_auth_failures: int = 10
-    #: How long a proved token is believed without asking again: a revoked one lives so much longer.
+    #: How long a checked token is accepted without asking the database again; a revoked token is
+    #: accepted for at most that long.
     token_cache_seconds: float = 5.0
     #: Addresses of proxies whose X-Forwarded-* headers are believed, separated by commas.
     trusted_proxies: str = ""
@@ -64,9 +66,7 @@ class HttpSettings:
     jwt_issuer: str = ""
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            is_whole = type(_DEFAULTS[name]) is int
-            check_number(getattr(self, name), name, low, high, is_whole=is_whole)
+        self.check_ranges(_RANGES)
         if self.auth not in AUTH_KINDS:
             raise InvalidSettingError(f"auth is {self.auth!r}; use {', '.join(AUTH_KINDS)}")
         if self.jwt_algorithm not in {"HS256", "RS256", "ES256"}:
@@ -84,11 +84,6 @@ class HttpSettings:
         """Whether only this machine can reach the service."""
         return is_loopback(self.host)
 
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> HttpSettings:
-        """Read COMMANDBUS_HTTP_<FIELD> for every field; arguments win over the environment."""
-        return replace(cls(**read_environment(cls, "COMMANDBUS_HTTP_", environ)), **overrides)
-
 
 def is_loopback(host: str) -> bool:
     """Whether an address is this machine's own."""
@@ -100,21 +95,20 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-_DEFAULTS = {spec.name: spec.default for spec in fields(HttpSettings)}
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("port", 0, 65_535),
-    ("max_body_bytes", 1_024, 64 * 1024 * 1024),
-    ("max_header_bytes", 1_024, 1024 * 1024),
-    ("max_header_count", 10, 10_000),
-    ("max_json_depth", 5, 200),
-    ("receive_timeout_seconds", 0.05, 600),
-    ("max_concurrency", 2, 100_000),
-    ("max_long_polls", 1, 100_000),
-    ("max_wait_seconds", 0, 300),
-    ("max_stream_seconds", 1, 86_400),
-    ("keep_alive_seconds", 0.1, 600),
-    ("shutdown_grace_seconds", 0, 600),
-    ("max_auth_failures", 1, 1_000_000),
-    ("token_cache_seconds", 0, 5),
-    ("metrics_cache_seconds", 0, 600),
-)
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65_535),
+    "max_body_bytes": (1_024, 64 * 1024 * 1024),
+    "max_header_bytes": (1_024, 1024 * 1024),
+    "max_header_count": (10, 10_000),
+    "max_json_depth": (5, 200),
+    "receive_timeout_seconds": (0.05, 600),
+    "max_concurrency": (2, 100_000),
+    "max_long_polls": (1, 100_000),
+    "max_wait_seconds": (0, 300),
+    "max_stream_seconds": (1, 86_400),
+    "keep_alive_seconds": (0.1, 600),
+    "shutdown_grace_seconds": (0, 600),
+    "max_auth_failures": (1, 1_000_000),
+    "token_cache_seconds": (0, 5),
+    "metrics_cache_seconds": (0, 600),
+}

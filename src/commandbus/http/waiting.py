@@ -1,4 +1,4 @@
-"""Long polls: `Prefer: wait=N` (RFC 7240), and so many of them at once."""
+"""Long polls: `Prefer: wait=N` (RFC 7240), and at most `max_long_polls` at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WAIT = re.compile(r"(?:\A|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?", re.I)
 
 
 def wait_of(prefer: str | None, longest: float) -> float:
-    """The seconds that a client wants to wait, cut to what it may; 0: not at all."""
+    """The seconds that a client wants to wait, at most `longest`; 0: not at all."""
     match = _WAIT.search(prefer or "")
     return 0.0 if match is None else min(float(match[1]), longest)
 
@@ -27,19 +27,19 @@ class LongPolls:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.held = 0
+        self.waiting = 0
         self._closing = asyncio.Event()
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Hold a place for the length of a block; 503 if there is none."""
-        if self.held >= self._limit:
+        """Count as waiting for the length of a block; 503 if too many are."""
+        if self.waiting >= self._limit:
             raise unavailable(f"{self._limit} requests are waiting already; ask without waiting")
-        self.held += 1
+        self.waiting += 1
         try:
             yield
         finally:
-            self.held -= 1
+            self.waiting -= 1
 
     @property
     def is_closing(self) -> bool:
@@ -47,7 +47,7 @@ class LongPolls:
         return self._closing.is_set()
 
     def close(self) -> None:
-        """Let nobody wait any longer: the service ends, and its clients come again."""
+        """End all waiting: the service ends, and its clients come again."""
         self._closing.set()
 
     async def unless_closing(self, waiting: Coroutine[Any, Any, Value], otherwise: Value) -> Value:

@@ -7,22 +7,21 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
-from commandbus.access.model import Caller, Scope
+from commandbus.http.auth.scopes import Reader, reached_domain
 from commandbus.http.platform import Here
-from commandbus.http.schemas.base import Cursor, DomainQuery, Limit, Moment
-from commandbus.http.schemas.commands import AuditEventView, AuditPageView
-from commandbus.http.security import reached_domain, requires
+from commandbus.http.schemas.base import DomainQuery, Moment, PageOf50
+from commandbus.http.schemas.commands import AuditEventView
+from commandbus.http.schemas.views import SearchPageView
 from commandbus.models import AuditEventType
 
 router = APIRouter(tags=["audit"])
-
-Reader = Annotated[Caller, requires(Scope.READ)]
 
 
 @router.get("/audit")
 async def list_audit(
     here: Here,
     caller: Reader,
+    paging: PageOf50,
     domain: DomainQuery = None,
     command_id: UUID | None = None,
     batch_id: UUID | None = None,
@@ -31,17 +30,11 @@ async def list_audit(
     since: Moment = None,
     until: Moment = None,
     oldest_first: bool = False,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> AuditPageView:
+) -> SearchPageView[AuditEventView]:
     """Search the audit, newest event first."""
     page = await here.bus.search.audit(
         domain=reached_domain(caller, domain), command_id=command_id, batch_id=batch_id,
         actor=actor, event_types=event_type or None, since=since, until=until,
-        newest_first=not oldest_first, limit=limit, cursor=cursor,
+        newest_first=not oldest_first, **paging,
     )  # fmt: skip
-    return AuditPageView(
-        items=[AuditEventView.model_validate(event) for event in page.events],
-        next_cursor=page.next_cursor,
-        searched_to=page.searched_to,
-    )
+    return SearchPageView[AuditEventView].of(page)

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from commandbus.access.model import Caller, Scope
-from commandbus.errors import BatchNotFoundError
-from commandbus.http.platform import Here, path_of
-from commandbus.http.routes.commands import POLL_HINT, refuse_unknown_domain
-from commandbus.http.schemas.base import Cursor, DomainPath, Limit
-from commandbus.http.schemas.batches import (
-    BatchCommandPageView,
-    BatchCreated,
-    BatchPageView,
-    BatchView,
-    Counted,
-    CreateBatch,
-)
+from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain
+from commandbus.http.platform import Here, Wait, accepted, path_of
+from commandbus.http.schemas.base import DomainPath, PageOf50, PageOf100
+from commandbus.http.schemas.batches import BatchCreated, BatchView, Counted, CreateBatch
 from commandbus.http.schemas.commands import CommandView, WithReason
-from commandbus.http.security import requires
-from commandbus.http.waiting import wait_of
+from commandbus.http.schemas.views import PageView
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
 from commandbus.names import new_id
 from commandbus.privacy.redaction import redact_value
 
 router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
 
-Reader = Annotated[Caller, requires(Scope.READ)]
-Sender = Annotated[Caller, requires(Scope.SEND)]
-Operator = Annotated[Caller, requires(Scope.OPERATE)]
-
 
 def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
-    view = BatchView.model_validate(batch)
-    # What an application wrote there is as much its own as a payload is.
-    view.custom_data = redact_value(batch.custom_data) if caller.may(Scope.READ_PAYLOAD) else None
-    return view
+    # What an application wrote there is as confidential as a payload.
+    shown = redact_value(batch.custom_data) if caller.may(Scope.READ_PAYLOAD) else None
+    return BatchView.of(batch, custom_data=shown)
 
 
 @router.post("", status_code=202)
@@ -51,7 +36,7 @@ async def create_command_batch(
     caller: Sender,
 ) -> BatchCreated:
     """Create a batch with all its commands, or nothing."""
-    await refuse_unknown_domain(here, caller, domain)
+    await refuse_new_domain(here, caller, domain)
     commands = [
         BatchCommand(
             each.command_type,
@@ -65,8 +50,7 @@ async def create_command_batch(
         domain, commands, name=form.name, custom_data=form.custom_data, created_by=caller.user_id
     )
     url = path_of(request, f"/api/v1/command-batches/{domain}/{batch_id}")
-    response.headers["Location"] = url
-    response.headers["Retry-After"] = str(POLL_HINT)
+    accepted(response, url)
     return BatchCreated(
         batch_id=batch_id,
         domain=domain,
@@ -80,15 +64,13 @@ async def list_command_batches(
     domain: DomainPath,
     here: Here,
     caller: Reader,
+    paging: PageOf50,
     status: BatchStatus | None = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> BatchPageView:
+) -> PageView[BatchView]:
     """List batches, newest first."""
-    page = await here.bus.batches.page(domain, status=status, limit=limit, cursor=cursor)
-    return BatchPageView(
-        items=[_view(batch, caller) for batch in page.items], next_cursor=page.next_cursor
-    )
+    page = await here.bus.batches.page(domain, status=status, **paging)
+    items = [_view(batch, caller) for batch in page.items]
+    return PageView[BatchView](items=items, next_cursor=page.next_cursor)
 
 
 @router.get("/{batch_id}")
@@ -98,25 +80,17 @@ async def get_command_batch(
     response: Response,
     here: Here,
     caller: Reader,
-    prefer: Annotated[
-        str | None,
-        Header(
-            max_length=200, description="`wait=N`: answer when it has ended, or after N seconds."
-        ),
-    ] = None,
+    wait: Wait,
 ) -> BatchView:
     """Show a batch; with `Prefer: wait=N` as soon as it has ended."""
-    seconds = wait_of(prefer, here.settings.max_wait_seconds)
-    found = await here.bus.get_batch(domain, batch_id)
-    if found is not None and found.completed_at is None and seconds:
-        response.headers["Preference-Applied"] = f"wait={seconds:g}"
+    found = await here.bus.batches.require(domain, batch_id)
+    if found.completed_at is None and wait:
+        response.headers["Preference-Applied"] = f"wait={wait:g}"
         with here.polls.place():
             try:
-                found = await here.bus.batches.wait(domain, batch_id, timeout=seconds)
+                found = await here.bus.batches.wait(domain, batch_id, timeout=wait)
             except TimeoutError:
-                found = await here.bus.get_batch(domain, batch_id)
-    if found is None:
-        raise BatchNotFoundError(domain, batch_id)
+                found = await here.bus.batches.require(domain, batch_id)
     return _view(found, caller)
 
 
@@ -126,25 +100,19 @@ async def list_batch_commands(
     batch_id: UUID,
     here: Here,
     caller: Reader,  # noqa: ARG001  (asked for its check)
+    paging: PageOf100,
     status: CommandStatus | None = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> BatchCommandPageView:
+) -> PageView[CommandView]:
     """List the commands of a batch, in their order."""
-    page = await here.bus.batches.page_commands(
-        domain, batch_id, status=status, limit=limit, cursor=cursor
-    )
-    return BatchCommandPageView(
-        items=[CommandView.model_validate(command) for command in page.items],
-        next_cursor=page.next_cursor,
-    )
+    page = await here.bus.batches.page_commands(domain, batch_id, status=status, **paging)
+    return PageView[CommandView].of(page)
 
 
 @router.post("/{batch_id}/cancel")
 async def cancel_command_batch(
     domain: DomainPath, batch_id: UUID, form: WithReason, here: Here, caller: Operator
 ) -> Counted:
-    """Cancel what nobody works on yet."""
+    """Cancel the commands of a batch that no worker has leased."""
     count = await here.bus.batches.cancel(domain, batch_id, form.reason, operator=caller.user_id)
     return Counted(count=count)
 
@@ -153,6 +121,6 @@ async def cancel_command_batch(
 async def retry_command_batch(
     domain: DomainPath, batch_id: UUID, here: Here, caller: Operator
 ) -> Counted:
-    """Send the failed and the parked commands again. A second click finds nothing to do."""
+    """Send the failed and the parked commands again. A second request finds nothing to do."""
     count = await here.bus.batches.retry(domain, batch_id, operator=caller.user_id)
     return Counted(count=count)

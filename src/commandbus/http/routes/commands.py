@@ -7,45 +7,46 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from commandbus.access.model import Caller, Scope
-from commandbus.errors import (
-    CommandNotFoundError,
-    DuplicateCommandError,
-    InvalidInputError,
-    PermissionDeniedError,
+from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidInputError
+from commandbus.http.auth.scopes import (
+    Operator,
+    Reader,
+    Sender,
+    ShowPayload,
+    reached_domain,
+    refuse_domain,
+    refuse_new_domain,
 )
-from commandbus.http.platform import Here, Platform, path_of
-from commandbus.http.problems import not_found
+from commandbus.http.platform import Here, Platform, accepted, path_of
 from commandbus.http.schemas.base import (
-    Cursor,
     DomainPath,
     DomainQuery,
-    Limit,
     Moment,
+    PageOf50,
+    PageOf100,
     TypeQuery,
 )
 from commandbus.http.schemas.commands import (
     Accepted,
     AuditEventView,
-    AuditPageView,
     CommandDetail,
-    CommandPageView,
     CommandView,
     SendCommand,
     WithReason,
 )
-from commandbus.http.security import reached_domain, refuse_domain, requires
+from commandbus.http.schemas.views import SearchPageView
 from commandbus.models import CommandMetadata, CommandStatus
 from commandbus.names import NO_REPLY, new_id
 
 router = APIRouter(prefix="/commands", tags=["commands"])
 
-Reader = Annotated[Caller, requires(Scope.READ)]
-Sender = Annotated[Caller, requires(Scope.SEND)]
-Operator = Annotated[Caller, requires(Scope.OPERATE)]
 
-#: Seconds after which to look at a new command.
-POLL_HINT = 2
+async def require_command(here: Platform, domain: str, command_id: UUID) -> CommandMetadata:
+    """A command; CommandNotFoundError if there is none."""
+    found = await here.bus.get_command(domain, command_id)
+    if found is None:
+        raise CommandNotFoundError(domain, command_id)
+    return found
 
 
 @router.post("", status_code=202)
@@ -61,28 +62,26 @@ async def send_command(
 ) -> Accepted:
     """Send a command.
 
-    A repeat of the same request (same id, type and payload) gets the command as it stands now, and
-    creates nothing. The same id with another type or payload is 409.
+    A repeat of the same request (same id, type and payload) gets the command in its current state,
+    and creates nothing. The same id with another type or payload is 409.
     """
     refuse_domain(caller, form.domain)
-    await refuse_unknown_domain(here, caller, form.domain)
+    await refuse_new_domain(here, caller, form.domain)
     command_id = _chosen_id(form, idempotency_key)
     reply_to = None if form.wants_reply else NO_REPLY
-    is_repeat = False
+    status, is_repeat = CommandStatus.PENDING, False
     try:
         await here.bus.send(
             form.domain, form.command_type, command_id, form.data, reply_to, form.correlation_id,
             max_attempts=form.max_attempts,
         )  # fmt: skip
-        status = CommandStatus.PENDING
     except DuplicateCommandError:
         original = await here.bus.search.original_of_repeat(
             form.domain, form.command_type, command_id, form.data
         )
         status, is_repeat = original.status, True
     url = path_of(request, f"/api/v1/commands/{form.domain}/{command_id}")
-    response.headers["Location"] = url
-    response.headers["Retry-After"] = str(POLL_HINT)
+    accepted(response, url)
     return Accepted(
         domain=form.domain,
         command_id=command_id,
@@ -90,17 +89,6 @@ async def send_command(
         status=status,
         is_repeat=is_repeat,
         status_url=url,
-    )
-
-
-async def refuse_unknown_domain(here: Platform, caller: Caller, domain: str) -> None:
-    """A first use of a domain makes its queues: not for everybody who can spell a new name."""
-    is_named = caller.domains is not None and domain in caller.domains
-    if is_named or caller.may(Scope.ADMIN) or await here.bus.upkeep.figures.knows_domain(domain):
-        return
-    raise not_found(
-        "no such domain; it is there once a worker has served it, or somebody with the scope "
-        "admin has used it"
     )
 
 
@@ -114,6 +102,7 @@ def _chosen_id(form: SendCommand, idempotency_key: UUID | None) -> UUID:
 async def search_commands(
     here: Here,
     caller: Reader,
+    paging: PageOf50,
     domain: DomainQuery = None,
     command_type: TypeQuery = None,
     status: CommandStatus | None = None,
@@ -123,21 +112,15 @@ async def search_commands(
     command_id: UUID | None = None,
     created_after: Moment = None,
     created_before: Moment = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> CommandPageView:
+) -> SearchPageView[CommandView]:
     """Search commands, newest first; those in troubleshooting by when they were parked."""
     page = await here.bus.search.commands(
         domain=reached_domain(caller, domain), command_type=command_type, status=status,
         error_code=error_code, correlation_id=correlation_id, batch_id=batch_id,
         command_id=command_id, created_after=created_after, created_before=created_before,
-        limit=limit, cursor=cursor,
+        **paging,
     )  # fmt: skip
-    return CommandPageView(
-        items=[CommandView.model_validate(command) for command in page.commands],
-        next_cursor=page.next_cursor,
-        searched_back_to=page.searched_back_to,
-    )
+    return SearchPageView[CommandView].of(page)
 
 
 @router.get("/{domain}/{command_id}")
@@ -146,25 +129,18 @@ async def get_command(
     command_id: UUID,
     request: Request,
     here: Here,
-    caller: Reader,
-    payload: Annotated[
-        bool, Query(description="Show the payload too; needs the scope read-payload.")
-    ] = False,
+    caller: Reader,  # noqa: ARG001  (asked for its check)
+    payload: ShowPayload,
 ) -> CommandDetail:
     """Show a command."""
-    if payload and not caller.may(Scope.READ_PAYLOAD):
-        raise PermissionDeniedError(Scope.READ_PAYLOAD.value, "the payload")
-    found = await here.bus.get_command(domain, command_id)
-    if found is None:
-        raise CommandNotFoundError(domain, command_id)
+    found = await require_command(here, domain, command_id)
     shown = await here.bus.search.payload(domain, command_id) if payload else None
     return _detail(request, found, shown)
 
 
-def _detail(request: Request, command: CommandMetadata, payload: Any) -> CommandDetail:
-    values = CommandView.model_validate(command).model_dump()
+def _detail(request: Request, command: CommandMetadata, payload: Any = None) -> CommandDetail:
     url = path_of(request, f"/api/v1/commands/{command.domain}/{command.command_id}")
-    return CommandDetail(**values, payload=payload, status_url=url)
+    return CommandDetail.of(command, payload=payload, status_url=url)
 
 
 @router.post("/{domain}/{command_id}/cancel")
@@ -176,12 +152,9 @@ async def cancel_command(
     here: Here,
     caller: Operator,
 ) -> CommandDetail:
-    """Cancel a command that no worker holds yet."""
+    """Cancel a command that no worker has leased."""
     await here.bus.cancel(domain, command_id, form.reason, operator=caller.user_id)
-    found = await here.bus.get_command(domain, command_id)
-    if found is None:
-        raise CommandNotFoundError(domain, command_id)
-    return _detail(request, found, None)
+    return _detail(request, await require_command(here, domain, command_id))
 
 
 @router.get("/{domain}/{command_id}/audit")
@@ -190,17 +163,12 @@ async def command_audit(
     command_id: UUID,
     here: Here,
     caller: Reader,  # noqa: ARG001  (asked for its check)
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> AuditPageView:
-    """The life of a command, oldest event first."""
-    if cursor is None and await here.bus.get_command(domain, command_id) is None:
-        raise CommandNotFoundError(domain, command_id)
+    paging: PageOf100,
+) -> SearchPageView[AuditEventView]:
+    """List the events of a command, oldest first."""
+    if paging["cursor"] is None:
+        await require_command(here, domain, command_id)
     page = await here.bus.search.audit(
-        command_id=command_id, domain=domain, newest_first=False, limit=limit, cursor=cursor
+        command_id=command_id, domain=domain, newest_first=False, **paging
     )
-    return AuditPageView(
-        items=[AuditEventView.model_validate(event) for event in page.events],
-        next_cursor=page.next_cursor,
-        searched_to=page.searched_to,
-    )
+    return SearchPageView[AuditEventView].of(page)

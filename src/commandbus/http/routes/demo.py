@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import APIRouter
 
-from commandbus.access.model import Caller, Scope
 from commandbus.demo import vms
+from commandbus.http.auth.scopes import Reader, refuse_domain
 from commandbus.http.platform import Here
-from commandbus.http.schemas.base import View
-from commandbus.http.security import refuse_domain, requires
+from commandbus.http.schemas.views import ListView, View
 
 router = APIRouter(tags=["demo"])
 
@@ -25,15 +22,9 @@ class MachineView(View):
     restarts: int
 
 
-class MachineList(View):
-    """All of them."""
-
-    items: list[MachineView]
-
-
 @router.get("/vms")
-async def list_machines(here: Here, caller: Annotated[Caller, requires(Scope.READ)]) -> MachineList:
+async def list_machines(here: Here, caller: Reader) -> ListView[MachineView]:
     """List the virtual machines."""
     refuse_domain(caller, vms.DOMAIN)
     found = await vms.list_machines(here.bus)
-    return MachineList(items=[MachineView(**machine) for machine in found])
+    return ListView[MachineView](items=[MachineView(**machine) for machine in found])

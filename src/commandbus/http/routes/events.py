@@ -13,17 +13,17 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from commandbus.access.model import Caller, Scope
+from commandbus.access.model import Caller
 from commandbus.errors import CommandBusError
 from commandbus.governance.model import BatchTicket
+from commandbus.http.auth.scopes import Reader
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.tickets import BATCHES, Group, ticket_view
-from commandbus.http.security import requires
 from commandbus.http.waiting import LongPolls
 
-#: Seconds of silence after which a comment says that the line is alive.
+#: Seconds without an event after which a comment keeps the connection alive.
 HEARTBEAT_SECONDS = 15.0
-#: Milliseconds after which a client that has lost the line should come again.
+#: Milliseconds after which a client that was disconnected should come again.
 RETRY_MS = 2_000
 
 LastEvent = Annotated[
@@ -53,7 +53,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class EventStream(StreamingResponse):
-    """A stream that holds a place among those who wait, from its first byte to its last."""
+    """A stream that counts as a waiting request, from its first byte to its last."""
 
     media_type = "text/event-stream"
 
@@ -81,13 +81,13 @@ def add_events(router: APIRouter, group: Group) -> None:
         batch_id: UUID,
         request: Request,
         here: Here,
-        caller: Annotated[Caller, requires(Scope.READ)],
+        caller: Reader,
         last_event_id: LastEvent = None,
     ) -> Response:
         """Follow a batch: an event `progress` for each change, `end` when it has ended.
 
-        The stream ends by itself after a while; clients come again with Last-Event-ID and miss
-        nothing that matters: each event holds the whole state.
+        The stream ends by itself after some minutes; clients come again with Last-Event-ID. Each
+        event contains the whole state.
         """
         ticket = await here.bus.governance.require(caller, batch_id)
         is_known = last_event_id == here.bus.governance.version(ticket)
@@ -108,7 +108,7 @@ class _Stream:
 
     async def events(self, ticket: BatchTicket, seen: str | None) -> AsyncIterator[bytes]:
         governance = self._here.bus.governance
-        # A token may be revoked while the stream is open: it does not live for ever.
+        # A token may be revoked while the stream is open, so the stream has a longest duration.
         deadline = time.monotonic() + self._here.settings.max_stream_seconds
         yield format_sse_event(retry=RETRY_MS)
         while True:

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Request
 
-from commandbus.access.model import Caller, Scope
+from commandbus.access.model import Scope
 from commandbus.errors import InvalidSettingError
 from commandbus.governance.types import BatchType
+from commandbus.http.auth.scopes import Approver, Reader
 from commandbus.http.platform import Here, path_of
 from commandbus.http.routes import rate_limits
 from commandbus.http.routes.events import add_events
 from commandbus.http.routes.submissions import add_any_submission, add_submission
 from commandbus.http.routes.tickets import BATCHES, Group, add_ticket_routes, ticket_view
-from commandbus.http.schemas.base import Cursor, Limit
+from commandbus.http.schemas.base import PageOf100
 from commandbus.http.schemas.governed import (
-    BatchTypeList,
     BatchTypeView,
-    ChildPageView,
     ChildStatusQuery,
     ChildView,
     DecisionForm,
     TicketView,
 )
 from commandbus.http.schemas.submissions import item_schema
-from commandbus.http.security import requires
+from commandbus.http.schemas.views import ListView, PageView
 
 API = "/api/v1/"
 TAG = "governed batches"
-Reader = Annotated[Caller, requires(Scope.READ)]
-Approver = Annotated[Caller, requires(Scope.APPROVE)]
 
 
 def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[APIRouter]:
@@ -117,27 +113,19 @@ def _add_batch_types(router: APIRouter, types: Sequence[BatchType]) -> None:
     schemas = {each.name: item_schema(each) for each in types}
 
     @router.get("/api/v1/batch-types")
-    async def list_batch_types(request: Request, caller: Reader) -> BatchTypeList:
-        """List what may be submitted."""
-        return BatchTypeList(
-            items=[
-                BatchTypeView(
-                    name=each.name,
-                    description=each.description,
-                    domain=each.domain,
-                    permission=each.permission,
-                    max_size=each.max_size,
-                    max_attempts=each.max_attempts,
-                    requires_approval=each.requires_approval,
-                    submit_url=path_of(request, each.path or BATCHES),
-                    operation=each.operation,
-                    item_schema=schemas[each.name],
-                    example=None if each.example is None else dict(each.example),
-                )
-                for each in types
-                if caller.reaches(each.domain)
-            ]
-        )
+    async def list_batch_types(request: Request, caller: Reader) -> ListView[BatchTypeView]:
+        """List the batch types of the domains that the caller reaches."""
+        items = [
+            BatchTypeView.of(
+                each,
+                submit_url=path_of(request, each.path or BATCHES),
+                item_schema=schemas[each.name],
+                example=None if each.example is None else dict(each.example),
+            )
+            for each in types
+            if caller.reaches(each.domain)
+        ]
+        return ListView[BatchTypeView](items=items)
 
 
 def _add_details(router: APIRouter, group: Group) -> None:
@@ -146,18 +134,12 @@ def _add_details(router: APIRouter, group: Group) -> None:
         batch_id: UUID,
         here: Here,
         caller: Reader,
-        limit: Limit = 100,
+        paging: PageOf100,
         status: ChildStatusQuery = None,
-        cursor: Cursor = None,
-    ) -> ChildPageView:
+    ) -> PageView[ChildView]:
         """List the children of a batch, in the order of the request."""
-        page = await here.bus.governance.page_children(
-            caller, batch_id, cursor=cursor, limit=limit, status=status
-        )
-        return ChildPageView(
-            items=[ChildView.model_validate(each) for each in page.items],
-            next_cursor=page.next_cursor,
-        )
+        page = await here.bus.governance.page_children(caller, batch_id, status=status, **paging)
+        return PageView[ChildView].of(page)
 
     @router.post(f"{BATCHES}/{{batch_id}}/decision")
     async def decide_batch(
@@ -165,7 +147,8 @@ def _add_details(router: APIRouter, group: Group) -> None:
     ) -> TicketView:
         """Approve or reject a batch that waits for it.
 
-        Not one's own. The same decision again changes nothing; the other way is 409.
+        Nobody decides about their own batch. The same decision again changes nothing; the opposite
+        one is 409.
         """
         ticket = await here.bus.governance.decide(
             caller, batch_id, approve=form.decision == "approve", reason=form.reason

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from commandbus.access.model import Caller, Scope
 from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
     InvalidOperationError,
     SchemaVersionError,
 )
+from commandbus.http.auth.scopes import Reader
 from commandbus.http.catalogue import PERMISSION_DENIED
 from commandbus.http.metrics import CONTENT_TYPE
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import Problem, unavailable
 from commandbus.http.schemas.service import Health
-from commandbus.http.security import requires
 from commandbus.privacy.redaction import redact_text
 
 router = APIRouter(tags=["service"])
@@ -93,14 +91,11 @@ async def _metrics(here: Here) -> Response:
 
 
 @guarded_metrics.get("/metrics", name="metrics", response_class=Response)
-async def metrics_for_readers(
-    here: Here,
-    caller: Annotated[Caller, requires(Scope.READ)],
-) -> Response:
-    """Metrics in Prometheus' text form; of all domains, so not for callers bound to some."""
+async def metrics_for_readers(here: Here, caller: Reader) -> Response:
+    """Metrics in Prometheus' text form; of all domains, so not for callers limited to some."""
     if caller.domains is not None:
         raise Problem(
-            PERMISSION_DENIED, "metrics show all domains; use a token that is not bound to some"
+            PERMISSION_DENIED, "metrics show all domains; use a token that is not limited to some"
         )
     return await _metrics(here)
 

@@ -1,48 +1,21 @@
 """Replies for consumers outside: lease some, work on them, acknowledge what is done.
 
-Nothing is deleted before it is acknowledged, and only the reader who holds a reply can do that.
+Nothing is deleted before it is acknowledged, and only the consumer that has leased a reply can do
+that.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import APIRouter
 
-from commandbus.access.model import Caller, Scope
-from commandbus.commands.replies import LeasedReply
+from commandbus.http.auth.scopes import Sender
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import DomainPath
-from commandbus.http.schemas.service import (
-    Acknowledged,
-    AckReplies,
-    LeaseReplies,
-    ReplyErrorView,
-    ReplyList,
-    ReplyView,
-)
-from commandbus.http.security import requires
+from commandbus.http.schemas.service import Acknowledged, AckReplies, LeaseReplies, ReplyView
+from commandbus.http.schemas.views import ListView
 
+# A caller who may send commands may also take their replies.
 router = APIRouter(prefix="/replies/{domain}", tags=["replies"])
-
-# Who sends commands is who may take the answers.
-Sender = Annotated[Caller, requires(Scope.SEND)]
-
-
-def _view(held: LeasedReply) -> ReplyView:
-    reply = held.reply
-    return ReplyView(
-        msg_id=held.msg_id,
-        receipt=held.receipt,
-        command_id=reply.command_id,
-        correlation_id=reply.correlation_id,
-        domain=reply.domain,
-        type=reply.type,
-        outcome=reply.outcome,
-        completed_at=reply.completed_at,
-        data=reply.data,
-        error=None if reply.error is None else ReplyErrorView.model_validate(reply.error),
-    )
 
 
 @router.post("/lease")
@@ -51,10 +24,11 @@ async def lease_replies(
     form: LeaseReplies,
     here: Here,
     caller: Sender,  # noqa: ARG001  (asked for its check)
-) -> ReplyList:
-    """Take replies for a while. Those that are not acknowledged in time come again."""
-    held = await here.bus.lease_replies(domain, limit=form.limit, vt_seconds=form.vt_seconds)
-    return ReplyList(items=[_view(each) for each in held])
+) -> ListView[ReplyView]:
+    """Lease replies. Those that are not acknowledged in time come again."""
+    leased = await here.bus.lease_replies(domain, limit=form.limit, vt_seconds=form.vt_seconds)
+    items = [ReplyView.of(each.reply, msg_id=each.msg_id, receipt=each.receipt) for each in leased]
+    return ListView[ReplyView](items=items)
 
 
 @router.post("/ack")
@@ -64,7 +38,7 @@ async def acknowledge_replies(
     here: Here,
     caller: Sender,  # noqa: ARG001  (asked for its check)
 ) -> Acknowledged:
-    """Done with these. One that somebody else has leased since is theirs, and listed as lost."""
+    """Acknowledge replies. One that another consumer has leased since is listed as lost."""
     receipts = {each.msg_id: each.receipt for each in form.replies}
     done = await here.bus.acknowledge_replies(domain, receipts)
     return Acknowledged(acknowledged=sorted(done), lost=sorted(set(receipts) - done))

@@ -25,9 +25,10 @@ from commandbus.errors import (
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.types import BatchType
 from commandbus.http import catalogue as kinds
+from commandbus.http.auth.scopes import requires
 from commandbus.http.context import info_of
 from commandbus.http.openapi import problem_response
-from commandbus.http.platform import Here, platform_of
+from commandbus.http.platform import POLL_HINT, Here, accepted, platform_of
 from commandbus.http.problems import problem_code
 from commandbus.http.routes.tickets import Group, links_of
 from commandbus.http.schemas.governed import Submitted
@@ -38,10 +39,7 @@ from commandbus.http.schemas.submissions import (
     Submission,
     submission_form,
 )
-from commandbus.http.security import requires
 
-#: Seconds after which to look at a new batch.
-POLL_HINT = 2
 #: On an answer that created nothing, because the request was known by its id.
 REPLAYED = "Idempotent-Replayed"
 
@@ -214,17 +212,11 @@ def _add(
             raise
         _show_limits(request, made.limits)
         links = links_of(request, made.ticket, group)
-        response.headers["Location"] = links["self"]
-        response.headers["Retry-After"] = str(POLL_HINT)
+        accepted(response, links["self"])
         if made.is_replay:
             response.headers[REPLAYED] = "true"
-        return Submitted(
-            batch_id=made.ticket.ticket_id,
-            batch_type=made.ticket.batch_type,
-            status=made.ticket.status,
-            status_url=links["self"],
-            retry_after_seconds=POLL_HINT,
-            links=links,
+        return Submitted.of(
+            made.ticket, status_url=links["self"], retry_after_seconds=POLL_HINT, links=links
         )
 
     submit.__annotations__["form"] = annotation  # known only now

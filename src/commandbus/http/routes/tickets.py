@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -20,35 +20,25 @@ from commandbus.governance.model import (
     TicketAction,
     TicketStatus,
 )
-from commandbus.http.platform import Here, Platform, path_of
-from commandbus.http.schemas.base import Cursor, Limit
+from commandbus.http.auth.scopes import Reader, requires
+from commandbus.http.platform import Here, Platform, Wait, path_of
+from commandbus.http.schemas.base import PageOf50, PageOf100, Paging
 from commandbus.http.schemas.commands import WithReason
 from commandbus.http.schemas.governed import (
     ChildStatusQuery,
-    ChildView,
     OwnerFilter,
     RetriedView,
     RetryForm,
     StatusView,
-    TicketPageView,
     TicketView,
     TypeFilter,
 )
-from commandbus.http.security import requires
-from commandbus.http.waiting import wait_of
+from commandbus.http.schemas.views import PageView
 from commandbus.paging import Page
 
 #: Where all batches are.
 BATCHES = "/api/v1/batches"
 
-Prefer = Annotated[
-    str | None,
-    Header(
-        max_length=200,
-        description="`wait=N`: answer when it has ended, or, with If-None-Match, when it is "
-        "another; or after N seconds.",
-    ),
-]
 IfNoneMatch = Annotated[
     str | None, Header(max_length=1_000, description="The ETag of what you have.")
 ]
@@ -85,37 +75,31 @@ class Group:
 
 
 def links_of(request: Request, ticket: BatchTicket, group: Group) -> dict[str, str]:
-    """What makes sense to ask for next."""
+    """What can be asked for, and done, next."""
     own = path_of(request, f"{group.base}/{ticket.ticket_id}")
     general = path_of(request, f"{BATCHES}/{ticket.ticket_id}")
     links = {"self": own, "children": f"{general}/children", "events": f"{general}/events"}
-    at = {
+    actions = {
         TicketAction.CANCEL: ("cancel", f"{own}/cancel"),
+        TicketAction.RETRY: ("retry", f"{own}/retry"),
         TicketAction.APPROVE: ("decision", f"{general}/decision"),
         TicketAction.REJECT: ("decision", f"{general}/decision"),
-        TicketAction.RETRY: ("retry", f"{own}/retry"),
     }
-    return links | dict(at[action] for action in ticket.actions)
-
-
-def ticket_values(request: Request, ticket: BatchTicket, group: Group) -> dict[str, Any]:
-    """The fields of a TicketView."""
-    values = {spec.name: getattr(ticket, spec.name) for spec in fields(ticket)}
-    links = links_of(request, ticket, group)
-    return values | {
-        "batch_id": values.pop("ticket_id"),
-        "status_url": links["self"],
-        "links": links,
-    }
+    return links | dict(actions[action] for action in ticket.actions)
 
 
 def ticket_view(request: Request, ticket: BatchTicket, group: Group) -> TicketView:
     """A ticket, for the client."""
-    return TicketView(**ticket_values(request, ticket, group))
+    return TicketView.of(ticket, **_addresses(request, ticket, group))
+
+
+def _addresses(request: Request, ticket: BatchTicket, group: Group) -> dict[str, Any]:
+    links = links_of(request, ticket, group)
+    return {"status_url": links["self"], "links": links}
 
 
 def _tag(here: Platform, ticket: BatchTicket, page: Page[ChildTicket]) -> str:
-    """Another one whenever the ticket, or a child that is shown, is another."""
+    """A text that changes whenever the ticket, or a child that is shown, changes."""
     children = hashlib.sha256(repr(page).encode()).hexdigest()[:12]
     return f"{here.bus.governance.version(ticket)}-{children}"
 
@@ -125,9 +109,8 @@ class _Look:
     """Which part of which batch is looked at."""
 
     batch_id: UUID
-    cursor: str | None
-    limit: int
     status: ChildStatus | None
+    paging: Paging
 
 
 async def _look(
@@ -135,9 +118,7 @@ async def _look(
 ) -> tuple[BatchTicket, Page[ChildTicket], str]:
     governance = here.bus.governance
     ticket = await governance.require(caller, look.batch_id, among=group.among)
-    page = await governance.page_children(
-        caller, look.batch_id, cursor=look.cursor, limit=look.limit, status=look.status
-    )
+    page = await governance.page_children(caller, look.batch_id, status=look.status, **look.paging)
     return ticket, page, _tag(here, ticket, page)
 
 
@@ -171,22 +152,19 @@ def _add_looking(router: APIRouter, group: Group, name: str) -> None:
     async def list_tickets(
         request: Request,
         here: Here,
-        caller: Annotated[Caller, requires(Scope.READ)],
+        caller: Reader,
+        paging: PageOf50,
         batch_type: TypeFilter = None,
         status: TicketStatus | None = None,
         created_by: OwnerFilter = None,
-        limit: Limit = 50,
-        cursor: Cursor = None,
-    ) -> TicketPageView:
-        """Your own; whoever may operate or approve sees those of others too."""
+    ) -> PageView[TicketView]:
+        """Your own batches; callers who may operate or approve see those of others too."""
         page = await here.bus.governance.page(
-            caller, batch_type=batch_type, status=status, created_by=created_by, cursor=cursor,
-            limit=limit, among=group.among,
+            caller, batch_type=batch_type, status=status, created_by=created_by,
+            among=group.among, **paging,
         )  # fmt: skip
-        return TicketPageView(
-            items=[ticket_view(request, each, group) for each in page.items],
-            next_cursor=page.next_cursor,
-        )
+        items = [ticket_view(request, each, group) for each in page.items]
+        return PageView[TicketView](items=items, next_cursor=page.next_cursor)
 
     @router.get(
         f"{group.base}/{{batch_id}}",
@@ -199,26 +177,25 @@ def _add_looking(router: APIRouter, group: Group, name: str) -> None:
         batch_id: UUID,
         request: Request,
         here: Here,
-        caller: Annotated[Caller, requires(Scope.READ)],
-        limit: Limit = 100,
+        caller: Reader,
+        paging: PageOf100,
+        wait: Wait,
         status: ChildStatusQuery = None,
-        prefer: Prefer = None,
         if_none_match: IfNoneMatch = None,
-        cursor: Cursor = None,
     ) -> Response:
         """The counts, and a page of its children; `Prefer: wait=N` for a long poll."""
-        seconds = wait_of(prefer, here.settings.max_wait_seconds)
         known = set(_TAG.findall(if_none_match or ""))
-        look = _Look(batch_id, cursor, limit, status)
-        ticket, page, tag, has_waited = await _long_look(here, caller, group, look, known, seconds)
+        look = _Look(batch_id, status, paging)
+        ticket, page, tag, has_waited = await _long_look(here, caller, group, look, known, wait)
         headers = {"ETag": f'"{tag}"'}
         if has_waited:
-            headers["Preference-Applied"] = f"wait={seconds:g}"
+            headers["Preference-Applied"] = f"wait={wait:g}"
         if tag in known or (if_none_match or "").strip() == "*":
             return Response(status_code=304, headers=headers)
-        shown = StatusView(
-            **ticket_values(request, ticket, group),
-            children=[ChildView.model_validate(each) for each in page.items],
+        shown = StatusView.of(
+            ticket,
+            **_addresses(request, ticket, group),
+            children=page.items,
             next_cursor=page.next_cursor,
         )
         return Response(shown.model_dump_json(), headers=headers, media_type="application/json")
@@ -241,14 +218,16 @@ def _add_acting(router: APIRouter, group: Group, name: str) -> None:
         form: RetryForm | None = None,
         caller: Caller = acting,
     ) -> RetriedView:
-        """Only the failed ones, up to the attempts that their type allows. A second click finds
+        """Only the failed ones, up to the attempts that their type allows. A second request finds
         nothing to do.
         """
         reason = None if form is None else form.reason
         done = await here.bus.governance.retry(caller, batch_id, reason=reason, among=group.among)
-        values = ticket_values(request, done.ticket, group)
-        response.headers["Location"] = values["status_url"]
-        return RetriedView(**values, retried=list(done.retried), exhausted=list(done.exhausted))
+        addresses = _addresses(request, done.ticket, group)
+        response.headers["Location"] = addresses["status_url"]
+        return RetriedView.of(
+            done.ticket, **addresses, retried=done.retried, exhausted=done.exhausted
+        )
 
     @router.post(
         f"{group.base}/{{batch_id}}/cancel",
@@ -262,6 +241,6 @@ def _add_acting(router: APIRouter, group: Group, name: str) -> None:
         here: Here,
         caller: Caller = acting,
     ) -> TicketView:
-        """What a worker holds already goes on."""
+        """Commands that a worker has leased continue."""
         ticket = await here.bus.governance.cancel(caller, batch_id, form.reason, among=group.among)
         return ticket_view(request, ticket, group)

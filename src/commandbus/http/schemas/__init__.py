@@ -1,3 +1,3 @@
-"""The forms of requests and answers. Requests refuse what they do not know; answers show no payload
-unless a route puts it there.
+"""Request bodies (forms) and response bodies (views). Forms refuse unknown fields; views are made
+from the data classes, and show no payload unless a route adds it.
 """

@@ -1,10 +1,10 @@
-"""What all forms have in common."""
+"""What all requests have in common: names, pages, forms."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
-from fastapi import Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from commandbus.names import MAX_DOMAIN_LENGTH, MAX_TYPE_LENGTH, check_text
@@ -55,20 +55,35 @@ DomainQuery = Annotated[
 ]
 TypeQuery = Annotated[TypeName | None, Query(description="Only this command type.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Items on the page.")]
-Cursor = Annotated[
-    str | None,
-    Query(max_length=1_000, description="`next_cursor` of the page before, as it stands."),
-]
 Moment = Annotated[AwareDatetime | None, Query(examples=["2026-05-01T10:00:00Z"])]
+
+
+class Paging(TypedDict):
+    """Which page of a listing: the arguments of every `page` of the bus."""
+
+    limit: int
+    cursor: str | None
+
+
+def _paging(size: int) -> Any:
+    def read(
+        limit: Limit = size,
+        cursor: Annotated[
+            str | None,
+            Query(max_length=1_000, description="`next_cursor` of the page before, unchanged."),
+        ] = None,
+    ) -> Paging:
+        return Paging(limit=limit, cursor=cursor)
+
+    return Depends(read)
+
+
+#: `page: PageOf50` in the signature of a listing; the number is the default of `limit`.
+PageOf50 = Annotated[Paging, _paging(50)]
+PageOf100 = Annotated[Paging, _paging(100)]
 
 
 class Form(BaseModel):
     """A request body: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class View(BaseModel):
-    """An answer, made from the attributes of a data class."""
-
-    model_config = ConfigDict(from_attributes=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from pydantic import ConfigDict, Field
 
-from commandbus.http.schemas.base import Form, JsonObject, TypeName, View
-from commandbus.http.schemas.commands import CommandView
-from commandbus.models import BatchStatus
+from commandbus.http.schemas.base import Form, JsonObject, TypeName
+from commandbus.http.schemas.views import View, view_of
+from commandbus.models import BatchMetadata, BatchStatus
 
 
 class CommandOfBatch(Form):
@@ -55,36 +54,12 @@ class BatchCreated(View):
     status_url: str
 
 
+@view_of(BatchMetadata)
 class BatchView(View):
-    """A batch and its counters. `custom_data` only for those who may read payloads."""
+    """A batch and its counters. `custom_data` only for callers who may read payloads."""
 
-    batch_id: UUID
-    domain: str
-    name: str | None
     status: BatchStatus
-    total_count: int
-    completed_count: int
-    failed_count: int
-    canceled_count: int
-    in_troubleshooting_count: int
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
     custom_data: dict[str, Any] | None = None
-
-
-class BatchPageView(View):
-    """Some batches, newest first."""
-
-    items: list[BatchView]
-    next_cursor: str | None
-
-
-class BatchCommandPageView(View):
-    """Some commands of a batch, in their order."""
-
-    items: list[CommandView]
-    next_cursor: str | None
 
 
 class Counted(View):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from pydantic import ConfigDict, Field
 
-from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, View
-from commandbus.models import AuditEventType, CommandStatus
+from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName
+from commandbus.http.schemas.views import View, view_of
+from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
 
 
 class SendCommand(Form):
@@ -39,25 +39,9 @@ class SendCommand(Form):
     max_attempts: int | None = Field(None, ge=1, le=1_000)
 
 
+@view_of(CommandMetadata, hide=("queue_name", "msg_id", "lease_epoch"))
 class CommandView(View):
     """A command. Its payload is not part of it."""
-
-    domain: str
-    command_id: UUID
-    command_type: str
-    status: CommandStatus
-    attempts: int
-    max_attempts: int
-    correlation_id: UUID
-    batch_id: UUID | None
-    created_at: datetime
-    updated_at: datetime
-    lease_expires_at: datetime | None
-    leased_by: str | None
-    last_error_type: str | None
-    last_error_code: str | None
-    last_error_msg: str | None
-    reply_queue: str
 
 
 class CommandDetail(CommandView):
@@ -78,38 +62,14 @@ class Accepted(View):
     status_url: str
 
 
-class CommandPageView(View):
-    """Some commands, newest first."""
-
-    items: list[CommandView]
-    next_cursor: str | None
-    searched_back_to: datetime | None = Field(
-        description="Set if the page is short because the search went far back."
-    )
-
-
 class WithReason(Form):
     """Why somebody acts."""
 
     reason: Reason
 
 
+@view_of(AuditEvent)
 class AuditEventView(View):
-    """One line of the audit. Its details were redacted before they were stored."""
+    """One event of the audit. Its details were redacted before they were stored."""
 
-    audit_id: int
-    domain: str
-    command_id: UUID
     event_type: str = Field(examples=[AuditEventType.SENT.value])
-    ts: datetime
-    details: dict[str, Any] | None
-    batch_id: UUID | None
-    actor: str | None
-
-
-class AuditPageView(View):
-    """Some events."""
-
-    items: list[AuditEventView]
-    next_cursor: str | None
-    searched_to: datetime | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -10,18 +9,25 @@ from fastapi import Query
 from pydantic import ConfigDict, Field
 
 from commandbus.access.model import Scope
-from commandbus.governance.model import ChildStatus, TicketStatus
-from commandbus.http.schemas.base import Form, Reason, View
+from commandbus.governance.model import BatchTicket, ChildStatus, ChildTicket, TicketStatus
+from commandbus.http.schemas.base import Form, Reason
+from commandbus.http.schemas.views import View, view_of
 
 BATCH_ID = "6f1d6a0e-6f0b-4b0b-8a53-0d7f3c1f9a01"
 
-ChildStatusQuery = Annotated[ChildStatus | None, Query(description="Only children like this.")]
+ChildStatusQuery = Annotated[
+    ChildStatus | None, Query(description="Only children with this status.")
+]
 TypeFilter = Annotated[
     str | None, Query(min_length=1, max_length=64, description="Only this batch type.")
 ]
 OwnerFilter = Annotated[
     str | None,
-    Query(min_length=1, max_length=200, description="Only of this user, as far as you may see it."),
+    Query(
+        min_length=1,
+        max_length=200,
+        description="Only of this user, as far as the caller may see them.",
+    ),
 ]
 
 Links = Annotated[
@@ -51,81 +57,56 @@ class Submitted(View):
         }
     )
 
-    batch_id: UUID
+    batch_id: UUID = Field(validation_alias="ticket_id")
     batch_type: str
     status: TicketStatus
     status_url: str = Field(description="Where to look; the header Location says the same.")
-    retry_after_seconds: int = Field(description="When a first look is worth it.")
+    retry_after_seconds: int = Field(description="After how many seconds to look first.")
     links: Links
 
 
+@view_of(
+    BatchTicket,
+    rename={"ticket_id": "batch_id"},
+    describe={"failed_count": "Including those in troubleshooting."},
+)
 class TicketView(View):
     """A governed batch and its counts. `batch_id` is what approvals call `ticket_id`."""
 
-    batch_id: UUID
-    domain: str
-    batch_type: str
-    status: TicketStatus
-    child_count: int
-    success_count: int
-    failed_count: int = Field(description="Those in troubleshooting count here too.")
-    pending_count: int
-    canceled_count: int
-    reason: str | None
-    requires_approval: bool
-    decided_by: str | None
-    decided_at: datetime | None
-    decision_reason: str | None
-    created_by: str
-    created_at: datetime
-    updated_at: datetime
-    completed_at: datetime | None
-    request_id: UUID | None
     status_url: str
     links: Links
 
 
+@view_of(
+    ChildTicket,
+    hide=("parent_ticket_id",),
+    describe={
+        "ticket_id": "The id of its command.",
+        "sequence_no": "Counts from 1, in the order of the request.",
+        "error_message": "Redacted, at most 512 characters.",
+        "attempt_count": "How often it was dispatched; never reset.",
+    },
+)
 class ChildView(View):
     """One command of a governed batch."""
-
-    ticket_id: UUID = Field(description="The id of its command.")
-    sequence_no: int = Field(description="Counts from 1, in the order of the request.")
-    status: ChildStatus
-    error_message: str | None = Field(description="Redacted, at most 512 characters.")
-    attempt_count: int = Field(description="How often it was dispatched; never reset.")
-    last_attempt_at: datetime | None
-
-
-class ChildPageView(View):
-    """Some children, in the order of the request."""
-
-    items: list[ChildView]
-    next_cursor: str | None
 
 
 class StatusView(TicketView):
     """A governed batch with a page of its children."""
 
     children: list[ChildView]
-    next_cursor: str | None = Field(description="`?cursor=` for the rest of the children.")
-
-
-class TicketPageView(View):
-    """Some governed batches, newest first."""
-
-    items: list[TicketView]
-    next_cursor: str | None
+    next_cursor: str | None = Field(description="`cursor` of the next page of children.")
 
 
 class RetriedView(TicketView):
-    """What a retry did. Both lists hold sequence numbers."""
+    """What a retry did. Both lists contain sequence numbers."""
 
     retried: list[int]
     exhausted: list[int] = Field(description="Failed, and dispatched as often as is allowed.")
 
 
 class RetryForm(Form):
-    """Why, if there is something to say."""
+    """An optional reason."""
 
     reason: Reason | None = None
 
@@ -155,9 +136,3 @@ class BatchTypeView(View):
     operation: str | None = Field(description="Of the body, where several types share a path.")
     item_schema: dict[str, Any] = Field(description="JSON Schema of one item.")
     example: dict[str, Any] | None
-
-
-class BatchTypeList(View):
-    """The batch types of the domains that the caller reaches."""
-
-    items: list[BatchTypeView]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from commandbus.governance.limits import MAX_USER_ID
-from commandbus.governance.model import LimitType
-from commandbus.http.schemas.base import Form, Reason, View
+from commandbus.governance.model import Exemption, LimitsStatus, LimitState, UserLimits
+from commandbus.http.schemas.base import Form, Reason
+from commandbus.http.schemas.views import View, view_of
 from commandbus.settings import MAX_COOLDOWN_SECONDS
 
-#: May have a slash in it: some issuers name their users so.
+#: May contain a slash: some issuers name their users so.
 UserPath = Annotated[str, Path(min_length=1, max_length=MAX_USER_ID, examples=["ada"])]
 
 
 class ExemptionForm(Form):
-    """A user whom the user layer should not bind for a while. A second one replaces the first."""
+    """A user to whom the limits of users should not apply. A second one replaces the first."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"user_id": "ada", "reason": "moves the data centre"}]}
@@ -29,18 +29,13 @@ class ExemptionForm(Form):
     expires_at: AwareDatetime | None = Field(None, description="Left out: until it is deleted.")
 
 
+@view_of(Exemption)
 class ExemptionView(View):
-    """A user whom the user layer does not bind. The global layer still does."""
-
-    user_id: str
-    exempted_by: str
-    reason: str
-    expires_at: datetime | None
-    created_at: datetime
+    """A user to whom the limits of users do not apply. The global limits still do."""
 
 
 class UserLimitsForm(Form):
-    """Limits of one user. What is left out stays as it is; an empty object takes them all back."""
+    """Limits of one user. Fields that are left out stay; an empty object removes all."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"max_pending_children": 200}]})
 
@@ -49,25 +44,21 @@ class UserLimitsForm(Form):
     cooldown_seconds: int | None = Field(None, ge=0, le=MAX_COOLDOWN_SECONDS)
 
 
+@view_of(UserLimits)
 class UserLimitsView(View):
-    """Limits of one user. null: the default holds."""
-
-    user_id: str
-    max_pending_batches: int | None
-    max_pending_children: int | None
-    cooldown_seconds: int | None
-    updated_by: str | None
-    updated_at: datetime | None
+    """Limits of one user. null: the default applies."""
 
 
+@view_of(
+    LimitState,
+    describe={
+        "scope": "global or user.",
+        "max_value": "null: lifted by an exemption.",
+        "reset_seconds": "null: it goes down as commands end.",
+    },
+)
 class LimitView(View):
     """How full a limit is."""
-
-    limit_type: LimitType
-    scope: str = Field(description="global or user.")
-    current_value: int
-    max_value: int | None = Field(description="null: lifted by an exemption.")
-    reset_seconds: int | None = Field(description="null: it eases when work gets done.")
 
 
 class UserStateView(View):
@@ -77,11 +68,11 @@ class UserStateView(View):
     limits: list[LimitView]
 
 
+@view_of(LimitsStatus)
 class LimitsStatusView(View):
     """The limits in force, how full they are, and who is excepted."""
 
     limits: list[LimitView]
-    defaults: dict[str, int]
     exemptions: list[ExemptionView]
     overrides: list[UserLimitsView]
     users: list[UserStateView] = Field(description="The fullest first, at most 100.")

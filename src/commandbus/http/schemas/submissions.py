@@ -1,7 +1,7 @@
 """The forms of submissions: read as plain JSON, described by the types that were declared.
 
-What is wrong with an item is told after repeats and limits were looked at (decision C40), and what
-is stored is what the client wrote. So the framework checks the frame only; governance the items.
+Errors in items are reported after repeats and limits were checked, and what is stored is exactly
+what the client wrote. So the framework checks only the frame; governance checks the items.
 """
 
 from __future__ import annotations
@@ -117,22 +117,19 @@ class _DescribedAs:
         return handler(self._description)
 
 
-class _ItemOf:
+class _ItemOf(_DescribedAs):
     """An item, described by the type that it must fit."""
 
     def __init__(self, payload_type: type[Any] | None) -> None:
-        self._adapter = _ANY_OBJECT if payload_type is None else _describable(payload_type)
+        adapter = _ANY_OBJECT if payload_type is None else _describable(payload_type)
+        super().__init__(adapter.core_schema)
         # Governance refuses unknown fields of a data class or a TypedDict; a model says it itself.
         self._is_closed = payload_type is not None and not hasattr(payload_type, "model_fields")
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return handler(source)
 
     def __get_pydantic_json_schema__(
         self, schema: Any, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        del schema
-        described = handler(self._adapter.core_schema)
+        described = super().__get_pydantic_json_schema__(schema, handler)
         found = handler.resolve_ref_schema(described)
         if self._is_closed and found.get("type") == "object" and "properties" in found:
             found["additionalProperties"] = False

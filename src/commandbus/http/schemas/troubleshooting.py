@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import AwareDatetime, ConfigDict, Field
 
-from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, View
-from commandbus.models import ParkReason
-from commandbus.troubleshooting.model import BulkOutcome, BulkStatus, BulkVerb
+from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName
+from commandbus.http.schemas.views import View, view_of
+from commandbus.models import TroubleshootingItem
+from commandbus.troubleshooting.model import (
+    BulkItem,
+    BulkMatch,
+    BulkOperation,
+    BulkPreview,
+    BulkVerb,
+    FailureGroup,
+)
 
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{1,16}$", examples=["9f86d081884c7d65"])]
 
 
+@view_of(TroubleshootingItem, hide=("data", "reply_queue"))
 class ParkedView(View):
     """A command in troubleshooting; the payload only if asked for and allowed, secrets masked."""
 
-    domain: str
-    command_id: UUID
-    command_type: str
-    reason: ParkReason
-    parked_at: datetime
-    attempts: int
-    max_attempts: int
-    last_error_type: str | None
-    last_error_code: str | None
-    last_error_msg: str | None
-    correlation_id: UUID
-    batch_id: UUID | None
-    created_at: datetime
     payload: Any = None
-
-
-class ParkedPageView(View):
-    """Some of what waits, longest first."""
-
-    items: list[ParkedView]
-    next_cursor: str | None
 
 
 class RetryParked(Form):
@@ -66,27 +54,9 @@ class NoteText(Form):
     text: Annotated[str, Field(min_length=1, max_length=2_000, examples=["asked the bank"])]
 
 
+@view_of(FailureGroup)
 class GroupView(View):
     """Parked commands with one cause."""
-
-    domain: str
-    fingerprint: str
-    command_type: str
-    error_class: str | None
-    error_code: str | None
-    message: str
-    sample_message: str | None
-    sample_command_id: UUID
-    parked_count: int
-    total_seen: int
-    first_seen: datetime
-    last_seen: datetime
-
-
-class GroupList(View):
-    """Groups, largest first. There is no next page: the smallest causes are left out."""
-
-    items: list[GroupView]
 
 
 # -- bulk operations
@@ -140,63 +110,23 @@ class ResumeBulk(Form):
     rate: float | None = Field(None, ge=0.0001, le=1_000_000)
 
 
+@view_of(BulkMatch)
 class BulkMatchView(View):
-    """How many of one group match."""
-
-    fingerprint: str
-    command_type: str
-    error_class: str | None
-    error_code: str | None
-    message: str
-    matched: int
+    """How many commands of one group match."""
 
 
+@view_of(BulkPreview)
 class BulkPreviewView(View):
     """What a filter matches now."""
 
-    domain: str
-    total: int
     groups: list[BulkMatchView]
 
 
+@view_of(BulkOperation, hide=("arguments", "executor", "heartbeat_at"))
 class BulkView(View):
     """A bulk operation and how far it is."""
 
-    operation_id: UUID
-    domain: str
-    verb: BulkVerb
-    conditions: dict[str, Any]
-    rate: float | None
-    actor: str | None
-    status: BulkStatus
-    total: int
-    done: int
-    skipped: int
-    failed: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
 
-
-class BulkList(View):
-    """Operations, newest first; the next page comes `before` the last id of this one."""
-
-    items: list[BulkView]
-    next_before: UUID | None
-
-
+@view_of(BulkItem)
 class BulkItemView(View):
     """What became of one command."""
-
-    item_no: int
-    command_id: UUID
-    outcome: BulkOutcome | None
-    detail: str | None
-    acted_at: datetime | None
-
-
-class BulkItemList(View):
-    """Items in their order; the rest comes `after` this number."""
-
-    items: list[BulkItemView]
-    next_after: int | None

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidInputError, InvalidSettingError
-from commandbus.http.auth import NotAuthenticated, bearer_of
+from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
 from commandbus.http.settings import HttpSettings
 from commandbus.names import check_domain, check_text
 

@@ -1,18 +1,22 @@
-"""Which scope each route needs: named on the route, proved when the app is built."""
+"""Which scope each route needs: named on the route, and checked for every route when the app is
+built.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from fastapi.params import Depends
 from fastapi.routing import iter_route_contexts
 from starlette.requests import Request
 
+from commandbus.access.callers import demand, may_create_domain
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError, PermissionDeniedError
 from commandbus.http.context import info_of
+from commandbus.http.platform import Platform
 from commandbus.http.problems import not_found, unauthenticated
 
 #: Paths that need no caller. Nothing else may do without a scope.
@@ -43,12 +47,35 @@ def requires(scope: Scope, *alternatives: Scope) -> Any:
     return Depends(Requires(scope, *alternatives))
 
 
+#: `caller: Reader` in the signature of a route: who asks, and what the route needs.
+Reader = Annotated[Caller, requires(Scope.READ)]
+Sender = Annotated[Caller, requires(Scope.SEND)]
+Operator = Annotated[Caller, requires(Scope.OPERATE)]
+Approver = Annotated[Caller, requires(Scope.APPROVE)]
+Admin = Annotated[Caller, requires(Scope.ADMIN)]
+
+
 def caller_of(request: Request) -> Caller:
-    """Who asks, as the middleware has proved it."""
+    """Who asks, as the gate has authenticated it."""
     info = info_of(request.scope)
     if info is None or info.caller is None:
         raise unauthenticated()
     return info.caller
+
+
+async def _may_show_payload(
+    request: Request,
+    payload: Annotated[
+        bool, Query(description="Show payloads too, secrets masked; needs the scope read-payload.")
+    ] = False,
+) -> bool:
+    if payload:
+        demand(caller_of(request), Scope.READ_PAYLOAD, "the payload")
+    return payload
+
+
+#: `payload: ShowPayload` in the signature of a route, after its caller.
+ShowPayload = Annotated[bool, Depends(_may_show_payload)]
 
 
 def refuse_domain(caller: Caller, domain: str) -> None:
@@ -57,8 +84,18 @@ def refuse_domain(caller: Caller, domain: str) -> None:
         raise not_found()
 
 
+async def refuse_new_domain(here: Platform, caller: Caller, domain: str) -> None:
+    """Not found, if the domain does not exist and the caller may not create it."""
+    if may_create_domain(caller, domain) or await here.bus.upkeep.figures.knows_domain(domain):
+        return
+    raise not_found(
+        "no such domain; it exists once a worker has served it, or a caller with the scope admin "
+        "has used it"
+    )
+
+
 def reached_domain(caller: Caller, domain: str | None) -> str | None:
-    """The domain to search in. Whoever is bound to some domains must name one, or has only one."""
+    """The domain to search in; a caller who is limited to several domains must name one."""
     if domain is not None:
         refuse_domain(caller, domain)
         return domain
@@ -102,7 +139,7 @@ def _required_below(dependant: Any) -> Iterator[Requires]:
 
 
 def refuse_routes_without_scope(app: FastAPI, prefix: str, public: frozenset[str]) -> None:
-    """Fail to build rather than serve a route that anybody may use by mistake."""
+    """Refuse to build an app with a route that anybody may use by mistake."""
     open_paths = {prefix + path for path in public}
     missing = sorted(
         f"{method} {path}"

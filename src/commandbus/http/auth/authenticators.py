@@ -1,0 +1,56 @@
+"""Authenticators turn the headers of a request into a Caller, or refuse it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from starlette.datastructures import Headers
+
+from commandbus.access.model import Caller, Scope
+
+
+class NotAuthenticated(Exception):  # noqa: N818  (a refusal, not an error)
+    """No valid proof of who asks. It does not say why: the answer is the same for all reasons."""
+
+
+class Authenticator(Protocol):
+    """Proves who asks."""
+
+    async def authenticate(self, headers: Headers) -> Caller:
+        """The caller, or NotAuthenticated."""
+
+
+def bearer_of(headers: Headers) -> str:
+    """What stands after `Bearer`; credentials in the address are never looked at."""
+    values = headers.getlist("authorization")
+    if len(values) != 1:
+        raise NotAuthenticated
+    scheme, _, credentials = values[0].partition(" ")
+    if scheme.lower() != "bearer" or not credentials or len(credentials) > 8_192:
+        raise NotAuthenticated
+    return credentials.strip()
+
+
+_OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+class NoAuth:
+    """For development: everybody on this machine is the same caller, who may do everything.
+
+    A page in a browser is not: whatever comes from another site, or by a name that is not this
+    machine's, is refused.
+    """
+
+    def __init__(self, user_id: str = "developer") -> None:
+        self._caller = Caller(user_id, frozenset(Scope))
+
+    async def authenticate(self, headers: Headers) -> Caller:
+        """The one caller there is."""
+        host = headers.get("host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        is_foreign = "origin" in headers or (
+            headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
+        )
+        if name.lower() not in _OWN_NAMES or is_foreign:
+            raise NotAuthenticated
+        return self._caller

@@ -1,0 +1,97 @@
+"""Where an API token is checked: `TokenAuth.authenticate`. The secret itself is compared in
+`commandbus.access.tokens`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from starlette.datastructures import Headers
+
+from commandbus.access.model import ApiToken, Caller, StoredToken
+from commandbus.access.tokens import Tokens, is_live
+from commandbus.errors import DatabaseUnavailableError
+from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
+
+#: Tokens, or addresses, that are remembered at most.
+MAX_REMEMBERED = 10_000
+#: Seconds between two notes that a token is in use.
+TOUCH_SECONDS = 60.0
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    stored: StoredToken
+    until: float
+
+
+class TokenAuth:
+    """API tokens. What the database says of a token is kept for some seconds, no longer than
+    a revocation may take to be noticed.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        *,
+        cache_seconds: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tokens = tokens
+        self._cache_seconds = cache_seconds
+        self._clock = clock
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._touched: OrderedDict[str, float] = OrderedDict()
+
+    async def authenticate(self, headers: Headers) -> Caller:
+        """Prove an API token."""
+        parts = self._tokens.split(bearer_of(headers))
+        if parts is None:
+            raise NotAuthenticated
+        token_id, secret = parts
+        stored = await self._find(token_id)
+        if not self._tokens.is_proved(stored, secret) or stored is None:
+            raise NotAuthenticated
+        await self._touch(stored.token)
+        return stored.token.caller()
+
+    async def _find(self, token_id: str) -> StoredToken | None:
+        now = self._clock()
+        known = self._known.get(token_id)
+        if known is not None and now < known.until:
+            return known.stored
+        stored = await self._tokens.find(token_id)
+        if stored is None:
+            self._known.pop(token_id, None)
+            return None
+        if is_live(stored.token, datetime.now(UTC)):
+            remember(self._known, token_id, _Known(stored, now + self._cache_seconds))
+        else:
+            self._known.pop(token_id, None)
+        return stored
+
+    async def _touch(self, token: ApiToken) -> None:
+        # The function in the database has the same rule; this one saves the round trip.
+        now = self._clock()
+        if now - self._touched.get(token.token_id, -TOUCH_SECONDS) < TOUCH_SECONDS:
+            return
+        remember(self._touched, token.token_id, now)
+        try:
+            await self._tokens.touch(token.token_id)
+        except DatabaseUnavailableError:
+            self._touched.pop(token.token_id, None)  # worth no failed request
+
+
+def remember(memory: OrderedDict[str, Value], key: str, value: Value) -> None:
+    """Keep a value, and of all values the newest MAX_REMEMBERED."""
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > MAX_REMEMBERED:
+        memory.popitem(last=False)
