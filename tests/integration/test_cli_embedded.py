@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from commandbus.cli.main import app
-from commandbus.cli.options import Place
+from commandbus.cli.frame import Place
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture

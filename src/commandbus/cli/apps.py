@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from commandbus.bus import CommandBus
-from commandbus.cli.options import Place
+from commandbus.cli.frame import Place
 from commandbus.errors import CommandBusError, InvalidInputError
 
 KINDS = (

@@ -11,20 +11,21 @@ from typer.core import TyperGroup
 
 from commandbus import __version__
 from commandbus.cli import (
-    batches,
+    audit,
+    batch,
     bulk,
-    commands,
-    database,
-    decide,
+    cancel,
+    db,
     demo,
     doctor,
-    look,
-    operator,
-    retention,
-    run,
+    list,  # noqa: A004  (each module has the name of its command)
+    send,
     serve,
-    tokens,
+    show,
+    token,
+    tsq,
     up,
+    worker,
 )
 from commandbus.cli.output import (
     ExitCode,
@@ -136,8 +137,7 @@ def program(
 
 
 for module in (
-    demo, up, run, serve, tokens, commands, look, batches, operator, decide, bulk, doctor,
-    database, retention,
+    demo, up, worker, serve, token, send, show, list, audit, batch, tsq, bulk, cancel, doctor, db,
 ):  # fmt: skip
     module.add_to(app)
 

@@ -13,9 +13,9 @@ import typer
 
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
-from commandbus.cli.options import DataDir, Dsn, Place, open_session
+from commandbus.cli.frame import Frame, Place, program
 from commandbus.cli.output import say, start_logging
-from commandbus.cli.run import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
 from commandbus.errors import InvalidSettingError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Prefix = Annotated[str, typer.Option("--prefix", help="Before every path, for ex
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    app.command("serve", rich_help_panel="Run")(serve)
+    program(app, "serve", panel="Run")(serve)
 
 
 def serve(
@@ -68,17 +68,15 @@ def serve(
     ] = None,
     prefix: Prefix = "",
     log_level: Level = LogLevel.INFO,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
+    place: Place,
 ) -> None:
     """Serve the bus over HTTP, until Ctrl-C or SIGTERM.
 
-    Without authentication (`--auth none`) it listens on this machine only. Requests that are being
-    answered when it is stopped are answered.
+    Without authentication (`--auth none`) it listens on this machine only. The first signal lets
+    running requests finish; the second does not.
     """
     start_logging(log_level)
     settings = http_settings(host, port, auth)
-    place = Place(dsn, data_dir)
 
     async def work() -> bool:
         async with _opened(app, place) as bus:
@@ -100,7 +98,7 @@ async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
         async with open_app(app, place) as bus:
             yield bus
         return
-    async with open_session(place) as session:
+    async with Frame(place).open() as session:
         yield session.bus
 
 

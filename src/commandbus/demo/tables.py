@@ -84,7 +84,7 @@ select count(*) filter (where c.status = 'COMPLETED'),
 """
 
 #: Lost: a payment whose command is gone or has not ended, or was completed without its effect.
-_VERDICT: LiteralString = """
+_COUNTS: LiteralString = """
 with effects as (
     select command_id, count(*) as times from commandbus_demo.effect where run_id = %s group by 1
 ), fates as (
@@ -139,7 +139,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Counts:
     """What the tables say of a run, when it is over."""
 
     sent: int
@@ -189,8 +189,8 @@ class Books:
         self._domain = domain
         self._found = Statement(_FOUND, schema)
         self._progress = Statement(_PROGRESS, schema)
-        self._verdict = Statement(_VERDICT, schema)
-        self._held = Statement(
+        self._counts = Statement(_COUNTS, schema)
+        self._leases = Statement(
             "select count(*) from {schema}.command_bus_command where domain = %s"
             " and leased_by like %s and status = 'IN_PROGRESS'",
             schema,
@@ -240,14 +240,14 @@ class Books:
         """How far the run is."""
         return Progress(sent, *(await self._ask(self._progress, self._domain, run_id))[0])
 
-    async def verdict(self, run_id: UUID) -> Verdict:
+    async def counts(self, run_id: UUID) -> Counts:
         """What became of every command of the run, from the tables alone."""
-        rows = await self._ask(self._verdict, run_id, self._domain, run_id, run_id, run_id)
-        return Verdict(*rows[0])
+        rows = await self._ask(self._counts, run_id, self._domain, run_id, run_id, run_id)
+        return Counts(*rows[0])
 
-    async def held_by(self, pid: int) -> int:
+    async def leases_of(self, pid: int) -> int:
         """How many leases a worker process holds."""
-        return int((await self._ask(self._held, self._domain, f"%:{pid}:%"))[0][0])
+        return int((await self._ask(self._leases, self._domain, f"%:{pid}:%"))[0][0])
 
     async def are_ready(self, pids: Sequence[int]) -> bool:
         """Whether all these worker processes have begun to work."""
