@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from commandbus.cli.main import app
 from commandbus.cli.frame import Place
+from commandbus.cli.main import app
 
 pytestmark = pytest.mark.postgres
 

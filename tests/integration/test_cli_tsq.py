@@ -218,7 +218,7 @@ def test_list_goes_on_with_a_cursor(run: Run) -> None:
 def test_a_bounded_search_says_how_far_it_came(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = Page[CommandMetadata]([], "abc", datetime(2020, 5, 1, tzinfo=UTC))
+    found: Page[CommandMetadata] = Page([], "abc", datetime(2020, 5, 1, tzinfo=UTC))
     page_view(found, "commands", print_commands).print()
     out = capsys.readouterr().out
     assert "Searched as far as 2020-0" in out

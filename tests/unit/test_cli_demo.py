@@ -21,6 +21,7 @@ from commandbus import CommandBus, PermanentCommandError, TransientCommandError
 from commandbus.cli import demo as face
 from commandbus.cli.demo_view import DemoView
 from commandbus.cli.main import app
+from commandbus.cli.progress import progress_view
 from commandbus.demo import app as demo_app
 from commandbus.demo import events
 from commandbus.demo.run import FAILING_FOR_GOOD, Options, _payment
@@ -175,7 +176,8 @@ def test_a_terminal_sees_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
 
-    with DemoView(100, quiet=False) as view:
+    with progress_view(quiet=False) as progress:
+        view = DemoView(progress, 100)
         for told in STORY:
             view.tell(told)
 

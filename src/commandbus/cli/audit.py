@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from commandbus.cli.frame import Frame, View, command, page_view
+from commandbus.cli.frame import Frame, View, page_view
 from commandbus.cli.options import (
     DomainFilter,
+    InBatch,
     LongListing,
-    OneBatch,
     Since,
     Until,
     parse_range,
@@ -28,18 +28,13 @@ from commandbus.models import AuditEvent
 FOLLOW_SECONDS = 1.0
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "audit", panel="Send and look")(audit)
-
-
 async def audit(  # noqa: PLR0913  (each is an option)
     frame: Frame,
     command_id: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Only this command, or this batch.")
     ] = None,
     *,
-    batch: OneBatch = None,
+    batch: InBatch = None,
     domain: DomainFilter = None,
     actor: Annotated[
         str | None, typer.Option("--actor", metavar="NAME", help="Only what this one did.")

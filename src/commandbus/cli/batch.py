@@ -16,11 +16,10 @@ from commandbus.cli.batch_view import BatchView, batch_json, print_batches, prog
 from commandbus.cli.batch_watch import counts_text, hint_of, watch
 from commandbus.cli.frame import Frame, View, command, page_view
 from commandbus.cli.options import (
-    BatchId,
     By,
     Domain,
-    DomainOfBatch,
     Listing,
+    OneBatch,
     Reason,
     actor_or_login,
     parse_seconds,
@@ -36,11 +35,6 @@ batch = typer.Typer(
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.add_typer(batch, name="batch", rich_help_panel="Send and look")
-
-
 command(batch, "create")(create)
 command(batch, "load")(load)
 command(batch, "resume")(resume)
@@ -50,10 +44,10 @@ command(batch, "resume")(resume)
 
 
 @command(batch, "show")
-async def show_batch(frame: Frame, batch_id: BatchId, *, domain: DomainOfBatch = None) -> View:
+async def show_batch(frame: Frame, one: OneBatch) -> View:
     """Show a batch: progress, rate, errors by code, closing command."""
     async with frame.open() as session:
-        view = await BatchView.read(session, await session.find_batch(batch_id, domain))
+        view = await BatchView.read(session, await session.find_batch(one))
     return View(view.document(), view.print)
 
 
@@ -77,9 +71,8 @@ async def list_batches(
 @command(batch, "watch")
 async def watch_batch(
     frame: Frame,
-    batch_id: BatchId,
+    one: OneBatch,
     *,
-    domain: DomainOfBatch = None,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop watching then, exit code 1.")
     ] = None,
@@ -91,7 +84,7 @@ async def watch_batch(
     """
     seconds = parse_seconds(timeout, "--timeout", 31_536_000)
     async with frame.open() as session:
-        found = await session.find_batch(batch_id, domain)
+        found = await session.find_batch(one)
         try:
             async with asyncio.timeout(seconds):
                 ended = await watch(session, found, quiet=frame.as_json)
@@ -114,16 +107,15 @@ async def watch_batch(
 @command(batch, "cancel")
 async def cancel_batch(
     frame: Frame,
-    batch_id: BatchId,
+    one: OneBatch,
     *,
     reason: Reason,
     by: By = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    domain: DomainOfBatch = None,
 ) -> View:
     """Cancel the commands that no worker has leased; running commands continue."""
     async with frame.open() as session:
-        found = await session.find_batch(batch_id, domain)
+        found = await session.find_batch(one)
         actions = await session.bus.batches.actions(found.domain, found.batch_id)
         actions.require_cancelable()
     if not yes:
@@ -164,15 +156,13 @@ def _confirm(question: str) -> None:
 
 
 @command(batch, "retry")
-async def retry_batch(
-    frame: Frame, batch_id: BatchId, *, by: By = None, domain: DomainOfBatch = None
-) -> View:
+async def retry_batch(frame: Frame, one: OneBatch, *, by: By = None) -> View:
     """Send the commands again that failed or are parked.
 
     Parked is what waits in troubleshooting. A batch that had ended is open again.
     """
     async with frame.open() as session:
-        found = await session.find_batch(batch_id, domain)
+        found = await session.find_batch(one)
         where, wanted = found.domain, found.batch_id
         (await session.bus.batches.actions(where, wanted)).require_retryable()
         retried = await session.bus.batches.retry(where, wanted, operator=actor_or_login(by))

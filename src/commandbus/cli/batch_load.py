@@ -14,7 +14,7 @@ import typer
 
 from commandbus.cli.batch_rows import About, RowType, refuse_untyped_csv, source_of
 from commandbus.cli.frame import Frame, Place, Session, View
-from commandbus.cli.options import BatchId, Domain, parse_uuid
+from commandbus.cli.options import BatchId, Domain, OneBatch, parse_uuid
 from commandbus.cli.output import ExitCode, jsonable, print_fields, text_of
 from commandbus.cli.progress import Step, progress_view, rate_text
 from commandbus.loads.model import LoadProgress, LoadResult, LoadStart, OnProgress
@@ -100,7 +100,7 @@ async def resume(frame: Frame, domain: Domain, batch_id: BatchId, source: LoadSo
     wanted = check_uuid(batch_id, "batch id")
 
     async def work(session: Session, on_progress: OnProgress) -> LoadResult:
-        batch = await session.find_batch(batch_id, domain)
+        batch = await session.find_batch(OneBatch(batch_id, domain))
         return await session.bus.loads.resume(
             batch.domain, batch.batch_id, source_of(source), on_progress=on_progress
         )

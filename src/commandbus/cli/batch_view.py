@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
-from commandbus.batches.model import BatchProgress, progress_of
+from commandbus.batches.model import progress_of
 from commandbus.cli.batch_watch import (
     BAR_WIDTH,
     bar,
@@ -53,21 +53,14 @@ def progress_json(batch: BatchMetadata) -> dict[str, Any]:
     return {**dataclasses.asdict(progress), "fraction": progress.fraction}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class BatchView:
     """What there is to see of one batch."""
 
-    def __init__(
-        self,
-        batch: BatchMetadata,
-        load: LoadMetadata | None,
-        failures: list[CommandMetadata],
-        closings: list[CommandMetadata],
-    ) -> None:
-        self.batch = batch
-        self.load = load
-        self._failures = failures
-        self.closings = closings
-        self.hint = hint_of(batch, load)
+    batch: BatchMetadata
+    load: LoadMetadata | None
+    failures: list[CommandMetadata]
+    closings: list[CommandMetadata]
 
     @classmethod
     async def read(cls, session: Session, batch: BatchMetadata) -> BatchView:
@@ -80,16 +73,16 @@ class BatchView:
         )
 
     @property
-    def progress(self) -> BatchProgress:
-        """How far it is, and how fast it went since it was started."""
-        return progress_of(self.batch)
+    def hint(self) -> str:
+        """What it waits for, and what to do about it."""
+        return hint_of(self.batch, self.load)
 
     @property
     def errors(self) -> list[dict[str, Any]]:
         """Failed and parked commands by error code, most frequent first."""
         examples: dict[tuple[str, str | None], CommandMetadata] = {}
         counts: Counter[tuple[str, str | None]] = Counter()
-        for command in self._failures:
+        for command in self.failures:
             key = (command.status, command.last_error_code)
             counts[key] += 1
             examples.setdefault(key, command)
@@ -107,7 +100,7 @@ class BatchView:
     @property
     def has_more_errors(self) -> bool:
         """Whether there are more failures than were counted."""
-        return len(self._failures) < self.batch.failed_count + self.batch.in_troubleshooting_count
+        return len(self.failures) < self.batch.failed_count + self.batch.in_troubleshooting_count
 
     def document(self) -> dict[str, Any]:
         """As it stands in `--json`."""
@@ -128,7 +121,7 @@ class BatchView:
         if is_fancy(console()):
             console().print(bar(self.batch, min(BAR_WIDTH, console().width - 4)))
         print_fields(self._facts())
-        if self._failures:
+        if self.failures:
             say()
             self._print_errors()
 
@@ -139,7 +132,7 @@ class BatchView:
             ("status", styled_status(batch.status)),
             ("progress", counts_text(batch)),
         ]
-        if pace := pace_text(self.progress):
+        if pace := pace_text(progress_of(self.batch)):
             facts.append(("rate", pace))
         facts.append(("created", moment(batch.created_at)))
         if batch.started_at is not None:

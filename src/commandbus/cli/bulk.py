@@ -21,6 +21,7 @@ from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
     DomainFilter,
     Listing,
+    OneCommand,
     Operator,
     Rate,
     Wait,
@@ -50,11 +51,6 @@ bulk = typer.Typer(
 BulkId = Annotated[str, typer.Argument(metavar="ID", help="The id of the bulk operation.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.add_typer(bulk, name="bulk", rich_help_panel="Operate")
-
-
 async def decide(
     frame: Frame, choice: Choice, verb: BulkVerb, operator: str | None, arguments: dict[str, Any]
 ) -> View:
@@ -82,7 +78,7 @@ async def decide(
 async def _decide_for_one(
     session: Session, choice: Choice, verb: BulkVerb, arguments: dict[str, Any]
 ) -> View:
-    where, wanted = await session.find(str(choice.only_id), choice.domain)
+    where, wanted = await session.find(OneCommand(str(choice.only_id), choice.domain))
     queue = session.bus.troubleshooting
     verbs: dict[BulkVerb, tuple[Callable[..., Awaitable[None]], str]] = {
         BulkVerb.RETRY: (queue.retry, "queued again"),
@@ -167,7 +163,7 @@ async def show(
         raise InvalidInputError("--cursor needs the --outcome of the listing that it continues")
     async with frame.open() as session:
         operation = await session.bus.bulk.require(wanted)
-        page = Page[BulkItem]([], None)
+        page: Page[BulkItem] = Page([], None)
         for each in [BulkOutcome.FAILED, BulkOutcome.SKIPPED] if only is None else [only]:
             found = await session.bus.bulk.page_items(wanted, outcome=each, **listing.of_page)
             page = Page((page.items + found.items)[: listing.limit], only and found.next_cursor)

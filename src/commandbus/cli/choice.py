@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from commandbus.cli.frame import Session
-from commandbus.cli.options import GroupFilter, Rate, TypeFilter, Wait
+from commandbus.cli.options import GroupFilter, OneCommand, Rate, TypeFilter, Wait
 from commandbus.errors import InvalidInputError
 from commandbus.names import check_domain
 from commandbus.troubleshooting.model import BulkFilter
@@ -99,7 +99,7 @@ class Choice:
     async def _named(self, session: Session, ids: list[str]) -> BulkFilter:
         found: dict[UUID, str] = {}
         for each in ids:
-            where, wanted = await session.find(each, self.domain)
+            where, wanted = await session.find(OneCommand(each, self.domain))
             found[wanted] = where
         domains = sorted(set(found.values()))
         if len(domains) > 1:

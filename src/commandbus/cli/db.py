@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from commandbus.cli import db_retention
 from commandbus.cli.frame import Frame, View, command, program
-from commandbus.cli.output import ExitCode, print_fields, say, text_of
+from commandbus.cli.output import ExitCode, jsonable, print_fields, say, text_of
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 db = typer.Typer(help="Set up, migrate and examine the database.", no_args_is_help=True)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    db_retention.add_to(db)
-    app.add_typer(db, name="db", rich_help_panel="Operate")
+command(db, "prune")(db_retention.prune)
+db.add_typer(db_retention.rules, name="retention")
 
 
 @command(db, "init")
@@ -64,15 +62,7 @@ async def status(frame: Frame) -> View:
         found = await database_status(address, Settings.from_env())
     is_newer = (found.installed_version or 0) > found.package_version
     is_current = not found.pending and (found.functions_current or is_newer)
-    document: dict[str, Any] = {
-        "is_current": is_current,
-        "installed_version": found.installed_version,
-        "package_version": found.package_version,
-        "pending": found.pending,
-        "functions_current": found.functions_current,
-        "pgmq_version": found.pgmq_version,
-        "server_version": found.server_version,
-    }
+    document = {"is_current": is_current, **jsonable(found)}
     code = ExitCode.OK if is_current else ExitCode.PENDING_MIGRATIONS
     show = partial(_print_status, found, is_current=is_current, is_newer=is_newer)
     return View(document, show, code)

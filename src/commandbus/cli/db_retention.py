@@ -20,12 +20,6 @@ rules = typer.Typer(
 )
 
 
-def add_to(db: typer.Typer) -> None:
-    """Register the commands."""
-    command(db, "prune")(prune)
-    db.add_typer(rules, name="retention")
-
-
 async def prune(
     frame: Frame,
     *,

@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.cli.frame import Frame, Place, View, command
-from commandbus.cli.output import ExitCode, number, print_table, say, text_of
+from commandbus.cli.frame import Frame, Place, View
+from commandbus.cli.output import ExitCode, jsonable, number, print_table, say, text_of
+from commandbus.cli.progress import progress_view
 
 if TYPE_CHECKING:
     from commandbus.cli.demo_view import DemoView
     from commandbus.demo.events import Result
     from commandbus.demo.run import Options
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "demo", panel="Run")(demo)
 
 
 async def demo(
@@ -45,8 +41,8 @@ async def demo(
 
     place = frame.place
     options = Options(commands, not no_kill, find_dsn(place.dsn), place.data_dir)
-    with DemoView(commands, quiet=frame.as_json) as view:
-        result = await _interruptible(options, view)
+    with progress_view(quiet=frame.as_json) as progress:
+        result = await _interruptible(options, DemoView(progress, commands))
 
     def show() -> None:
         _print_counts(result)
@@ -76,17 +72,9 @@ async def _interruptible(options: Options, view: DemoView) -> Result:
 
 
 def _document(result: Result) -> dict[str, Any]:
-    counts = result.counts
     return {
         "ok": result.is_good,
-        "sent": counts.sent,
-        "completed": counts.completed,
-        "retried": counts.retried,
-        "in_troubleshooting": counts.in_troubleshooting,
-        "redelivered": counts.redelivered,
-        "lost": counts.lost,
-        "double_effects": counts.double_effects,
-        "seconds": counts.seconds,
+        **jsonable(result.counts),
         "commands_per_second": _throughput(result),
         "killed_workers": result.killed_workers,
         "leases_of_killed_workers": result.leases_of_killed,

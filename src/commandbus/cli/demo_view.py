@@ -6,7 +6,7 @@ import time
 from typing import assert_never
 
 from commandbus.cli.output import duration
-from commandbus.cli.progress import Step, progress_view
+from commandbus.cli.progress import Quiet, Step
 from commandbus.demo.events import (
     Committed,
     Killed,
@@ -25,21 +25,14 @@ from commandbus.demo.tables import Progress
 class DemoView:
     """Tells what a run of the demo does."""
 
-    def __init__(self, commands: int, *, quiet: bool) -> None:
-        self._view = progress_view(quiet=quiet)
+    def __init__(self, view: Quiet, commands: int) -> None:
+        self._view = view
         self._totals = {
             "completed": commands - FAILING_FOR_GOOD,
             "retried": (commands - 1) // BUSY_EVERY,
             "in troubleshooting": FAILING_FOR_GOOD,
         }
         self._rate = Rate()
-
-    def __enter__(self) -> DemoView:
-        self._view.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._view.__exit__(*error)
 
     def tell(self, told: Told) -> None:
         """Show it."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from commandbus.cli.frame import Frame, View, command
+from commandbus.cli.frame import Frame, View
 from commandbus.cli.options import DomainFilter, Operator, actor_or_login
 from commandbus.cli.output import (
     ExitCode,
@@ -20,11 +20,6 @@ from commandbus.cli.output import (
 )
 from commandbus.upkeep.findings import Diagnosis, Finding, Severity
 from commandbus.upkeep.retention import parse_age
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "doctor", panel="Operate")(doctor)
 
 
 async def doctor(

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 from uuid import UUID
@@ -18,7 +18,7 @@ from uuid import UUID
 import typer
 
 from commandbus.bus import CommandBus
-from commandbus.cli.options import AsJson, DataDir, Dsn
+from commandbus.cli.options import AsJson, DataDir, Dsn, OneBatch, OneCommand
 from commandbus.cli.output import (
     ExitCode,
     jsonable,
@@ -77,11 +77,11 @@ class Session:
     bus: CommandBus
     store: Store
 
-    async def find(self, command_id: str, domain: str | None) -> tuple[str, UUID]:
-        """The domain of an id; raises if none, or more than one, knows it."""
-        wanted = check_uuid(command_id)
-        if domain is not None:
-            return check_domain(domain), wanted
+    async def find(self, one: OneCommand) -> tuple[str, UUID]:
+        """The domain of an id, and the id; raises if none, or more than one, knows it."""
+        wanted = check_uuid(one.command_id)
+        if one.domain is not None:
+            return check_domain(one.domain), wanted
         match await self.bus.search.domains(wanted):
             case [only]:
                 return only, wanted
@@ -94,9 +94,9 @@ class Session:
                     f"several domains know {wanted}: {', '.join(several)}; say which with --domain"
                 )
 
-    async def find_batch(self, batch_id: str, domain: str | None) -> BatchMetadata:
+    async def find_batch(self, one: OneBatch) -> BatchMetadata:
         """A batch by its id, which no two domains share; raises if there is none."""
-        wanted = check_uuid(batch_id, "batch id")
+        wanted, domain = check_uuid(one.batch_id, "batch id"), one.domain
         known = await self.bus.search.domains(wanted) if domain is None else [domain]
         for each in known:
             batch = await self.bus.batches.get(each, wanted)
@@ -180,7 +180,10 @@ def page_view(
     """A page of a listing. `table` prints the items, or that there are none; `searched`: what JSON
     calls how far a search looked.
     """
-    document = {name: [to_json(item) for item in page.items], "next_cursor": page.next_cursor}
+    document: dict[str, Any] = {
+        name: [to_json(item) for item in page.items],
+        "next_cursor": page.next_cursor,
+    }
     if searched is not None:
         document[searched] = page.searched_to
 
@@ -221,8 +224,7 @@ def command(
             frame = Frame(options.pop("place"), options.pop("as_json"))
             asyncio.run(work(frame, **options)).show(as_json=frame.as_json)
 
-        _describe(callback, function, parameters)
-        group.command(name, rich_help_panel=panel)(callback)
+        _add(group, name, panel, callback, parameters, function.__doc__)
         return function
 
     return register
@@ -240,23 +242,25 @@ def program(
         def callback(**given: Any) -> None:
             work(**_grouped(parameters, given))
 
-        _describe(callback, function, parameters)
-        group.command(name, rich_help_panel=panel)(callback)
+        _add(group, name, panel, callback, parameters, function.__doc__)
         return function
 
     return register
 
 
-def _describe(
+def _add(
+    group: typer.Typer,
+    name: str,
+    panel: str | None,
     callback: Callable[..., None],
-    function: Callable[..., Any],
     parameters: list[inspect.Parameter],
+    text: str | None,
 ) -> None:
     """Show Typer one parameter for each option, those of groups too."""
     flat = [option for each in parameters for option in _flattened(each)]
     callback.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     callback.__annotations__ = {}
-    callback.__doc__ = function.__doc__
+    group.command(name, rich_help_panel=panel, help=text)(callback)
 
 
 def _flattened(parameter: inspect.Parameter) -> list[inspect.Parameter]:
@@ -266,7 +270,10 @@ def _flattened(parameter: inspect.Parameter) -> list[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         inspect.Parameter(
-            spec.name, parameter.KEYWORD_ONLY, default=spec.default, annotation=hints[spec.name]
+            spec.name,
+            parameter.KEYWORD_ONLY,
+            default=parameter.empty if spec.default is MISSING else spec.default,
+            annotation=hints[spec.name],
         )
         for spec in fields(kind)
     ]

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from commandbus.cli.frame import Frame, View, command, page_view
+from commandbus.cli.frame import Frame, View, page_view
 from commandbus.cli.options import (
     DomainFilter,
+    InBatch,
     Listing,
-    OneBatch,
     Since,
     TypeFilter,
     Until,
@@ -31,11 +31,6 @@ from commandbus.models import CommandMetadata, CommandStatus
 from commandbus.names import check_choice_or_none
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "list", panel="Send and look")(list_commands)
-
-
 async def list_commands(  # noqa: PLR0913  (each is an option)
     frame: Frame,
     *,
@@ -50,7 +45,7 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     correlation_id: Annotated[
         str | None, typer.Option(metavar="UUID", help="Only commands with this correlation id.")
     ] = None,
-    batch: OneBatch = None,
+    batch: InBatch = None,
     command_id: Annotated[
         str | None, typer.Option("--id", metavar="UUID", help="Only this id, in every domain.")
     ] = None,
@@ -79,7 +74,7 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     view = page_view(page, "commands", print_commands, searched="searched_back_to")
     if not summary:
         return view
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"domain": where, "status": state, "count": count}
         for (where, state), count in sorted(counts.items())
     ]

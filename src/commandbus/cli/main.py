@@ -27,6 +27,7 @@ from commandbus.cli import (
     up,
     worker,
 )
+from commandbus.cli.frame import command, program
 from commandbus.cli.output import (
     ExitCode,
     describe_error,
@@ -121,7 +122,7 @@ def _print_version(is_wanted: bool) -> None:
 
 
 @app.callback()
-def program(
+def prepare(
     version: Annotated[  # noqa: ARG001  (its callback does the work)
         bool,
         typer.Option(
@@ -136,10 +137,22 @@ def program(
     start_logging("warning")
 
 
-for module in (
-    demo, up, worker, serve, token, send, show, list, audit, batch, tsq, bulk, cancel, doctor, db,
-):  # fmt: skip
-    module.add_to(app)
+# In the order of `commandbus --help`.
+command(app, "demo", panel="Run")(demo.demo)
+program(app, "up", panel="Run")(up.up)
+program(app, "worker", panel="Run")(worker.worker)
+program(app, "serve", panel="Run")(serve.serve)
+app.add_typer(token.token, name="token", rich_help_panel="Run")
+command(app, "send", panel="Send and look")(send.send)
+command(app, "show", panel="Send and look")(show.show)
+command(app, "list", panel="Send and look")(list.list_commands)
+command(app, "audit", panel="Send and look")(audit.audit)
+app.add_typer(batch.batch, name="batch", rich_help_panel="Send and look")
+app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
+app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
+command(app, "cancel", panel="Operate")(cancel.cancel)
+command(app, "doctor", panel="Operate")(doctor.doctor)
+app.add_typer(db.db, name="db", rich_help_panel="Operate")
 
 
 def main() -> None:

@@ -41,10 +41,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="For example payments.")]
 DomainFilter = Annotated[str | None, typer.Option("--domain", "-d", help="Only this domain.")]
-DomainOfId = Annotated[
-    str | None,
-    typer.Option("--domain", "-d", help="Needed only if several domains know the id."),
-]
 TypeFilter = Annotated[str | None, typer.Option("--type", "-t", help="Only this command type.")]
 GroupFilter = Annotated[
     str | None,
@@ -52,12 +48,8 @@ GroupFilter = Annotated[
         "--group", "-g", metavar="FINGERPRINT", help="A failure group; how it begins is enough."
     ),
 ]
-CommandId = Annotated[str, typer.Argument(metavar="ID", help="The id of the command.")]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="The id of the batch.")]
-DomainOfBatch = Annotated[
-    str | None, typer.Option("--domain", "-d", help="Look in this domain only; never needed.")
-]
-OneBatch = Annotated[
+InBatch = Annotated[
     str | None, typer.Option("--batch", metavar="UUID", help="Only this batch and its commands.")
 ]
 Since = Annotated[
@@ -67,6 +59,27 @@ Since = Annotated[
 Until = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Before then, written like --since.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class OneCommand:
+    """Which command."""
+
+    command_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the command.")]
+    domain: Annotated[
+        str | None,
+        typer.Option("--domain", "-d", help="Needed only if several domains know the id."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneBatch:
+    """Which batch."""
+
+    batch_id: BatchId
+    domain: Annotated[
+        str | None, typer.Option("--domain", "-d", help="Look in this domain only; never needed.")
+    ] = None
 
 
 class PageOptions(TypedDict):

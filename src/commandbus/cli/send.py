@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from commandbus.cli.frame import Frame, Session, View, command
+from commandbus.cli.frame import Frame, Session, View
 from commandbus.cli.options import Domain, Payload, parse_seconds, parse_uuid
 from commandbus.cli.output import ExitCode, print_json, say, text_of
 from commandbus.errors import InvalidInputError
@@ -17,11 +17,6 @@ from commandbus.names import INBOX, new_id
 
 #: Seconds between two looks whether a command that `send --wait` waits for was parked.
 PARKED_POLL_SECONDS = 0.25
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "send", panel="Send and look")(send)
 
 
 async def send(

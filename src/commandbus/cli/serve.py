@@ -13,7 +13,7 @@ import typer
 
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
-from commandbus.cli.frame import Frame, Place, program
+from commandbus.cli.frame import Frame, Place
 from commandbus.cli.output import say, start_logging
 from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
 from commandbus.errors import InvalidSettingError
@@ -44,11 +44,6 @@ Port = Annotated[
     typer.Option("--port", "-p", min=0, max=65_535, help="The port, 0 for a free one."),
 ]
 Prefix = Annotated[str, typer.Option("--prefix", help="Before every path, for example /bus.")]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    program(app, "serve", panel="Run")(serve)
 
 
 def serve(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
-from commandbus.cli.frame import Frame, Session, View, command
-from commandbus.cli.options import CommandId, DomainOfId, parse_json
+from commandbus.cli.frame import Frame, Session, View
+from commandbus.cli.options import OneCommand, parse_json
 from commandbus.cli.show_view import MAX_EVENTS, command_document, print_command
 from commandbus.errors import CommandNotFoundError
 
@@ -26,25 +25,16 @@ class Shown:
     ] = False
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    command(app, "show", panel="Send and look")(show)
-
-
-async def show(
-    frame: Frame, command_id: CommandId, *, domain: DomainOfId = None, shown: Shown
-) -> View:
+async def show(frame: Frame, one: OneCommand, shown: Shown) -> View:
     """Show what happened to a command: every event, who caused it, and how long it took."""
     async with frame.open() as session:
-        where, wanted = await session.find(command_id, domain)
-        document = await read_command(session, where, wanted, shown)
+        document = await read_command(session, one, shown)
     return View(document, lambda: print_command(document))
 
 
-async def read_command(
-    session: Session, domain: str, command_id: UUID, shown: Shown
-) -> dict[str, Any]:
+async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[str, Any]:
     """A command and its events as a document, with its payload only if that is asked for."""
+    domain, command_id = await session.find(one)
     found = await session.bus.get_command(domain, command_id)
     if found is None:
         raise CommandNotFoundError(domain, command_id)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from commandbus.access.model import ApiToken, Scope
 from commandbus.cli.frame import Frame, View, command, page_view
 from commandbus.cli.options import LongListing, Operator, actor_or_login
-from commandbus.cli.output import folding, moment, print_table, say, text_of
+from commandbus.cli.output import folding, jsonable, moment, print_table, say, text_of
 from commandbus.upkeep.retention import parse_age
 
 token = typer.Typer(no_args_is_help=True, help="API tokens for the HTTP service.")
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.add_typer(token, name="token", rich_help_panel="Run")
 
 
 @command(token, "create")
@@ -54,7 +49,7 @@ async def create(
         f"[bold]{text_of(made.text)}[/]\n"
         f"Keep it now: it is not shown again. It expires {ends}; its id is {made.token.token_id}."
     )
-    return View({**_token_json(made.token), "token": made.text}, lambda: say(text))
+    return View({**jsonable(made.token), "token": made.text}, lambda: say(text))
 
 
 @command(token, "list")
@@ -72,7 +67,7 @@ async def list_tokens(
         page = await session.bus.tokens.page(
             user_id=user, include_ended=include_ended, **listing.of_page
         )
-    return page_view(page, "tokens", _print_tokens, to_json=_token_json)
+    return page_view(page, "tokens", _print_tokens)
 
 
 @command(token, "revoke")
@@ -118,17 +113,3 @@ def _state(found: ApiToken) -> str:
         return "good"
     is_over = found.expires_at <= datetime.now(UTC)
     return "expired" if is_over else f"until {moment(found.expires_at)}"
-
-
-def _token_json(found: ApiToken) -> dict[str, Any]:
-    return {
-        "token_id": found.token_id,
-        "user_id": found.user_id,
-        "scopes": sorted(found.scopes),
-        "domains": None if found.domains is None else sorted(found.domains),
-        "label": found.label,
-        "created_at": found.created_at,
-        "expires_at": found.expires_at,
-        "revoked_at": found.revoked_at,
-        "last_used_at": found.last_used_at,
-    }

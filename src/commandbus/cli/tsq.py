@@ -10,13 +10,12 @@ from commandbus.cli.bulk import decide
 from commandbus.cli.choice import Choice
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
-    CommandId,
     DomainFilter,
-    DomainOfId,
     GroupFilter,
     KeepAttempts,
     Limit,
     LongListing,
+    OneCommand,
     Operator,
     Payload,
     Reason,
@@ -36,11 +35,6 @@ tsq = typer.Typer(
     help="The troubleshooting queue: commands that failed for good and wait for a decision.",
     no_args_is_help=True,
 )
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.add_typer(tsq, name="tsq", rich_help_panel="Operate")
 
 
 # -- what waits
@@ -105,21 +99,19 @@ async def groups(
 
 
 @command(tsq, "show")
-async def show(
-    frame: Frame, command_id: CommandId, *, domain: DomainOfId = None, shown: Shown
-) -> View:
+async def show(frame: Frame, one: OneCommand, shown: Shown) -> View:
     """Show what happened to a command, and what you can do about it."""
     async with frame.open() as session:
-        where, wanted = await session.find(command_id, domain)
-        document = await read_command(session, where, wanted, shown)
-        has_payload = await session.store.get_payload(where, wanted) is not None
-    document["next"] = next_steps(document["command"], has_payload)
+        document = await read_command(session, one, shown)
+        found = document["command"]
+        payload = await session.store.get_payload(found.domain, found.command_id)
+    document["next"] = next_steps(found, has_payload=payload is not None)
 
-    def show_all() -> None:
+    def show_both() -> None:
         print_command(document)
-        print_steps(document["command"], document["next"])
+        print_steps(found, document["next"])
 
-    return View(document, show_all)
+    return View(document, show_both)
 
 
 # -- what an operator does
@@ -128,29 +120,24 @@ async def show(
 @command(tsq, "note")
 async def note(
     frame: Frame,
-    command_id: CommandId,
+    one: OneCommand,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The remark.")],
-    *,
-    domain: DomainOfId = None,
     operator: Operator = None,
 ) -> View:
     """Leave a remark on a command, in any state; `show` lists it with your name."""
     async with frame.open() as session:
-        where, wanted = await session.find(command_id, domain)
-        await session.bus.troubleshooting.note(
-            where, wanted, text, operator=actor_or_login(operator)
-        )
-    return View.line(f"{wanted} has a note", domain=where, command_id=wanted)
+        domain, wanted = await session.find(one)
+        actor = actor_or_login(operator)
+        await session.bus.troubleshooting.note(domain, wanted, text, operator=actor)
+    return View.line(f"{wanted} has a note", domain=domain, command_id=wanted)
 
 
 @command(tsq, "edit")
 async def edit(
     frame: Frame,
-    command_id: CommandId,
-    *,
+    one: OneCommand,
     payload: Payload,
     keep_attempts: KeepAttempts = False,
-    domain: DomainOfId = None,
     operator: Operator = None,
 ) -> View:
     """Send a parked command again with an edited payload.
@@ -162,12 +149,12 @@ async def edit(
     if edited is None:
         raise InvalidInputError("give the new payload with --data or --data-file")
     async with frame.open() as session:
-        where, wanted = await session.find(command_id, domain)
+        domain, wanted = await session.find(one)
         await session.bus.troubleshooting.retry(
-            where, wanted, operator=actor_or_login(operator), reset_attempts=not keep_attempts,
+            domain, wanted, operator=actor_or_login(operator), reset_attempts=not keep_attempts,
             payload=edited,
         )  # fmt: skip
-    return View.line(f"{wanted} is queued again, edited", domain=where, command_id=wanted)
+    return View.line(f"{wanted} is queued again, edited", domain=domain, command_id=wanted)
 
 
 @command(tsq, "retry")

@@ -63,9 +63,11 @@ def print_parked(items: Sequence[TroubleshootingItem]) -> None:
 
 def print_groups(groups: Sequence[FailureGroup]) -> None:
     """A table of failure groups."""
-    titles = ["GROUP", "DOMAIN", "TYPE", number("PARKED"), "FIRST SEEN", "LAST SEEN"]
     print_table(
-        [*titles, folding("ERROR")],
+        [
+            "GROUP", "DOMAIN", "TYPE", number("PARKED"), "FIRST SEEN", "LAST SEEN",
+            folding("ERROR"),
+        ],
         [
             [
                 group.fingerprint,
@@ -79,7 +81,7 @@ def print_groups(groups: Sequence[FailureGroup]) -> None:
             for group in groups
         ],
         empty=_NOTHING,
-    )
+    )  # fmt: skip
 
 
 def next_steps(command: CommandMetadata, has_payload: bool) -> list[dict[str, str]]:

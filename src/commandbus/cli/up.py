@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.access.model import Scope
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
-from commandbus.cli.frame import Place, program
+from commandbus.cli.frame import Place
 from commandbus.cli.options import actor_or_login
 from commandbus.cli.output import print_fields, say, start_logging, text_of
 from commandbus.cli.serve import Announced, AuthKind, Host, Port, http_server, http_settings
@@ -41,11 +40,6 @@ if TYPE_CHECKING:
 DEMO_MODULE = "commandbus.demo.vms"
 #: How long the token of `up` is good, if the process is killed before it can revoke it.
 TOKEN_LIFE = timedelta(hours=12)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    program(app, "up", panel="Run")(up)
 
 
 @dataclass(frozen=True, slots=True)

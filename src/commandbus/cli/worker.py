@@ -19,7 +19,7 @@ import typer
 
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
-from commandbus.cli.frame import Place, program
+from commandbus.cli.frame import Place
 from commandbus.cli.output import ExitCode, print_error, start_logging
 
 _log = logging.getLogger("commandbus.cli")
@@ -55,11 +55,6 @@ class Workers:
     no_notify: Annotated[
         bool, typer.Option("--no-notify", help="Only poll: for poolers without LISTEN.")
     ] = False
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    program(app, "worker", panel="Run")(worker)
 
 
 def worker(
