@@ -119,7 +119,7 @@ async def cancel_batch(
         actions = await session.bus.batches.actions(found.domain, found.batch_id)
         actions.require_cancelable()
     if not yes:
-        # Between two sessions: the question may stand for long.
+        # Between two sessions: nothing is open while somebody thinks.
         named = f" ({found.name})" if found.name else ""
         running = actions.in_progress
         going_on = f"; {running:,} are being worked on and go on" if running else ""

@@ -43,12 +43,12 @@ ERRORS_LOOKED_AT = 1_000
 
 
 def batch_json(batch: BatchMetadata) -> dict[str, Any]:
-    """A batch as it stands in `--json`, secrets masked."""
+    """A batch as `--json` prints it, secrets masked."""
     return {**jsonable(batch), "custom_data": redact_value(batch.custom_data)}
 
 
 def progress_json(batch: BatchMetadata) -> dict[str, Any]:
-    """The progress of a batch as it stands in `--json`."""
+    """The progress of a batch as `--json` prints it."""
     progress = progress_of(batch)
     return {**dataclasses.asdict(progress), "fraction": progress.fraction}
 
@@ -103,7 +103,7 @@ class BatchView:
         return len(self.failures) < self.batch.failed_count + self.batch.in_troubleshooting_count
 
     def document(self) -> dict[str, Any]:
-        """As it stands in `--json`."""
+        """As `--json` prints it."""
         return {
             "batch": batch_json(self.batch),
             "progress": progress_json(self.batch),

@@ -160,7 +160,7 @@ class Watcher:
 
 
 class LiveBar(Watcher):
-    """A live bar, with the counts beneath it."""
+    """A live bar, with the counts below it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -179,7 +179,7 @@ class LiveBar(Watcher):
         self._live.stop()
 
     def look(self, batch: BatchMetadata, progress: BatchProgress, hint: str) -> None:
-        """Draw it anew."""
+        """Draw it again."""
         from rich.console import Group
         from rich.text import Text
 

@@ -23,7 +23,7 @@ from commandbus.troubleshooting.model import BulkItem, BulkOperation, BulkPrevie
 
 
 def bulk_json(operation: BulkOperation) -> dict[str, Any]:
-    """An operation as it stands in `--json`, secrets masked."""
+    """An operation as `--json` prints it, secrets masked."""
     return {**jsonable(operation), "arguments": redact_value(operation.arguments)}
 
 

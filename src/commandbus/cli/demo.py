@@ -127,7 +127,7 @@ def _print_next_steps(result: Result, place: Place) -> None:
 
 
 def _program() -> str:
-    """How this program was called, so that the next command can be typed as it stands."""
+    """How this program was called, so that the next command can be copied."""
     called = Path(sys.argv[0])
     name = str(called)
     if called.name == "__main__.py":

@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """An open bus, and the store beneath it for payloads with their secrets."""
+    """An open bus; and its store, for payloads with their secrets."""
 
     bus: CommandBus
     store: Store

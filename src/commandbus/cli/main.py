@@ -109,7 +109,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Plain text where nobody sees the boxes.
+    # Boxes on a terminal only.
     rich_markup_mode="rich" if sys.stdout.isatty() else None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

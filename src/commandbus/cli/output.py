@@ -115,7 +115,7 @@ def start_logging(level: str) -> None:
 
 
 def console(file: TextIO | None = None) -> Console:
-    """Where text goes. Made anew each time: sys.stdout may have been replaced."""
+    """Where text goes. Made each time: sys.stdout may have been replaced."""
     from rich.console import Console
 
     return Console(file=file or sys.stdout, highlight=False, soft_wrap=True)
@@ -272,7 +272,7 @@ def duration(seconds: float) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A value as it stands in `--json`: keys as in the data classes, times in ISO 8601 (UTC)."""
+    """A value as `--json` prints it: keys as in the data classes, times in ISO 8601 (UTC)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             spec.name: jsonable(getattr(value, spec.name)) for spec in dataclasses.fields(value)

@@ -24,7 +24,7 @@ class Step:
     line: str
     #: Whether it has ended: its last line is printed at once.
     is_last: bool
-    #: As a bar: which one, how far, and what stands beside it.
+    #: As a bar: which one, how far, and the text beside it.
     bar: str = ""
     done: int = 0
     total: int | None = None

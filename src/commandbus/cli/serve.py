@@ -1,4 +1,4 @@
-"""`serve`: the HTTP service, until it is told to stop."""
+"""`serve`: the HTTP service, until it is stopped."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Announced:
 def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> HttpSettings:
     """The settings of the environment, with what was given here; refused if they are not safe."""
     with _extra():
-        from commandbus.http.serving import HttpServer  # noqa: F401  (so that it is told early)
+        from commandbus.http.serving import HttpServer  # noqa: F401  (a missing package is reported early)
         from commandbus.http.settings import HttpSettings
     given: dict[str, Any] = {"host": host, "port": port, "auth": auth and auth.value}
     settings = HttpSettings.from_env(

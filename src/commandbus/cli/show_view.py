@@ -124,7 +124,7 @@ def _styled_event(name: str) -> str:
 
 
 def _what(details: dict[str, Any]) -> str:
-    """The error first, as a sentence; then whatever else there is."""
+    """The error first, as a sentence; then the other details."""
     parts = []
     if "message" in details:
         parts.append(f"{details.pop('code', '?')}: {details.pop('message')}")

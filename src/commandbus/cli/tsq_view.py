@@ -34,7 +34,7 @@ _STEPS = {
 
 
 def parked_json(item: TroubleshootingItem) -> dict[str, Any]:
-    """A parked command as it stands in `--json`; `commandbus show ID --payload` has the payload."""
+    """A parked command as `--json` prints it, without its payload, which `show --payload` masks."""
     document: dict[str, Any] = jsonable(item)
     del document["data"]
     return document

@@ -129,7 +129,7 @@ def _free_server(bus: CommandBus, host: str | None, port: int | None, is_demo: b
     except InvalidSettingError:
         if port is not None:
             raise
-        # Nobody asked for this very port: any that is free will do.
+        # No port was asked for: any free one will do.
         return http_server(bus, http_settings(host, 0, AuthKind.TOKEN), is_demo=is_demo)
 
 

@@ -1,4 +1,4 @@
-"""`worker`: a process that works until it is told to stop; and how all such processes stop."""
+"""`worker`: a process that works until it is stopped; and how all such processes stop."""
 
 from __future__ import annotations
 

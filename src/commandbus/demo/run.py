@@ -57,7 +57,7 @@ class Options:
 
 
 async def run_demo(options: Options, tell: Callable[[Told], None]) -> Result:
-    """Run the demo; whatever ends it, no worker is left behind."""
+    """Run the demo; however it ends, no worker is left behind."""
     settings = Settings.from_env()
     began = time.monotonic()
     async with _place(options) as address:

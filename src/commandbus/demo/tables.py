@@ -215,7 +215,7 @@ class Books:
         )
 
     async def prepare(self) -> None:
-        """Create what is missing; close the account whose payments shall fail."""
+        """Create what is missing; close the account whose payments must fail."""
         async with self._pool.connection() as conn, conn.transaction():
             await conn.execute(_TABLES)
             await conn.execute(_ACCOUNTS, (OPENING_BALANCE_CENTS, ACCOUNTS))
@@ -259,7 +259,7 @@ class Books:
         return UUID(str((await self._ask(self._example, run_id))[0][0]))
 
     async def pending(self, run_id: UUID) -> list[UUID]:
-        """The commands of the run that nobody works on."""
+        """The commands of the run that no worker has."""
         return [row[0] for row in await self._ask(self._pending, self._domain, run_id)]
 
     async def _ask(self, statement: Statement, *params: object) -> list[Any]:
