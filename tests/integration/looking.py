@@ -87,7 +87,7 @@ async def replies(bus: CommandBus) -> list[Reply]:
 
 
 async def until_count(conn: Conn, status: str, number: int) -> None:
-    """Wait until so many commands are in a state."""
+    """Wait until this many commands have a status."""
 
     async def reached() -> bool:
         found = await value(

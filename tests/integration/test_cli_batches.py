@@ -21,10 +21,11 @@ from commandbus import (
     PermanentCommandError,
     RetryPolicy,
 )
-from commandbus.cli import batch_show, batches
-from commandbus.cli.batch_view import hint_of, open_count
+from commandbus.batches.model import progress_of
+from commandbus.cli import batch_view, batch_watch
+from commandbus.cli.batch_watch import hint_of, watch
+from commandbus.cli.frame import Session
 from commandbus.cli.main import app
-from commandbus.cli.options import Session
 from tests.waiting import until, working
 
 
@@ -72,7 +73,7 @@ def work_off(dsn: str, batch_id: str) -> None:
     async def work(bus: CommandBus) -> None:
         async def is_done() -> bool:
             batch = await bus.get_batch("shop", UUID(batch_id))
-            return batch is not None and open_count(batch) == 0
+            return batch is not None and progress_of(batch).open == 0
 
         async with working(bus, "shop"):
             await until(is_done, "the end of the batch")
@@ -176,7 +177,7 @@ def test_show_counts_errors_by_code_with_an_example(
     assert "3 of 6 ended: 1 completed, 2 failed, 3 in troubleshooting" in text
     assert "not [today]" in text
     assert f"the rest waits for an operator: `commandbus batch retry {batch_id}`" in text
-    monkeypatch.setattr(batch_show, "ERRORS_LOOKED_AT", 1)
+    monkeypatch.setattr(batch_view, "ERRORS_LOOKED_AT", 1)
     assert "The first 1 of each status were counted." in run("show", batch_id).stdout
     assert shown(run, batch_id)["errors_are_complete"] is False
 
@@ -206,7 +207,7 @@ def test_show_finds_the_command_of_every_closing(run: Any, dsn: str) -> None:
 def test_a_terminal_sees_bars_and_short_lines(
     run: Any, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_show, "is_fancy", lambda _: True)
+    monkeypatch.setattr(batch_view, "is_fancy", lambda _: True)
     named = created(run("create", "shop", "-", "--name", "[tea]", stdin=typed("Work")))
     unnamed = created(run("create", "shop", "-", stdin=typed("Work")))
 
@@ -252,7 +253,8 @@ def test_list_filters_and_pages(run: Any, dsn: str) -> None:
 
     header, first, second = run("list", "shop").stdout.splitlines()
     assert listed() == [new, old]
-    assert listed("--limit", "1", "--offset", "1") == [old]
+    cursor = json.loads(run("list", "shop", "--limit", "1", "--json").stdout)["next_cursor"]
+    assert listed("--limit", "1", "--cursor", cursor) == [old]
     assert listed("--status", "completed_with_failures") == [old]
     assert header.split() == ["ID", "CREATED", "ENDED", "STATUS", "NOT", "WELL", "NAME"]
     assert first.split()[2:] == ["0/1", "PENDING", "-", "new"]
@@ -306,14 +308,14 @@ def test_watch_gives_up_in_time_and_the_batch_goes_on(run: Any) -> None:
 async def test_watch_follows_a_load_to_its_end(
     bus: CommandBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(batch_watch, "WATCH_SECONDS", 0.01)
     hints: list[str] = []
 
     def overheard(*seen: Any) -> str:
         hints.append(hint_of(*seen))
         return hints[-1]
 
-    monkeypatch.setattr(batches, "hint_of", overheard)
+    monkeypatch.setattr(batch_watch, "hint_of", overheard)
     register(bus)
     whole = [{"n": n} for n in range(25)]
     bad = [*whole[:20], 7, *whole[20:]]
@@ -321,7 +323,7 @@ async def test_watch_follows_a_load_to_its_end(
     found = await bus.get_batch("shop", half.batch_id)
     assert found is not None
 
-    watching = asyncio.create_task(batches._watch(Session(bus, bus._store), found, quiet=True))
+    watching = asyncio.create_task(watch(Session(bus, bus._store), found, quiet=True))
     await until(lambda: any("the load stopped (item 21: " in hint for hint in hints), "a hint")
     await bus.loads.resume("shop", half.batch_id, whole)
     async with working(bus, "shop"):
@@ -337,10 +339,10 @@ async def test_watch_follows_a_load_to_its_end(
 def test_cancel_asks_with_the_exact_count_what_a_worker_holds_left_out(run: Any, dsn: str) -> None:
     batch_id = created(run("create", "shop", "-", "--name", "tea", stdin=typed(*["Work"] * 5)))
 
-    async def hold(bus: CommandBus) -> None:
+    async def lease(bus: CommandBus) -> None:
         await bus._store.receive("shop", vt_seconds=60, quantity=2, worker="me", limits={})
 
-    with_bus(dsn, hold)
+    with_bus(dsn, lease)
 
     no = run("cancel", batch_id, "--reason", "late", stdin="n\n")
     nobody = run("cancel", batch_id, "--reason", "late")
@@ -462,7 +464,7 @@ def test_a_load_that_stops_prints_line_reason_and_the_command_that_goes_on(
     file.write_text(whole.replace('{"n": 20}', '{"n": '))
 
     stopped = run("load", "shop", str(file), "--type", "Work", "--checkpoint-size", "10")
-    reason, _, command = stopped.stderr.strip().partition("; mend it, then: ")
+    reason, _, command = stopped.stderr.strip().partition("; fix it, then: ")
     program, *arguments = shlex.split(command)
     batch_id = arguments[3]
     text = run("show", batch_id).stdout

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from commandbus import CommandBus
-from commandbus.cli import bulk_view
+from commandbus.cli import progress
 from commandbus.cli.main import app
 from tests.parking import park
 
@@ -94,7 +94,9 @@ def test_a_dry_run_counts_and_changes_nothing(run: Any, parked: dict[str, str]) 
     )
     assert (document["total"], [g["matched"] for g in document["groups"]]) == (5, [3, 2])
     assert waiting(run) == 5
-    assert json.loads(run("bulk", "list", "--json").stdout) == {"operations": []}
+    assert json.loads(run("bulk", "list", "--json").stdout) == {
+        "operations": [], "next_cursor": None,
+    }  # fmt: skip
 
 
 def test_everything_needs_yes(run: Any, parked: dict[str, str]) -> None:
@@ -137,7 +139,9 @@ def test_an_operation_is_left_to_the_workers_stopped_and_resumed(
     [listed] = json.loads(run("bulk", "list", "--json", "--status", "running").stdout)["operations"]
     assert (listed["operation_id"], listed["total"], listed["done"]) == (own, 3, 0)
     assert own in run("bulk", "list", "--domain", "shop").stdout
-    assert run("bulk", "list", "--before", own).stdout == "There are no bulk operations.\n"
+    cursor = json.loads(run("bulk", "list", "--limit", "1", "--json").stdout)["next_cursor"]
+    older = run("bulk", "list", "--limit", "1", "--cursor", cursor)
+    assert older.stdout == "There are no bulk operations.\n"
 
     stopped = run("bulk", "stop", own)
     assert stopped.stdout == f"{own} is stopped; 3 of 3 were not acted on\n"
@@ -172,9 +176,9 @@ def test_items_that_failed_are_shown_and_end_with_exit_code_1(
         run("bulk", "show", operation, "--outcome", "done", "--limit", "2", "--json").stdout
     )
     assert [item["outcome"] for item in document["items"]] == ["done", "done"]
-    last = document["items"][-1]["item_no"]
+    cursor = document["next_cursor"]
     rest = json.loads(
-        run("bulk", "show", operation, "-o", "done", "--after", str(last), "--json").stdout
+        run("bulk", "show", operation, "-o", "done", "--cursor", cursor, "--json").stdout
     )
     assert len(rest["items"]) == 1
 
@@ -193,7 +197,10 @@ def test_what_is_not_clear_is_refused(run: Any, parked: dict[str, str]) -> None:
         (("tsq", "cancel", "-d", "shop", "--all", "-r", " "), 2, "reason must be a text"),
         (("tsq", "retry", "-d", "shop", "--code", "X"), 1, "nothing in troubleshooting"),
         (("tsq", "retry", "-d", "shop", "--code", "X", "--dry-run"), 1, "nothing in troubleshoot"),
+        (("tsq", "retry", "-d", "shop", "--code", "LATE", "--expect", "3"), 1, "2"),
+        (("tsq", "list", "--cursor", "x"), 2, "--cursor needs the --domain"),
         (("bulk", "show", str(uuid4())), 1, "no bulk operation"),
+        (("bulk", "show", str(uuid4()), "--cursor", "x"), 2, "--cursor needs the --outcome"),
         (("bulk", "stop", "x"), 2, "is not a UUID"),
         (("bulk", "list", "--status", "x"), 2, "no status 'x'"),
     ]
@@ -224,7 +231,7 @@ def test_ids_of_two_domains_are_refused(run: Any, dsn: str, parked: dict[str, st
 def test_a_terminal_shows_a_bar(
     run: Any, parked: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_view, "is_fancy", lambda _: True)
+    monkeypatch.setattr(progress, "is_fancy", lambda _: True)
     result = run("tsq", "retry", "--group", parked["DOWN"])
 
     assert result.exit_code == 0, result.output

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from commandbus.cli.main import app
 from commandbus.demo import run as demo_run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_the_demo_runs_on_a_database_that_was_given(

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
-from commandbus.cli import doctor as cli_doctor
-from commandbus.cli import retention as cli_retention
+from commandbus.cli import output
 from commandbus.cli.main import app
 from tests.sql.faults import healthy, message_of_ended
 from tests.sql.helpers import Session
@@ -51,8 +50,8 @@ def test_doctor_names_what_is_wrong_repairs_it_and_ends_accordingly(run: Any, ds
             "select command_id from commandbus.command_bus_command c"
             " where c.status = 'COMPLETED' and c.batch_id is null"
         )
-        held = type("Held", (), done)
-        await message_of_ended(db, {"LONE": held})
+        ended = type("Ended", (), done)
+        await message_of_ended(db, {"LONE": ended})
         for _ in range(6):
             await db.rows(
                 "select pgmq.send('payments__commands', %s::jsonb)",
@@ -154,8 +153,7 @@ def test_on_a_terminal_long_work_shows_that_it_goes_on(
     run: Any, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_database(dsn, lambda db: db.put("COMPLETED"))
-    monkeypatch.setattr(cli_doctor, "is_fancy", lambda _: True)
-    monkeypatch.setattr(cli_retention, "is_fancy", lambda _: True)
+    monkeypatch.setattr(output, "is_fancy", lambda _: True)
 
     assert run("doctor").exit_code == 0
     assert "REMOVED" in run("db", "prune", "--older-than", "0s").stdout

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from commandbus.cli.frame import Place
 from commandbus.cli.main import app
-from commandbus.cli.options import Place
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from commandbus import CommandBus
 from commandbus.cli.apps import AppError, load_app, open_app
-from commandbus.cli.options import Place
+from commandbus.cli.frame import Place
 from commandbus.database.store import Store
 
 MODULE = """

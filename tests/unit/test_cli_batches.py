@@ -16,22 +16,29 @@ from uuid import UUID, uuid4
 import pytest
 from typer.testing import CliRunner, Result
 
-from commandbus import BatchMetadata, LoadMetadata, LoadProgress, LoadResult, LoadStatus
-from commandbus.cli import batch_load, batch_load_view, batch_view
-from commandbus.cli.batch_load import resume_command
-from commandbus.cli.batch_view import (
-    Look,
+from commandbus.cli.batch_load import load_step, resume_command
+from commandbus.cli.batch_watch import (
+    LiveBar,
     Speed,
+    Watcher,
     bar,
     counts_text,
     hint_of,
-    rate_text,
     segments,
     watcher,
 )
+from commandbus.cli.frame import Frame, Place
 from commandbus.cli.main import app
-from commandbus.cli.options import Place
-from commandbus.loads.model import LoadStart, RowFormat
+from commandbus.cli.progress import Lines, progress_view, rate_text
+from commandbus.loads.model import (
+    LoadMetadata,
+    LoadProgress,
+    LoadResult,
+    LoadStart,
+    LoadStatus,
+    RowFormat,
+)
+from commandbus.models import BatchMetadata
 
 BATCH = UUID(int=7)
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -269,23 +276,23 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert ended.per_second == 200.0
 
 
-def look(found: BatchMetadata, hint: str = "") -> Look:
-    return Look(found, Speed().see(found), hint)
+def look(stage: Watcher, found: BatchMetadata, hint: str = "") -> None:
+    stage.look(found, Speed().see(found), hint)
 
 
 def test_lines_come_once_a_second_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    lines = batch_view.Lines(clock)
+    lines = Watcher(Lines(clock))
 
-    lines.show(look(batch(10)))
-    lines.show(look(batch(10, 1)))
+    look(lines, batch(10))
+    look(lines, batch(10, 1))
     clock.now += 1
-    lines.show(look(batch(10, 2), "wait [for] it"))
+    look(lines, batch(10, 2), "wait [for] it")
     clock.now += 1
-    lines.show(look(batch(10, 3), "wait [for] it"))
+    look(lines, batch(10, 3), "wait [for] it")
     clock.now += 1
-    lines.show(look(batch(10, 4)))
-    lines.show(look(batch(10, 10, status="COMPLETED")))
+    look(lines, batch(10, 4))
+    look(lines, batch(10, 10, status="COMPLETED"))
 
     shown = [line.split(";")[0] for line in capsys.readouterr().out.splitlines()]
     assert shown == [
@@ -301,11 +308,11 @@ def test_lines_come_once_a_second_and_at_the_end(capsys: pytest.CaptureFixture[s
 def test_a_terminal_gets_a_live_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
     with watcher(quiet=False) as stage:
-        stage.show(look(batch(200, 199)))
-        stage.show(look(batch(200, 190, parked=10), "wait [for] it"))
+        look(stage, batch(200, 199))
+        look(stage, batch(200, 190, parked=10), "wait [for] it")
 
     text = screen.getvalue()
-    assert isinstance(stage, batch_view.Bar)
+    assert isinstance(stage, LiveBar)
     assert " 99 %" in text
     assert "\x1b[35m━" in text
     assert "wait [for] it" in text
@@ -313,10 +320,13 @@ def test_a_terminal_gets_a_live_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_shown_beside_a_json_document(capsys: pytest.CaptureFixture[str]) -> None:
     with watcher(quiet=True) as stage:
-        stage.show(look(batch(10)))
+        look(stage, batch(10))
 
     assert capsys.readouterr().out == ""
-    assert isinstance(watcher(quiet=False), batch_view.Lines)
+    with watcher(quiet=False) as stage:
+        look(stage, batch(10))
+
+    assert capsys.readouterr().out == "0 of 10 ended: 0 completed\n"
 
 
 # -- loads
@@ -341,31 +351,29 @@ def test_a_load_is_told_once_a_second_and_at_the_end_of_each_stage(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = Clock()
-    lines = batch_load_view.LoadLines(clock)
+    lines = Lines(clock)
 
-    lines.tell(told(1_000, 4_000))
-    lines.tell(told(2_000, 4_000))
-    lines.tell(told(4_000, 4_000))
-    lines.tell(told(1_000, 4_000, "dispatching"))
+    lines.show(load_step(told(1_000, 4_000)))
+    lines.show(load_step(told(2_000, 4_000)))
+    lines.show(load_step(told(4_000, 4_000)))
+    lines.show(load_step(told(1_000, 4_000, "dispatching")))
     clock.now += 1
-    lines.tell(told(2_000, None))
+    lines.show(load_step(told(2_000, None)))
 
     assert capsys.readouterr().out.splitlines() == [
         "1,000 of 4,000 rows stored; 50/s, 60 s left",
         "4,000 of 4,000 rows stored; 50/s",
         "2,000 rows stored; 50/s",
     ]
-    assert lines.rows == 4_000
 
 
 def test_a_load_has_a_bar_for_each_stage_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
-    view = batch_load_view.load_view(quiet=False)
 
-    with view:
-        view.tell(told(1_000, 4_000))
-        view.tell(told(4_000, 4_000))
-        view.tell(told(4_000, 4_000, "dispatching"))
+    with progress_view(quiet=False) as view:
+        view.show(load_step(told(1_000, 4_000)))
+        view.show(load_step(told(4_000, 4_000)))
+        view.show(load_step(told(4_000, 4_000, "dispatching")))
 
     text = screen.getvalue()
     assert "stored" in text
@@ -375,17 +383,17 @@ def test_a_load_has_a_bar_for_each_stage_on_a_terminal(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def loading(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], LoadResult]], None]:
-    """Replace the database: `load_batch` is what the test says."""
+    """Replace the database: `bus.loads.load` does what the test says."""
 
     def play(load: Callable[[Any], LoadResult]) -> None:
-        async def load_batch(*_: object, on_progress: Any, **__: object) -> LoadResult:
+        async def load_it(*_: object, on_progress: Any, **__: object) -> LoadResult:
             return load(on_progress)
 
         @asynccontextmanager
-        async def open_session(*_: object, **__: object) -> AsyncIterator[Any]:
-            yield SimpleNamespace(bus=SimpleNamespace(load_batch=load_batch))
+        async def open_it(*_: object, **__: object) -> AsyncIterator[Any]:
+            yield SimpleNamespace(bus=SimpleNamespace(loads=SimpleNamespace(load=load_it)))
 
-        monkeypatch.setattr(batch_load, "open_session", open_session)
+        monkeypatch.setattr(Frame, "open", open_it)
 
     return play
 
@@ -395,6 +403,7 @@ def test_an_interrupted_load_says_how_to_go_on_if_rows_are_in(loading: Any, rows
     def interrupted(on_progress: Callable[[LoadProgress], None]) -> LoadResult:
         if rows:
             on_progress(told(rows, None))
+            on_progress(told(rows - 1, None, "dispatching"))
         raise KeyboardInterrupt
 
     loading(interrupted)

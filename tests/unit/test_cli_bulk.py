@@ -8,10 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from commandbus import BulkOperation, BulkStatus, BulkVerb, InvalidInputError
-from commandbus.cli import bulk_view
-from commandbus.cli.bulk_options import parse_rate
-from commandbus.cli.bulk_view import BulkBar, BulkLines, QuietBulk, counts_text
+from commandbus import InvalidInputError
+from commandbus.cli import progress
+from commandbus.cli.bulk_view import bulk_step, counts_text
+from commandbus.cli.options import parse_rate
+from commandbus.cli.progress import Bars, Lines, Quiet, progress_view
+from commandbus.troubleshooting.model import BulkOperation, BulkStatus, BulkVerb
 
 START = datetime(2026, 11, 16, tzinfo=UTC)
 RUNNING = BulkOperation(
@@ -46,16 +48,16 @@ def test_a_line_is_printed_once_a_second_and_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = [10.0]
-    with BulkLines(lambda: now[0]) as view:
-        view.tell(RUNNING)
-        view.tell(replace(RUNNING, done=41))
+    with Lines(lambda: now[0]) as view:
+        view.show(bulk_step(RUNNING))
+        view.show(bulk_step(replace(RUNNING, done=41)))
         now[0] += 1.0
-        view.tell(replace(RUNNING, done=90))
-        view.tell(replace(RUNNING, done=90, status=BulkStatus.FINISHED))
+        view.show(bulk_step(replace(RUNNING, done=90)))
+        view.show(bulk_step(replace(RUNNING, done=90, status=BulkStatus.FINISHED)))
         now[0] += 1.0
-        view.tell(replace(RUNNING, started_at=None))
+        view.show(bulk_step(replace(RUNNING, started_at=None)))
         now[0] += 1.0
-        view.tell(replace(RUNNING, started_at=RUNNING.heartbeat_at))
+        view.show(bulk_step(replace(RUNNING, started_at=RUNNING.heartbeat_at)))
     assert capsys.readouterr().out.splitlines() == [
         "50 of 100: 40 done, 8 skipped, 2 failed  10/s, 5 s left",
         "100 of 100: 90 done, 8 skipped, 2 failed  20/s",
@@ -66,10 +68,10 @@ def test_a_line_is_printed_once_a_second_and_at_the_end(
 
 
 def test_the_view_suits_where_the_text_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert type(bulk_view.bulk_view(quiet=True)) is QuietBulk
-    assert type(bulk_view.bulk_view(quiet=False)) is BulkLines
-    monkeypatch.setattr(bulk_view, "is_fancy", lambda _: True)
-    with bulk_view.bulk_view(quiet=False) as view:
-        assert type(view) is BulkBar
-        view.tell(RUNNING)
-        view.tell(RUNNING)
+    assert type(progress_view(quiet=True)) is Quiet
+    assert type(progress_view(quiet=False)) is Lines
+    monkeypatch.setattr(progress, "is_fancy", lambda _: True)
+    with progress_view(quiet=False) as view:
+        assert type(view) is Bars
+        view.show(bulk_step(RUNNING))
+        view.show(bulk_step(RUNNING))

@@ -19,12 +19,13 @@ from typer.testing import CliRunner, Result
 
 from commandbus import CommandBus, PermanentCommandError, TransientCommandError
 from commandbus.cli import demo as face
-from commandbus.cli import stage as stages
+from commandbus.cli.demo_view import DemoView
 from commandbus.cli.main import app
+from commandbus.cli.progress import progress_view
 from commandbus.demo import app as demo_app
 from commandbus.demo import events
 from commandbus.demo.run import FAILING_FOR_GOOD, Options, _payment
-from commandbus.demo.tables import CLOSED_ACCOUNT, Progress, Verdict
+from commandbus.demo.tables import CLOSED_ACCOUNT, Counts, Progress
 from commandbus.demo.workers import WorkerDiedError, WorkerProcess, stop_all
 
 EXAMPLE, PARKED = UUID(int=1), UUID(int=2)
@@ -43,8 +44,8 @@ STORY: list[events.Told] = [
 ]
 
 
-def verdict(*, lost: int = 0, doubled: int = 0, seconds: float | None = 0.5) -> Verdict:
-    return Verdict(100, 88, 9, 12, 9, lost, doubled, seconds)
+def counted(*, lost: int = 0, doubled: int = 0, seconds: float | None = 0.5) -> Counts:
+    return Counts(100, 88, 9, 12, 9, lost, doubled, seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -53,18 +54,18 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[Verdict], list[Options]]:
-    """Replace the run by a story with this verdict; gives the options of the runs."""
+def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[Counts], list[Options]]:
+    """Replace the run by a story with these counts; gives the options of the runs."""
     asked: list[Options] = []
 
-    def play(found: Verdict) -> list[Options]:
+    def play(found: Counts) -> list[Options]:
         async def run_demo(options: Options, tell: Callable[[events.Told], None]) -> events.Result:
             asked.append(options)
             for told in STORY:
                 tell(told)
             return events.Result(found, 1, 9, 0, EXAMPLE, PARKED)
 
-        monkeypatch.setattr(face, "run_demo", run_demo)
+        monkeypatch.setattr("commandbus.demo.run.run_demo", run_demo)
         return asked
 
     return play
@@ -75,10 +76,10 @@ def run(*arguments: str) -> Result:
 
 
 def test_a_run_is_told_in_lines_and_ends_with_a_table(
-    played: Callable[[Verdict], list[Options]], monkeypatch: pytest.MonkeyPatch
+    played: Callable[[Counts], list[Options]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/opt/x/bin/commandbus"])
-    asked = played(verdict())
+    asked = played(counted())
 
     result = run("--no-kill", "-n", "100")
 
@@ -89,7 +90,7 @@ def test_a_run_is_told_in_lines_and_ends_with_a_table(
         "3 worker processes are up: 11, 12, 13",
         "neither is there",
         "2 traces are left",
-        "Worker 13 was killed with SIGKILL while it held 9 commands",
+        "Worker 13 was killed with SIGKILL while it had 9 leases",
         "88 completed      9 retried   12 in troubleshooting",
         "lost                    0  must be 0",
         "throughput            176  commands per second",
@@ -99,8 +100,8 @@ def test_a_run_is_told_in_lines_and_ends_with_a_table(
         assert text in result.stdout
 
 
-def test_json_is_one_document(played: Callable[[Verdict], list[Options]]) -> None:
-    played(verdict())
+def test_json_is_one_document(played: Callable[[Counts], list[Options]]) -> None:
+    played(counted())
 
     result = run("--json")
 
@@ -112,10 +113,10 @@ def test_json_is_one_document(played: Callable[[Verdict], list[Options]]) -> Non
     assert document["example_command_id"] == str(EXAMPLE)
 
 
-@pytest.mark.parametrize("found", [verdict(lost=1), verdict(doubled=1, seconds=None)])
+@pytest.mark.parametrize("found", [counted(lost=1), counted(doubled=1, seconds=None)])
 @pytest.mark.parametrize("options", [["--json"], []])
 def test_what_is_lost_or_doubled_fails_the_demo(
-    played: Callable[[Verdict], list[Options]], found: Verdict, options: list[str]
+    played: Callable[[Counts], list[Options]], found: Counts, options: list[str]
 ) -> None:
     played(found)
 
@@ -135,7 +136,7 @@ def test_what_is_lost_or_doubled_fails_the_demo(
     ],
 )
 def test_the_next_commands_can_be_typed_as_they_stand(
-    played: Callable[[Verdict], list[Options]],
+    played: Callable[[Counts], list[Options]],
     monkeypatch: pytest.MonkeyPatch,
     options: list[str],
     environment: dict[str, str],
@@ -145,7 +146,7 @@ def test_the_next_commands_can_be_typed_as_they_stand(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "argv", [argv])
-    played(verdict())
+    played(counted())
 
     result = run(*options)
 
@@ -175,10 +176,10 @@ def test_a_terminal_sees_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
 
-    stage = stages.stage_for(100)
-    with stage:
+    with progress_view(quiet=False) as progress:
+        view = DemoView(progress, 100)
         for told in STORY:
-            stage.tell(told)
+            view.tell(told)
 
     text = screen.getvalue()
     assert "━━━━" in text
@@ -192,7 +193,7 @@ def test_an_interrupt_is_an_interrupt_whatever_the_signal(monkeypatch: pytest.Mo
         os.kill(os.getpid(), signal.SIGHUP)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(face, "run_demo", run_demo)
+    monkeypatch.setattr("commandbus.demo.run.run_demo", run_demo)
 
     assert run().exit_code == 130
 

@@ -8,7 +8,11 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from commandbus import (
+from commandbus import __version__
+from commandbus.cli import main as program
+from commandbus.cli.main import app
+from commandbus.cli.output import ExitCode, exit_code_of
+from commandbus.errors import (
     CommandBusError,
     CommandNotFoundError,
     DatabaseUnavailableError,
@@ -17,11 +21,7 @@ from commandbus import (
     InvalidOperationError,
     SchemaMissingError,
     SchemaTooOldError,
-    __version__,
 )
-from commandbus.cli import main as program
-from commandbus.cli.main import app
-from commandbus.cli.output import ExitCode, exit_code_of
 
 
 @pytest.fixture(autouse=True)

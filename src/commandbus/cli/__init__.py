@@ -1,1 +1,1 @@
-"""The command line: translates arguments into calls and answers into text; decides nothing."""
+"""The command line: translates arguments into calls and results into text; decides nothing."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from commandbus.bus import CommandBus
-from commandbus.cli.options import Place
+from commandbus.cli.frame import Place
 from commandbus.errors import CommandBusError, InvalidInputError
 
 KINDS = (
@@ -67,7 +67,7 @@ def _import(name: str) -> Any:
 
 @contextmanager
 def _described(what: str) -> Iterator[None]:
-    """Turn whatever the application raises into one line, with the place and the cause."""
+    """Turn what the application raises into one line, with the place and the cause."""
     try:
         yield
     except (CommandBusError, ModuleNotFoundError):

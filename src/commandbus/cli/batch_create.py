@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID, uuid4
 
 import typer
 
-from commandbus.cli.batch_options import (
-    BatchDomain,
-    BatchName,
-    By,
-    CustomData,
-    RowType,
-    parse_custom_data,
-    refuse_untyped_csv,
-    source_of,
-)
-from commandbus.cli.options import (
-    AsJson,
-    DataDir,
-    Dsn,
-    Place,
-    actor_or_login,
-    open_session,
-)
-from commandbus.cli.output import print_json
+from commandbus.cli.batch_rows import About, RowType, refuse_untyped_csv, source_of
+from commandbus.cli.frame import Frame, View
+from commandbus.cli.options import Domain
+from commandbus.cli.output import first_few
 from commandbus.commands.sending import Preparer
 from commandbus.errors import DuplicateCommandError, InvalidInputError, InvalidOperationError
 from commandbus.loads.model import RowFormat
@@ -36,55 +20,37 @@ from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
 
-def create(
-    domain: BatchDomain,
+async def create(
+    frame: Frame,
+    domain: Domain,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="JSON lines (.jsonl), or .csv; '-' is stdin.")
     ],
     *,
     command_type: RowType = None,
-    name: BatchName = None,
-    custom_data: CustomData = None,
-    by: By = None,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
+    about: About,
+) -> View:
     """Create a batch from a file, all or nothing, and print its id.
 
     A row has command_type, data and perhaps command_id; with --type a row is the data itself. A bad
     row or a repeated id: nothing is created. `batch load` takes what is too large for this.
     """
-    place = Place(dsn, data_dir)
-    custom = parse_custom_data(custom_data)
+    options = about.options()
     refuse_untyped_csv(file, command_type)
-
-    async def work() -> dict[str, Any]:
-        lines, commands = await _read_commands(domain, file, RowFormat(command_type))
-        async with open_session(place, create=True) as session:
-            try:
-                batch_id = await session.bus.create_batch(
-                    domain,
-                    commands,
-                    name=name,
-                    custom_data=custom,
-                    created_by=actor_or_login(by),
-                )
-            except DuplicateCommandError as error:
-                raise _repeated(error, commands, lines) from None
-            return {"batch_id": batch_id, "commands": len(commands)}
-
-    created = asyncio.run(work())
-    if as_json:
-        print_json(created)
-    else:
-        print(created["batch_id"])
+    lines, commands = await _read_commands(domain, file, RowFormat(command_type))
+    async with frame.open(creates=True) as session:
+        try:
+            batch_id = await session.bus.batches.create(domain, commands, **options)
+        except DuplicateCommandError as error:
+            raise _repeated(error, commands, lines) from None
+    document = {"batch_id": batch_id, "commands": len(commands)}
+    return View(document, lambda: print(batch_id))
 
 
 async def _read_commands(
     domain: str, file: str, row_format: RowFormat
 ) -> tuple[list[str], list[BatchCommand]]:
-    """The commands of a file and where each stands; raises at the first that is not acceptable."""
+    """The commands of a file and where each is; raises at the first that is not acceptable."""
     settings = Settings.from_env()
     preparer = Preparer(settings, RetryPolicy())
     seed, lines, commands = uuid4(), list[str](), list[BatchCommand]()
@@ -128,15 +94,14 @@ async def _next_row(
 def _repeated(
     error: DuplicateCommandError, commands: list[BatchCommand], lines: list[str]
 ) -> InvalidOperationError:
-    """Where in the file a repeated id stands."""
+    """Where in the file a repeated id is."""
     repeated = {str(command_id) for command_id in error.command_ids}
     places = [
         f"{line} ({command.command_id})"
         for line, command in zip(lines, commands, strict=True)
         if str(command.command_id) in repeated
     ]
-    more = f" and {len(places) - 5:,} more" if len(places) > 5 else ""
     return InvalidOperationError(
-        f"command ids that were sent before, or stand twice: {', '.join(places[:5])}{more}; "
+        f"command ids that were sent before, or occur twice: {first_few(places)}; "
         "nothing was created"
     )

@@ -12,36 +12,12 @@ from uuid import UUID, uuid4
 
 import typer
 
-from commandbus.cli.batch_load_view import load_view
-from commandbus.cli.batch_options import (
-    BatchDomain,
-    BatchId,
-    BatchName,
-    By,
-    CustomData,
-    RowType,
-    parse_custom_data,
-    refuse_untyped_csv,
-    source_of,
-)
-from commandbus.cli.options import (
-    AsJson,
-    DataDir,
-    Dsn,
-    Place,
-    Session,
-    actor_or_login,
-    open_session,
-)
-from commandbus.cli.output import (
-    ExitCode,
-    jsonable,
-    print_error,
-    print_fields,
-    print_json,
-    text_of,
-)
-from commandbus.loads.model import LoadResult, LoadStart, OnProgress
+from commandbus.cli.batch_rows import About, RowType, refuse_untyped_csv, source_of
+from commandbus.cli.frame import Frame, Place, Session, View
+from commandbus.cli.options import BatchId, Domain, OneBatch, parse_uuid
+from commandbus.cli.output import ExitCode, jsonable, print_fields, text_of
+from commandbus.cli.progress import Step, progress_view, rate_text
+from commandbus.loads.model import LoadProgress, LoadResult, LoadStart, OnProgress
 from commandbus.names import check_uuid
 from commandbus.privacy.redaction import redact_text
 
@@ -51,6 +27,8 @@ LoadSource = Annotated[
         metavar="SOURCE", help="A .jsonl, .ndjson, .csv, .parquet or .arrow file; '-' is stdin."
     ),
 ]
+#: What becomes of a row in each stage.
+_VERBS = {"loading": "stored", "dispatching": "queued"}
 
 
 class Start(StrEnum):
@@ -60,8 +38,9 @@ class Start(StrEnum):
     AS_IT_LOADS = "as-it-loads"
 
 
-def load(  # noqa: PLR0913  (each is an option)
-    domain: BatchDomain,
+async def load(
+    frame: Frame,
+    domain: Domain,
     source: LoadSource,
     *,
     command_type: RowType = None,
@@ -81,24 +60,18 @@ def load(  # noqa: PLR0913  (each is an option)
     ] = None,
     batch_id: Annotated[
         str | None,
-        typer.Option(metavar="UUID", help="An id of your own: the same call again goes on."),
+        typer.Option(metavar="UUID", help="An id of your own: the same call again continues."),
     ] = None,
-    name: BatchName = None,
-    custom_data: CustomData = None,
-    by: By = None,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
+    about: About,
+) -> View:
     """Create a batch of any size from a file, in checkpoints.
 
     What is committed survives a crash. Exit code 1 if it stops half-way: it prints the line, the
-    reason and the command that goes on.
+    reason and the command that continues.
     """
-    place = Place(dsn, data_dir)
-    wanted = uuid4() if batch_id is None else check_uuid(batch_id, "--batch-id")
+    wanted = parse_uuid(batch_id, "--batch-id") or uuid4()
     refuse_untyped_csv(source, command_type, type_column)
-    custom = parse_custom_data(custom_data)
+    options = about.options()
 
     async def work(session: Session, on_progress: OnProgress) -> LoadResult:
         return await session.bus.loads.load(
@@ -110,43 +83,34 @@ def load(  # noqa: PLR0913  (each is an option)
             start=LoadStart[start.name],
             checkpoint_size=checkpoint_size,
             batch_id=wanted,
-            name=name,
-            custom_data=custom,
-            created_by=actor_or_login(by),
             on_progress=on_progress,
+            **options,
         )
 
-    _run(place, work, resume_command(place, domain, wanted, source), create=True, as_json=as_json)
+    next_command = resume_command(frame.place, domain, wanted, source)
+    return await _run(frame, work, next_command, creates=True)
 
 
-def resume(
-    domain: BatchDomain,
-    batch_id: BatchId,
-    source: LoadSource,
-    *,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Go on with a load after its last checkpoint.
+async def resume(frame: Frame, domain: Domain, batch_id: BatchId, source: LoadSource) -> View:
+    """Continue a load after its last checkpoint.
 
-    SOURCE is the same as before, from its beginning; what is in is passed over. Exit codes as
-    those of `batch load`.
+    SOURCE is the same as before, from its beginning; rows that were loaded are skipped. Exit codes
+    as those of `batch load`.
     """
-    place = Place(dsn, data_dir)
     wanted = check_uuid(batch_id, "batch id")
 
     async def work(session: Session, on_progress: OnProgress) -> LoadResult:
-        batch = await session.find_batch(batch_id, domain)
+        batch = await session.find_batch(OneBatch(batch_id, domain))
         return await session.bus.loads.resume(
             batch.domain, batch.batch_id, source_of(source), on_progress=on_progress
         )
 
-    _run(place, work, resume_command(place, domain, wanted, source), create=False, as_json=as_json)
+    next_command = resume_command(frame.place, domain, wanted, source)
+    return await _run(frame, work, next_command, creates=False)
 
 
 def resume_command(place: Place, domain: str, batch_id: UUID, source: str) -> str:
-    """What to type to go on; a password in an address is masked."""
+    """What to type to continue; a password in an address is masked."""
     words = ["commandbus", "batch", "resume", domain, str(batch_id), source]
     if place.dsn is not None:
         words += ["--dsn", redact_text(place.dsn, 2_000)]
@@ -155,55 +119,65 @@ def resume_command(place: Place, domain: str, batch_id: UUID, source: str) -> st
     return shlex.join(words)
 
 
-def _run(
-    place: Place,
+async def _run(
+    frame: Frame,
     work: Callable[[Session, OnProgress], Awaitable[LoadResult]],
     next_command: str,
     *,
-    create: bool,
-    as_json: bool,
-) -> None:
-    stage = load_view(quiet=as_json)
+    creates: bool,
+) -> View:
+    loaded = 0
 
-    async def run() -> LoadResult:
-        async with open_session(place, create=create) as session:
-            with stage:
-                return await work(session, stage.tell)
+    def tell(progress: LoadProgress) -> None:
+        nonlocal loaded
+        loaded = max(loaded, progress.rows)
+        view.show(load_step(progress))
 
     try:
-        result = asyncio.run(run())
-    except KeyboardInterrupt:
-        if stage.rows:
-            print(f"{stage.rows:,} rows are safe; go on with: {next_command}", file=sys.stderr)
+        async with frame.open(creates=creates) as session:
+            with progress_view(quiet=frame.as_json) as view:
+                result = await work(session, tell)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        if loaded:
+            print(f"{loaded:,} rows are safe; go on with: {next_command}", file=sys.stderr)
         raise
-    _print_result(result, next_command, as_json=as_json)
-
-
-def _print_result(result: LoadResult, next_command: str, *, as_json: bool) -> None:
-    is_partial = result.status == "partial_success"
     next_step = next_command if result.recovery_possible else None
-    if as_json:
-        print_json({**jsonable(result), "resume": next_step})
-    else:
-        print_fields(_facts(result))
-    if is_partial:
-        print_error(f"{result.error}" + (f"; mend it, then: {next_step}" if next_step else ""))
-        raise typer.Exit(ExitCode.FAILED)
+    document = {**jsonable(result), "resume": next_step}
+    if result.error is None:
+        return View(document, lambda: print_fields(_facts(result)))
+    error = result.error + (f"; fix it, then: {next_step}" if next_step else "")
+    return View(document, lambda: print_fields(_facts(result)), ExitCode.FAILED, error)
+
+
+def load_step(progress: LoadProgress) -> Step:
+    """How far a load is; it has a bar for each stage."""
+    total = "" if progress.total is None else f" of {progress.total:,}"
+    rows, verb = f"{progress.rows:,}{total} rows", _VERBS[progress.stage]
+    pace = rate_text(progress.per_second, progress.seconds_left)
+    return Step(
+        line=f"{rows} {verb}; {pace}",
+        is_last=progress.rows == progress.total,
+        bar=verb,
+        done=progress.rows,
+        total=progress.total,
+        beside=f"{rows}  {pace}",
+    )
 
 
 def _facts(result: LoadResult) -> list[tuple[str, str]]:
-    colour = "green" if result.status == "success" else "yellow"
+    is_whole = result.error is None
     facts = [
-        ("status", f"[{colour}]{result.status}[/]"),
+        ("status", f"[{'green' if is_whole else 'yellow'}]{result.status}[/]"),
         ("batch_id", str(result.batch_id)),
         ("checkpoints", f"{result.checkpoints:,}"),
         ("tasks_committed", f"{result.tasks_committed:,}"),
     ]
-    if result.status == "partial_success":
-        facts += [
-            ("failed_checkpoint", text_of(result.failed_checkpoint)),
-            ("tasks_failed", f"{result.tasks_failed:,}"),
-            ("line", text_of(result.line)),
-            ("recovery_possible", "yes" if result.recovery_possible else "no"),
-        ]
-    return facts
+    if is_whole:
+        return facts
+    return [
+        *facts,
+        ("failed_checkpoint", text_of(result.failed_checkpoint)),
+        ("tasks_failed", f"{result.tasks_failed:,}"),
+        ("line", text_of(result.line)),
+        ("recovery_possible", "yes" if result.recovery_possible else "no"),
+    ]

@@ -1,42 +1,46 @@
-"""`bulk`: operations on many parked commands; and how `tsq` starts one."""
+"""`bulk`: operations on many parked commands; and how `tsq retry|cancel|complete` starts one."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import typer
 
-from commandbus.cli.bulk_options import Choice, Operator, Rate, Wait, parse_rate
 from commandbus.cli.bulk_view import (
     bulk_json,
-    bulk_view,
+    bulk_step,
     print_operation,
     print_operations,
     print_preview,
-    styled,
 )
+from commandbus.cli.choice import Choice
+from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
-    AsJson,
-    DataDir,
     DomainFilter,
-    Dsn,
-    Place,
-    Session,
+    Listing,
+    OneCommand,
+    Operator,
+    Rate,
+    Wait,
     actor_or_login,
-    open_session,
+    parse_rate,
+    parse_uuid,
 )
-from commandbus.cli.output import ExitCode, print_json, say
-from commandbus.errors import BulkOperationNotFoundError, InvalidOperationError
-from commandbus.names import check_uuid
+from commandbus.cli.output import ExitCode, say, styled_status
+from commandbus.cli.progress import progress_view
+from commandbus.errors import InvalidInputError, InvalidOperationError
+from commandbus.names import check_choice_or_none, check_uuid
+from commandbus.paging import Page
 from commandbus.troubleshooting.model import (
     BulkFilter,
     BulkItem,
     BulkOperation,
-    BulkPreview,
+    BulkOutcome,
     BulkStatus,
+    BulkVerb,
 )
 
 bulk = typer.Typer(
@@ -47,130 +51,101 @@ bulk = typer.Typer(
 BulkId = Annotated[str, typer.Argument(metavar="ID", help="The id of the bulk operation.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.add_typer(bulk, name="bulk", rich_help_panel="Operate")
+async def decide(
+    frame: Frame, choice: Choice, verb: BulkVerb, operator: str | None, arguments: dict[str, Any]
+) -> View:
+    """Decide for what was chosen: count it, act on one command, or start an operation on many."""
+    rate, actor = parse_rate(choice.rate), actor_or_login(operator)
+    wanted = parse_uuid(choice.operation_id, "--id") or uuid4()
+    async with frame.open() as session:
+        if choice.only_id is not None and not frame.as_json:
+            return await _decide_for_one(session, choice, verb, {"operator": actor, **arguments})
+        chosen = await choice.filter(session)
+        if choice.dry_run:
+            return await _preview(session, chosen, verb)
+        operation = await session.bus.bulk.start(
+            verb, chosen, rate=rate, operator=actor, operation_id=wanted, everything=choice.yes,
+            expected_total=choice.expect, **arguments,
+        )  # fmt: skip
+        if not frame.as_json:
+            if operation.operation_id != wanted:
+                say(f"The same decision runs already: {operation.operation_id}")
+            count = f"{operation.total:,} commands of {operation.domain}"
+            say(f"bulk {verb} {operation.operation_id}: {count}")
+        return await _see_through(frame, session, operation, choice.wait)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What is to become of those that were chosen."""
-
-    verb: str
-    actor: str | None
-    arguments: dict[str, Any]
-
-
-def decide_for_many(place: Place, choice: Choice, decision: Decision) -> None:
-    """Count what was chosen, or start an operation on it and see it through."""
-    rate = parse_rate(choice.rate)
-    wanted = uuid4() if choice.operation_id is None else check_uuid(choice.operation_id, "--id")
-
-    async def work() -> BulkPreview | BulkOperation:
-        async with open_session(place) as session:
-            chosen = await choice.filter(session)
-            if choice.is_dry_run:
-                return await _preview(session, chosen)
-            operation = await session.bus.bulk.start(
-                decision.verb,
-                chosen,
-                rate=rate,
-                operator=decision.actor,
-                operation_id=wanted,
-                everything=choice.is_confirmed,
-                **decision.arguments,
-            )
-            if not choice.as_json:
-                _announce(operation, wanted)
-            return await _see_through(session, operation, choice.waits, choice.as_json)
-
-    answer = asyncio.run(work())
-    if isinstance(answer, BulkPreview):
-        if choice.as_json:
-            print_json(answer)
-        else:
-            print_preview(answer, decision.verb)
-        return
-    _conclude(answer, as_json=choice.as_json, waits=choice.waits)
+async def _decide_for_one(
+    session: Session, choice: Choice, verb: BulkVerb, arguments: dict[str, Any]
+) -> View:
+    where, wanted = await session.find(OneCommand(str(choice.only_id), choice.domain))
+    queue = session.bus.troubleshooting
+    verbs: dict[BulkVerb, tuple[Callable[..., Awaitable[None]], str]] = {
+        BulkVerb.RETRY: (queue.retry, "queued again"),
+        BulkVerb.CANCEL: (queue.cancel, "canceled"),
+        BulkVerb.COMPLETE: (queue.complete, "completed"),
+    }
+    act, done = verbs[verb]
+    await act(where, wanted, **arguments)
+    return View.line(f"{wanted} is {done}", domain=where, command_id=wanted)
 
 
-async def _preview(session: Session, chosen: BulkFilter) -> BulkPreview:
+async def _preview(session: Session, chosen: BulkFilter, verb: BulkVerb) -> View:
     preview = await session.bus.bulk.preview(chosen)
     if not preview.total:
         raise InvalidOperationError(f"nothing in troubleshooting of {chosen.domain!r} matches")
-    return preview
-
-
-def _announce(operation: BulkOperation, wanted: UUID) -> None:
-    if operation.operation_id != wanted:
-        say(f"The same decision runs already: {operation.operation_id}")
-    say(
-        f"bulk {operation.verb} {operation.operation_id}: {operation.total:,} commands of "
-        f"{operation.domain}"
-    )
+    return View(preview, lambda: print_preview(preview, verb))
 
 
 async def _see_through(
-    session: Session, operation: BulkOperation, waits: bool, quiet: bool
-) -> BulkOperation:
+    frame: Frame, session: Session, operation: BulkOperation, waits: bool
+) -> View:
+    """Act on it here, if somebody waits for it; exit code 1 if not everything was done."""
     if not waits:
-        return operation
-    if not quiet:
-        say(f"Ctrl-C leaves it to the workers; `commandbus bulk stop {operation.operation_id}`")
-    with bulk_view(quiet=quiet) as view:
-        return await session.bus.bulk.run(operation.operation_id, on_progress=view.tell)
-
-
-def _conclude(operation: BulkOperation, *, as_json: bool, waits: bool) -> None:
-    if as_json:
-        print_json(bulk_json(operation))
-    elif not waits and operation.status is BulkStatus.RUNNING:
-        say(
+        is_incomplete = bool(operation.failed)
+        lines = [
             f"The workers of {operation.domain} act on it; "
             f"`commandbus bulk show {operation.operation_id}` shows how far they are"
-        )
-    elif waits:
-        say(f"{styled(operation.status)}: {operation.done:,} of {operation.total:,} done")
+        ]
+    else:
+        if not frame.as_json:
+            say(f"Ctrl-C leaves it to the workers; `commandbus bulk stop {operation.operation_id}`")
+        with progress_view(quiet=frame.as_json) as view:
+            operation = await session.bus.bulk.run(
+                operation.operation_id, on_progress=lambda now: view.show(bulk_step(now))
+            )
+        is_incomplete = bool(operation.failed) or not operation.is_finished
+        lines = [
+            f"{styled_status(operation.status)}: {operation.done:,} of {operation.total:,} done"
+        ]
         if operation.skipped or operation.failed:
-            say(f"`commandbus bulk show {operation.operation_id}` shows which were not, and why")
-    if operation.failed or (waits and operation.status is not BulkStatus.FINISHED):
-        raise typer.Exit(ExitCode.FAILED)
+            lines.append(
+                f"`commandbus bulk show {operation.operation_id}` shows which were not, and why"
+            )
+    code = ExitCode.FAILED if is_incomplete else ExitCode.OK
+    return View(bulk_json(operation), lambda: say("\n".join(lines)), code)
 
 
-@bulk.command("list")
-def list_operations(
+@command(bulk, "list")
+async def list_operations(
+    frame: Frame,
     *,
     domain: DomainFilter = None,
     status: Annotated[
         str | None, typer.Option("--status", "-s", help="Only running, stopped or finished ones.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.")] = 20,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="ID", help="Those that are older than this.")
-    ] = None,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
+    listing: Listing,
+) -> View:
     """List bulk operations, newest first."""
-    place = Place(dsn, data_dir)
-    last = None if before is None else check_uuid(before, "--before")
-
-    async def work() -> list[BulkOperation]:
-        async with open_session(place) as session:
-            return await session.bus.bulk.operations(
-                domain, status=status, limit=limit, before=last
-            )
-
-    found = asyncio.run(work())
-    if as_json:
-        print_json({"operations": [bulk_json(each) for each in found]})
-    else:
-        print_operations(found)
+    wanted = check_choice_or_none(BulkStatus, status, "status")
+    async with frame.open() as session:
+        page = await session.bus.bulk.page(domain, status=wanted, **listing.of_page)
+    return page_view(page, "operations", print_operations, to_json=bulk_json)
 
 
-@bulk.command("show")
-def show(
+@command(bulk, "show")
+async def show(
+    frame: Frame,
     operation_id: BulkId,
     *,
     outcome: Annotated[
@@ -179,83 +154,46 @@ def show(
             "--outcome", "-o", help="List items with this outcome: done, skipped, failed."
         ),
     ] = None,
-    after: Annotated[
-        int, typer.Option("--after", metavar="NO", help="List items after this number.")
-    ] = 0,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many items.")] = 20,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
+    listing: Listing,
+) -> View:
     """Show a bulk operation: how far it is, and which items failed or were skipped."""
-    place = Place(dsn, data_dir)
     wanted = check_uuid(operation_id, "operation id")
-
-    async def work() -> tuple[BulkOperation, list[BulkItem]]:
-        async with open_session(place) as session:
-            operation = await session.bus.bulk.get(wanted)
-            if operation is None:
-                raise BulkOperationNotFoundError(wanted)
-            items: list[BulkItem] = []
-            for each in ["failed", "skipped"] if outcome is None else [outcome]:
-                items += await session.bus.bulk.items(
-                    wanted, outcome=each, after=after, limit=limit
-                )
-            return operation, items[:limit]
-
-    operation, items = asyncio.run(work())
-    if as_json:
-        print_json({**bulk_json(operation), "items": items})
-    else:
-        print_operation(operation, items)
+    only = check_choice_or_none(BulkOutcome, outcome, "outcome")
+    if listing.cursor is not None and only is None:
+        raise InvalidInputError("--cursor needs the --outcome of the listing that it continues")
+    async with frame.open() as session:
+        operation = await session.bus.bulk.require(wanted)
+        page: Page[BulkItem] = Page([], None)
+        for each in [BulkOutcome.FAILED, BulkOutcome.SKIPPED] if only is None else [only]:
+            found = await session.bus.bulk.page_items(wanted, outcome=each, **listing.of_page)
+            page = Page((page.items + found.items)[: listing.limit], only and found.next_cursor)
+    items = page_view(page, "items", partial(print_operation, operation))
+    return View({**bulk_json(operation), **items.document}, items.print)
 
 
-@bulk.command("stop")
-def stop(
-    operation_id: BulkId,
-    *,
-    operator: Operator = None,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
+@command(bulk, "stop")
+async def stop(frame: Frame, operation_id: BulkId, *, operator: Operator = None) -> View:
     """Stop a bulk operation: no further command is acted on."""
-    place = Place(dsn, data_dir)
     wanted = check_uuid(operation_id, "operation id")
-
-    async def work() -> BulkOperation:
-        async with open_session(place) as session:
-            return await session.bus.bulk.stop(wanted, operator=actor_or_login(operator))
-
-    operation = asyncio.run(work())
-    if as_json:
-        print_json(bulk_json(operation))
-    else:
-        left = operation.total - operation.acted
-        say(f"{wanted} is stopped; {left:,} of {operation.total:,} were not acted on")
+    async with frame.open() as session:
+        operation = await session.bus.bulk.stop(wanted, operator=actor_or_login(operator))
+    left = operation.total - operation.acted
+    text = f"{wanted} is stopped; {left:,} of {operation.total:,} were not acted on"
+    return View(bulk_json(operation), lambda: say(text))
 
 
-@bulk.command("resume")
-def resume(
+@command(bulk, "resume")
+async def resume(
+    frame: Frame,
     operation_id: BulkId,
     *,
     rate: Rate = None,
     wait: Wait = True,
     operator: Operator = None,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Go on with a bulk operation that was stopped, or whose process is gone."""
-    place = Place(dsn, data_dir)
+) -> View:
+    """Continue a bulk operation that was stopped, or whose process has ended."""
     wanted = check_uuid(operation_id, "operation id")
-    pace = parse_rate(rate)
-
-    async def work() -> BulkOperation:
-        async with open_session(place) as session:
-            operation = await session.bus.bulk.resume(
-                wanted, rate=pace, operator=actor_or_login(operator)
-            )
-            return await _see_through(session, operation, wait, as_json)
-
-    _conclude(asyncio.run(work()), as_json=as_json, waits=wait)
+    pace, actor = parse_rate(rate), actor_or_login(operator)
+    async with frame.open() as session:
+        operation = await session.bus.bulk.resume(wanted, rate=pace, operator=actor)
+        return await _see_through(frame, session, operation, wait)

@@ -8,66 +8,60 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.cli.options import AsJson, DataDir, Dsn, Place
-from commandbus.cli.output import (
-    Column,
-    ExitCode,
-    print_error,
-    print_json,
-    print_table,
-    say,
-    text_of,
-)
-from commandbus.cli.stage import Silence, stage_for
-from commandbus.demo.events import Result
-from commandbus.demo.run import APP, Options, run_demo
-from commandbus.wiring import find_dsn
+from commandbus.cli.frame import Frame, Place, View
+from commandbus.cli.output import ExitCode, jsonable, number, print_table, say, text_of
+from commandbus.cli.progress import progress_view
+
+if TYPE_CHECKING:
+    from commandbus.cli.demo_view import DemoView
+    from commandbus.demo.events import Result
+    from commandbus.demo.run import Options
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("demo", rich_help_panel="Run")(demo)
-
-
-def demo(
+async def demo(
+    frame: Frame,
+    *,
     commands: Annotated[
         int, typer.Option("--commands", "-n", min=50, max=100_000, help="How many to send.")
     ] = 5_000,
     no_kill: Annotated[bool, typer.Option("--no-kill", help="Leave all workers alive.")] = False,
-    as_json: AsJson = False,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
-) -> None:
+) -> View:
     """See it work: three worker processes, 5,000 commands, one worker killed half-way.
 
     Counts in the end, by SQL, what was lost (nothing) and what was done twice (nothing). The data
     stays, so that you can look at it with the other commands.
     """
-    place = Place(dsn, data_dir)
-    options = Options(commands, not no_kill, find_dsn(dsn), data_dir)
-    stage = Silence() if as_json else stage_for(commands)
-    with stage:
-        result = asyncio.run(_interruptible(options, stage))
-    if as_json:
-        print_json(_document(result))
-    else:
-        _print_verdict(result)
+    from commandbus.cli.demo_view import DemoView
+    from commandbus.demo.run import Options
+    from commandbus.wiring import find_dsn
+
+    place = frame.place
+    options = Options(commands, not no_kill, find_dsn(place.dsn), place.data_dir)
+    with progress_view(quiet=frame.as_json) as progress:
+        result = await _interruptible(options, DemoView(progress, commands))
+
+    def show() -> None:
+        _print_counts(result)
         _print_next_steps(result, place)
-    if not result.is_good:
-        print_error("commands were lost or had two effects; this must not happen, please report it")
-        raise typer.Exit(ExitCode.FAILED)
+
+    if result.is_good:
+        return View(_document(result), show)
+    error = "commands were lost or had two effects; this must not happen, please report it"
+    return View(_document(result), show, ExitCode.FAILED, error)
 
 
-async def _interruptible(options: Options, stage: Silence) -> Result:
+async def _interruptible(options: Options, view: DemoView) -> Result:
     """SIGTERM and a closed terminal clean up as Ctrl-C does."""
+    from commandbus.demo.run import run_demo
+
     loop = asyncio.get_running_loop()
-    run = asyncio.ensure_future(run_demo(options, stage.tell))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, run.cancel)
+    run = asyncio.ensure_future(run_demo(options, view.tell))
+    for name in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(name, run.cancel)
     try:
         return await run
     except asyncio.CancelledError:
@@ -78,17 +72,9 @@ async def _interruptible(options: Options, stage: Silence) -> Result:
 
 
 def _document(result: Result) -> dict[str, Any]:
-    verdict = result.verdict
     return {
         "ok": result.is_good,
-        "sent": verdict.sent,
-        "completed": verdict.completed,
-        "retried": verdict.retried,
-        "in_troubleshooting": verdict.in_troubleshooting,
-        "redelivered": verdict.redelivered,
-        "lost": verdict.lost,
-        "double_effects": verdict.double_effects,
-        "seconds": verdict.seconds,
+        **jsonable(result.counts),
         "commands_per_second": _throughput(result),
         "killed_workers": result.killed_workers,
         "leases_of_killed_workers": result.leases_of_killed,
@@ -99,19 +85,19 @@ def _document(result: Result) -> dict[str, Any]:
 
 
 def _throughput(result: Result) -> float | None:
-    seconds = result.verdict.seconds
-    return round(result.verdict.completed / seconds, 1) if seconds else None
+    seconds = result.counts.seconds
+    return round(result.counts.completed / seconds, 1) if seconds else None
 
 
-def _print_verdict(result: Result) -> None:
-    verdict = result.verdict
-    must_be_zero = {"lost": verdict.lost, "done twice": verdict.double_effects}
+def _print_counts(result: Result) -> None:
+    counts = result.counts
+    must_be_zero = {"lost": counts.lost, "done twice": counts.double_effects}
     rows = [
-        ["sent", f"{verdict.sent:,}", "payments, each with its command"],
-        ["completed", f"{verdict.completed:,}", "with exactly one effect each"],
-        ["retried", f"{verdict.retried:,}", "failed once, tried again after a pause"],
-        ["in troubleshooting", f"{verdict.in_troubleshooting:,}", "failed for good"],
-        ["redelivered", f"{verdict.redelivered:,}", "from the killed worker to others"],
+        ["sent", f"{counts.sent:,}", "payments, each with its command"],
+        ["completed", f"{counts.completed:,}", "with exactly one effect each"],
+        ["retried", f"{counts.retried:,}", "failed once, tried again after a pause"],
+        ["in troubleshooting", f"{counts.in_troubleshooting:,}", "failed for good"],
+        ["redelivered", f"{counts.redelivered:,}", "from the killed worker to others"],
         *(
             [name, f"[bold {'green' if count == 0 else 'red'}]{count:,}[/]", "must be 0"]
             for name, count in must_be_zero.items()
@@ -119,11 +105,12 @@ def _print_verdict(result: Result) -> None:
         ["throughput", f"{_throughput(result) or 0:,.0f}", "commands per second"],
     ]
     say("\n[bold]What the tables say[/] (counted by SQL)")
-    columns = [Column("COMMANDS"), Column("COUNT", is_number=True), Column("")]
-    print_table(columns, rows)
+    print_table(["COMMANDS", number("COUNT"), ""], rows)
 
 
 def _print_next_steps(result: Result, place: Place) -> None:
+    from commandbus.demo.run import APP
+
     where = ""
     if place.dsn is not None:
         where = ' --dsn "…"'  # it may hold a password
@@ -131,16 +118,16 @@ def _print_next_steps(result: Result, place: Place) -> None:
         where = f" --data-dir {shlex.quote(str(place.data_dir))}"
     payment = '{"account_id": 1, "amount_cents": 500}'
     say("\n[bold]What to try next[/]")
-    for what, command in (
+    for what, words in (
         ("the life of a command of this run", f"show {result.example}"),
         ("keep a server and a worker running", f"up {APP}"),
         ("then, in another terminal", f"send demo DebitAccount --data '{payment}' --wait 10"),
     ):
-        say(f"  [dim]# {what}[/]\n  {text_of(f'{_program()} {command}{where}')}")
+        say(f"  [dim]# {what}[/]\n  {text_of(f'{_program()} {words}{where}')}")
 
 
 def _program() -> str:
-    """How this program was called, so that the next command can be typed as it stands."""
+    """How this program was called, so that the next command can be copied."""
     called = Path(sys.argv[0])
     name = str(called)
     if called.name == "__main__.py":

@@ -11,21 +11,23 @@ from typer.core import TyperGroup
 
 from commandbus import __version__
 from commandbus.cli import (
-    batches,
+    audit,
+    batch,
     bulk,
-    commands,
-    database,
-    decide,
+    cancel,
+    db,
     demo,
     doctor,
-    look,
-    operator,
-    retention,
-    run,
+    list,  # noqa: A004  (each module has the name of its command)
+    send,
     serve,
-    tokens,
+    show,
+    token,
+    tsq,
     up,
+    worker,
 )
+from commandbus.cli.frame import command, program
 from commandbus.cli.output import (
     ExitCode,
     describe_error,
@@ -107,7 +109,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Plain text where nobody sees the boxes.
+    # Boxes on a terminal only.
     rich_markup_mode="rich" if sys.stdout.isatty() else None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -120,7 +122,7 @@ def _print_version(is_wanted: bool) -> None:
 
 
 @app.callback()
-def program(
+def prepare(
     version: Annotated[  # noqa: ARG001  (its callback does the work)
         bool,
         typer.Option(
@@ -135,11 +137,22 @@ def program(
     start_logging("warning")
 
 
-for module in (
-    demo, up, run, serve, tokens, commands, look, batches, operator, decide, bulk, doctor,
-    database, retention,
-):  # fmt: skip
-    module.add_to(app)
+# In the order of `commandbus --help`.
+command(app, "demo", panel="Run")(demo.demo)
+program(app, "up", panel="Run")(up.up)
+program(app, "worker", panel="Run")(worker.worker)
+program(app, "serve", panel="Run")(serve.serve)
+app.add_typer(token.token, name="token", rich_help_panel="Run")
+command(app, "send", panel="Send and look")(send.send)
+command(app, "show", panel="Send and look")(show.show)
+command(app, "list", panel="Send and look")(list.list_commands)
+command(app, "audit", panel="Send and look")(audit.audit)
+app.add_typer(batch.batch, name="batch", rich_help_panel="Send and look")
+app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
+app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
+command(app, "cancel", panel="Operate")(cancel.cancel)
+command(app, "doctor", panel="Operate")(doctor.doctor)
+app.add_typer(db.db, name="db", rich_help_panel="Operate")
 
 
 def main() -> None:

@@ -1,25 +1,23 @@
-"""Options that many commands share, and the database they stand for."""
+"""Options that several commands share, each declared once; and how their texts are read."""
 
 from __future__ import annotations
 
 import getpass
+import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 from uuid import UUID
 
 import typer
 
-from commandbus.bus import CommandBus
-from commandbus.database.store import Store
-from commandbus.errors import CommandBusError, InvalidInputError, SchemaMissingError
-from commandbus.models import BatchMetadata
-from commandbus.names import check_domain, check_uuid
-from commandbus.settings import Settings
+from commandbus.errors import InvalidInputError
+from commandbus.names import check_uuid
+
+# -- the database, and how the result is printed
 
 Dsn = Annotated[
     str | None,
@@ -38,113 +36,149 @@ DataDir = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+# -- which commands
+
+Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="For example payments.")]
 DomainFilter = Annotated[str | None, typer.Option("--domain", "-d", help="Only this domain.")]
 TypeFilter = Annotated[str | None, typer.Option("--type", "-t", help="Only this command type.")]
-CommandId = Annotated[str, typer.Argument(metavar="ID", help="The id of the command.")]
-DomainOfId = Annotated[
+GroupFilter = Annotated[
     str | None,
-    typer.Option("--domain", "-d", help="Needed only if several domains know the id."),
+    typer.Option(
+        "--group", "-g", metavar="FINGERPRINT", help="A failure group; how it begins is enough."
+    ),
+]
+BatchId = Annotated[str, typer.Argument(metavar="ID", help="The id of the batch.")]
+InBatch = Annotated[
+    str | None, typer.Option("--batch", metavar="UUID", help="Only this batch and its commands.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="From then on: 2026-05-01T10:00, or 90s, 2h, 3d."),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Before then, written like --since.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The database that was asked for: an address, a folder, or neither."""
+class OneCommand:
+    """Which command."""
 
-    dsn: str | None = None
-    data_dir: Path | None = None
-
-    def __post_init__(self) -> None:
-        from commandbus.wiring import find_dsn, refuse_both
-
-        refuse_both(find_dsn(self.dsn), self.data_dir)
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether it is our own server."""
-        from commandbus.wiring import find_dsn
-
-        return find_dsn(self.dsn) is None
-
-    @property
-    def folder(self) -> Path:
-        """Where the embedded server has its data."""
-        from commandbus.embedded import find_binaries
-        from commandbus.embedded.folder import home_directory
-
-        chosen = self.data_dir or home_directory() / f"pg{find_binaries().major}"
-        return chosen.expanduser().absolute()
+    command_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the command.")]
+    domain: Annotated[
+        str | None,
+        typer.Option("--domain", "-d", help="Needed only if several domains know the id."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """An open bus, and the store beneath it for reads that the bus does not offer."""
+class OneBatch:
+    """Which batch."""
 
-    bus: CommandBus
-    store: Store
-
-    async def find(self, command_id: str, domain: str | None) -> tuple[str, UUID]:
-        """The domain of an id; raises if none, or more than one, knows it."""
-        wanted = check_uuid(command_id)
-        if domain is not None:
-            return check_domain(domain), wanted
-        match await self.store.find_domains(wanted):
-            case [only]:
-                return only, wanted
-            case []:
-                raise CommandBusError(
-                    f"no command {wanted} in this database; check the id and the database"
-                )
-            case several:
-                raise InvalidInputError(
-                    f"several domains know {wanted}: {', '.join(several)}; say which with --domain"
-                )
-
-    async def find_batch(self, batch_id: str, domain: str | None) -> BatchMetadata:
-        """A batch by its id, which no two domains share; raises if there is none."""
-        wanted = check_uuid(batch_id, "batch id")
-        known = await self.store.find_domains(wanted) if domain is None else [domain]
-        for each in known:
-            batch = await self.bus.get_batch(each, wanted)
-            if batch is not None:
-                return batch
-        where = "this database" if domain is None else f"domain {domain!r}"
-        raise CommandBusError(
-            f"no batch {wanted} in {where}; `commandbus batch list DOMAIN` lists what there is"
-        )
+    batch_id: BatchId
+    domain: Annotated[
+        str | None, typer.Option("--domain", "-d", help="Look in this domain only; never needed.")
+    ] = None
 
 
-@asynccontextmanager
-async def open_session(place: Place, *, create: bool = False) -> AsyncIterator[Session]:
-    """Open a bus. Unless `create`, a database without our schema is refused, not set up:
-    a look at the wrong database must not leave tables there.
-    """
-    from commandbus.wiring import database_status, find_dsn, open_store
+class PageOptions(TypedDict):
+    """Which page of a listing, as the facets of the bus take it."""
 
-    settings = Settings.from_env()
-    address = find_dsn(place.dsn)
-    if address is not None and not create:
-        status = await database_status(address, settings)
-        if status.installed_version is None:
-            raise SchemaMissingError(
-                f"the database has no schema {settings.schema!r}; run `commandbus db init`"
-            )
-    async with open_store(place.dsn, settings, data_dir=place.data_dir) as (_, store):
-        bus = CommandBus(store=store, settings=settings)
-        try:
-            yield Session(bus, store)
-        finally:
-            await bus.close()
+    limit: int
+    cursor: str | None
 
 
-def parse_json(text: str, what: str) -> Any:
-    """Read JSON that somebody typed."""
-    import json
+Limit = Annotated[int, typer.Option("--limit", "-n", help="At most this many.")]
 
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which page of a listing."""
+
+    limit: Limit = 20
+    cursor: Annotated[
+        str | None,
+        typer.Option("--cursor", metavar="TEXT", help="Continue where the same listing ended."),
+    ] = None
+
+    @property
+    def of_page(self) -> PageOptions:
+        """As the facets call it."""
+        return {"limit": self.limit, "cursor": self.cursor}
+
+
+@dataclass(frozen=True, slots=True)
+class LongListing(Listing):
+    """The same for listings whose items take one short line each."""
+
+    limit: Limit = 50
+
+
+# -- who decides, and what
+
+Operator = Annotated[
+    str | None,
+    typer.Option("--operator", metavar="NAME", help="Who does it. Default: your login name."),
+]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who does it. Default: your login name.")
+]
+Reason = Annotated[
+    str, typer.Option("--reason", "-r", help="Why; it is stored, and the reply contains it.")
+]
+KeepAttempts = Annotated[
+    bool, typer.Option("--keep-attempts", help="Do not count attempts from zero again.")
+]
+Rate = Annotated[
+    str | None, typer.Option("--rate", metavar="RATE", help="At most: 100/s, 600/m, 50/h.")
+]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait/--no-wait", help="Do it here and show progress, or leave it to the workers."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A payload, given in one of two ways."""
+
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="The whole payload, an object; '-' reads it from stdin."),
+    ] = None
+    data_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the payload.")
+    ] = None
+
+    def read(self) -> Any:
+        """The payload; None if there is none."""
+        if self.data is not None and self.data_file is not None:
+            raise InvalidInputError("--data and --data-file are two payloads; use one of them")
+        if self.data == "-" or self.data_file == Path("-"):
+            return parse_json(sys.stdin.read(), "stdin")
+        if self.data_file is not None:
+            try:
+                text = self.data_file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InvalidInputError(f"cannot read {self.data_file}: {error}") from None
+            return parse_json(text, str(self.data_file))
+        return parse_json(self.data, "--data")
+
+
+def parse_json(text: str | None, what: str) -> Any:
+    """Read JSON that somebody typed; None if nothing was."""
     try:
-        return json.loads(text)
+        return None if text is None else json.loads(text)
     except ValueError as error:
         raise InvalidInputError(f"{what} is not JSON: {error}") from None
+
+
+def parse_uuid(text: str | None, what: str) -> UUID | None:
+    """Read an id that somebody typed; None if nothing was."""
+    return None if text is None else check_uuid(text, what)
 
 
 _AGO = re.compile(r"(\d{1,9})\s*([smhdw])\Z")
@@ -166,8 +200,37 @@ def parse_moment(text: str, what: str) -> datetime:
         ) from None
 
 
+def parse_range(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    """Read --since and --until."""
+    return (
+        None if since is None else parse_moment(since, "--since"),
+        None if until is None else parse_moment(until, "--until"),
+    )
+
+
+def parse_seconds(seconds: float | None, option: str, most: int) -> float | None:
+    """A time to wait, checked."""
+    if seconds is not None and not 0 < seconds <= most:
+        raise InvalidInputError(f"{option} is {seconds:g}; use seconds from 0 to {most:,}")
+    return seconds
+
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|m|h))?\Z")
+_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3_600}
+
+
+def parse_rate(text: str | None) -> float | None:
+    """Commands per second of `100/s`, `600/m` or `50/h`."""
+    if text is None:
+        return None
+    found = _RATE.match(text)
+    if found is None:
+        raise InvalidInputError(f"--rate is {text!r}; write 100/s, 600/m or 50/h")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
 def actor_or_login(operator: str | None) -> str | None:
-    """Who acts: the name that was given, else the login name, else nobody."""
+    """Who acts: the name that was given, else the login name, else None."""
     if operator is not None:
         return operator
     try:

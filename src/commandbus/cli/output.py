@@ -11,14 +11,11 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 from uuid import UUID
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from commandbus.errors import (
     CommandBusError,
@@ -29,6 +26,10 @@ from commandbus.errors import (
     SchemaTooOldError,
 )
 from commandbus.privacy.redaction import redact_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
 
 
 class ExitCode(enum.IntEnum):
@@ -114,7 +115,9 @@ def start_logging(level: str) -> None:
 
 
 def console(file: TextIO | None = None) -> Console:
-    """Where text goes. Made anew each time: sys.stdout may have been replaced."""
+    """Where text goes. Made each time: sys.stdout may have been replaced."""
+    from rich.console import Console
+
     return Console(file=file or sys.stdout, highlight=False, soft_wrap=True)
 
 
@@ -123,22 +126,37 @@ def is_fancy(target: Console) -> bool:
     return target.is_terminal and not target.is_dumb_terminal
 
 
+def working(text: str, *, quiet: bool) -> AbstractContextManager[Status | None]:
+    """Show on a terminal that something goes on; on stderr, so that it is never in the result."""
+    target = console(sys.stderr)
+    return target.status(text) if is_fancy(target) and not quiet else nullcontext()
+
+
 def say(text: str = "") -> None:
     """Print a line; `[bold]…[/]` markup shows on terminals only."""
     console().print(text)
 
 
+#: Of commands and batches, of bulk operations, and of findings.
+_COLOURS = {
+    "COMPLETED": "green",
+    "COMPLETED_WITH_FAILURES": "yellow",
+    "IN_TROUBLESHOOTING_QUEUE": "red",
+    "FAILED": "red",
+    "CANCELED": "yellow",
+    "IN_PROGRESS": "cyan",
+    "running": "cyan",
+    "finished": "green",
+    "stopped": "yellow",
+    "error": "red",
+    "warning": "yellow",
+    "notice": "cyan",
+}
+
+
 def styled_status(status: str) -> str:
-    """A status in the colour that it has everywhere."""
-    colours = {
-        "COMPLETED": "green",
-        "COMPLETED_WITH_FAILURES": "yellow",
-        "IN_TROUBLESHOOTING_QUEUE": "red",
-        "FAILED": "red",
-        "CANCELED": "yellow",
-        "IN_PROGRESS": "cyan",
-    }
-    return f"[{colours[status]}]{status}[/]" if status in colours else status
+    """A status, or a severity, in the colour that it has everywhere."""
+    return f"[{_COLOURS[status]}]{status}[/]" if status in _COLOURS else status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +169,31 @@ class Column:
     may_fold: bool = False
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of markup: a rich table on a terminal, aligned columns elsewhere."""
+def number(title: str) -> Column:
+    """A column of numbers, to the right."""
+    return Column(title, is_number=True)
+
+
+def folding(title: str) -> Column:
+    """A column that may be folded on a narrow terminal."""
+    return Column(title, may_fold=True)
+
+
+def print_table(
+    titles: Sequence[Column | str], rows: Sequence[Sequence[str]], *, empty: str | None = None
+) -> None:
+    """Print rows of markup: a rich table on a terminal, aligned columns elsewhere.
+
+    `empty`: what to say instead if there are no rows.
+    """
+    if not rows and empty is not None:
+        say(empty)
+        return
+    columns = [Column(title) if isinstance(title, str) else title for title in titles]
     target = console()
     if is_fancy(target):
+        from rich.table import Table
+
         table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for column in columns:
             table.add_column(
@@ -191,11 +230,31 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
 
 def text_of(value: object) -> str:
     """A value as a cell; nothing shows as a dash."""
-    return "-" if value is None or value == "" else escape(str(value))
+    return "-" if value is None or value == "" else escaped(str(value))
 
 
-def moment(when: datetime) -> str:
+def escaped(text: str) -> str:
+    """A text whose brackets are shown, not taken for markup."""
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def error_text(code: str | None, message: str | None) -> str:
+    """An error as a cell: its code, then its message."""
+    return f"{text_of(code)}: {text_of(message)}"
+
+
+def first_few(texts: Sequence[str], most: int = 5) -> str:
+    """Some of a list, and how many more there are."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return f"{', '.join(texts[:most])}{more}"
+
+
+def moment(when: datetime | None) -> str:
     """A time for people, in their own zone; without the date if it is today."""
+    if when is None:
+        return "-"
     local = when.astimezone()
     is_today = local.date() == datetime.now().astimezone().date()
     return local.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
@@ -213,7 +272,7 @@ def duration(seconds: float) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A value as it stands in `--json`: keys as in the data classes, times in ISO 8601 (UTC)."""
+    """A value as `--json` prints it: keys as in the data classes, times in ISO 8601 (UTC)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             spec.name: jsonable(getattr(value, spec.name)) for spec in dataclasses.fields(value)
@@ -226,6 +285,8 @@ def jsonable(value: Any) -> Any:
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(value)
     return value
 
 

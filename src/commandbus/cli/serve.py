@@ -1,4 +1,4 @@
-"""`serve`: the HTTP service, until it is told to stop."""
+"""`serve`: the HTTP service, until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import typer
 
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
-from commandbus.cli.options import DataDir, Dsn, Place, open_session
+from commandbus.cli.frame import Frame, Place
 from commandbus.cli.output import say, start_logging
-from commandbus.cli.run import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
 from commandbus.errors import InvalidSettingError
 
 if TYPE_CHECKING:
@@ -46,11 +46,6 @@ Port = Annotated[
 Prefix = Annotated[str, typer.Option("--prefix", help="Before every path, for example /bus.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("serve", rich_help_panel="Run")(serve)
-
-
 def serve(
     *,
     app: Annotated[
@@ -68,17 +63,15 @@ def serve(
     ] = None,
     prefix: Prefix = "",
     log_level: Level = LogLevel.INFO,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
+    place: Place,
 ) -> None:
     """Serve the bus over HTTP, until Ctrl-C or SIGTERM.
 
-    Without authentication (`--auth none`) it listens on this machine only. Requests that are being
-    answered when it is stopped are answered.
+    Without authentication (`--auth none`) it listens on this machine only. The first signal lets
+    running requests finish; the second does not.
     """
     start_logging(log_level)
     settings = http_settings(host, port, auth)
-    place = Place(dsn, data_dir)
 
     async def work() -> bool:
         async with _opened(app, place) as bus:
@@ -100,7 +93,7 @@ async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
         async with open_app(app, place) as bus:
             yield bus
         return
-    async with open_session(place) as session:
+    async with Frame(place).open() as session:
         yield session.bus
 
 
@@ -126,7 +119,7 @@ class Announced:
 def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> HttpSettings:
     """The settings of the environment, with what was given here; refused if they are not safe."""
     with _extra():
-        from commandbus.http.serving import HttpServer  # noqa: F401  (so that it is told early)
+        from commandbus.http.serving import HttpServer  # noqa: F401  (a missing package is reported early)
         from commandbus.http.settings import HttpSettings
     given: dict[str, Any] = {"host": host, "port": port, "auth": auth and auth.value}
     settings = HttpSettings.from_env(

@@ -16,24 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commandbus.access.model import Scope
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
-from commandbus.cli.options import DataDir, Dsn, Place, actor_or_login
+from commandbus.cli.frame import Place
+from commandbus.cli.options import actor_or_login
 from commandbus.cli.output import print_fields, say, start_logging, text_of
-from commandbus.cli.run import (
-    Concurrency,
-    Domains,
+from commandbus.cli.serve import Announced, AuthKind, Host, Port, http_server, http_settings
+from commandbus.cli.worker import (
     Level,
     LogLevel,
-    NoNotify,
-    Service,
-    VtSeconds,
+    Workers,
     run_until_stopped,
     serve,
     shell_quoted,
 )
-from commandbus.cli.serve import Announced, AuthKind, Host, Port, http_server, http_settings
 from commandbus.errors import CommandBusError, InvalidSettingError
 from commandbus.settings import Settings
 
@@ -46,11 +42,6 @@ DEMO_MODULE = "commandbus.demo.vms"
 TOKEN_LIFE = timedelta(hours=12)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("up", rich_help_panel="Run")(up)
-
-
 @dataclass(frozen=True, slots=True)
 class _Web:
     """The service beside the workers, and the token to use it with."""
@@ -61,23 +52,19 @@ class _Web:
     is_demo: bool
 
 
-def up(  # noqa: PLR0913  (each is an option)
+def up(
     app: Annotated[
         str | None,
         typer.Argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup."),
     ] = None,
     *,
     demo: Annotated[bool, typer.Option("--demo", help="Run the demo application.")] = False,
-    domain: Domains = None,
-    concurrency: Concurrency = 10,
-    vt_seconds: VtSeconds = 30,
-    no_notify: NoNotify = False,
+    workers: Workers,
     host: Host = None,
     port: Port = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Only the workers.")] = False,
     log_level: Level = LogLevel.INFO,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
+    place: Place,
 ) -> None:
     """Start everything: the embedded server, a worker for an app, and the HTTP service.
 
@@ -88,21 +75,21 @@ def up(  # noqa: PLR0913  (each is an option)
 
     start_logging(log_level)
     name = _app_name(app, demo)
-    place = Place(dsn, data_dir)
-    service = Service(name, tuple(domain or ()), concurrency, vt_seconds, not no_notify)
 
     async def work() -> bool:
         async with database(place.dsn, place.data_dir) as address:
             if place.is_embedded:
                 await migrate_database(address, Settings.from_env())
-            greet = _greeting(place, service, address)
+            greet = _greeting(place, name, address)
             # An app that brings its own bus has no other way to learn of the embedded server.
             os.environ[DSN_VARIABLE] = address
             async with open_app(name, Place()) as bus:
                 if no_http:
-                    return await serve(bus, service, on_started=lambda found: greet(found, None))
+                    return await serve(bus, name, workers, lambda found: greet(found, None))
                 async with _web(bus, host, port, demo) as web:
-                    return await _serve_both(bus, service, web, greet)
+                    domains: list[str] = []
+                    announced = Announced(web.server, lambda: greet(domains, web))
+                    return await serve(bus, name, workers, domains.extend, announced)
 
     run_until_stopped(work)
 
@@ -121,6 +108,8 @@ def _app_name(app: str | None, demo: bool) -> str:
 async def _web(
     bus: CommandBus, host: str | None, port: int | None, is_demo: bool
 ) -> AsyncIterator[_Web]:
+    from commandbus.access.model import Scope
+
     server = _free_server(bus, host, port, is_demo)
     user = actor_or_login(None) or "commandbus"
     made = await bus.tokens.create(
@@ -140,24 +129,11 @@ def _free_server(bus: CommandBus, host: str | None, port: int | None, is_demo: b
     except InvalidSettingError:
         if port is not None:
             raise
-        # Nobody asked for this very port: any that is free will do.
+        # No port was asked for: any free one will do.
         return http_server(bus, http_settings(host, 0, AuthKind.TOKEN), is_demo=is_demo)
 
 
-async def _serve_both(
-    bus: CommandBus,
-    service: Service,
-    web: _Web,
-    greet: Callable[[list[str], _Web | None], None],
-) -> bool:
-    domains: list[str] = []
-    announced = Announced(web.server, lambda: greet(domains, web))
-    return await serve(bus, service, on_started=domains.extend, companion=announced)
-
-
-def _greeting(
-    place: Place, service: Service, address: str
-) -> Callable[[list[str], _Web | None], None]:
+def _greeting(place: Place, app: str, address: str) -> Callable[[list[str], _Web | None], None]:
     """Says what runs, and how others can use it."""
     is_embedded = place.is_embedded
 
@@ -166,7 +142,7 @@ def _greeting(
         say("[bold green]commandbus is up.[/]")
         fields = [
             ("database", text_of(where)),
-            ("app", text_of(service.app)),
+            ("app", text_of(app)),
             ("domains", ", ".join(domains)),
         ]
         if web is not None:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.commands.tail import AuditTail
 from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
@@ -158,13 +159,11 @@ class Search:
         cursor: str | None = None,
     ) -> Page[AuditEvent]:
         """Audit events by what is known of them."""
-        kinds = (
-            None
-            if event_types is None
-            else [check_choice(AuditEventType, each, "event") for each in event_types]
-        )
-        criteria = _AuditSearch(domain, command_id, batch_id, actor, kinds, since, until)
         check_page(limit)
+        criteria = _audit_search(
+            command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
+            event_types=event_types, since=since, until=until,
+        )  # fmt: skip
         bound = (criteria, newest_first)
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.rows(
@@ -178,6 +177,14 @@ class Search:
         if len(events) < limit:
             return Page(events, None)
         return Page(events, cursor_of([events[-1].audit_id], bound))
+
+    def audit_cursor(self, audit_id: int, **criteria: Any) -> str:
+        """The cursor of `audit(newest_first=False)` with these criteria, after this event."""
+        return cursor_of([audit_id], (_audit_search(**criteria), False))
+
+    def tail(self, *, limit: int = 50, **criteria: Any) -> AuditTail:
+        """The latest events, and new ones as they happen; `criteria` as for `audit`."""
+        return AuditTail(self, limit, criteria)
 
     async def domains(self, command_id: UUID) -> list[str]:
         """The domains that know this id."""
@@ -219,6 +226,24 @@ class Search:
 def check_status(status: str | None) -> CommandStatus | None:
     """Return the status, or raise with the list of those there are."""
     return None if status is None else check_choice(CommandStatus, status, "status")
+
+
+def _audit_search(
+    *,
+    command_id: UUID | None = None,
+    batch_id: UUID | None = None,
+    domain: str | None = None,
+    actor: str | None = None,
+    event_types: Iterable[AuditEventType] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> _AuditSearch:
+    kinds = (
+        None
+        if event_types is None
+        else [check_choice(AuditEventType, each, "event") for each in event_types]
+    )
+    return _AuditSearch(domain, command_id, batch_id, actor, kinds, since, until)
 
 
 def _read_place(at: str, command_id: str | None) -> tuple[datetime, UUID | None]:

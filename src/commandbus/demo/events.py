@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from commandbus.demo.tables import Progress, Verdict
+from commandbus.demo.tables import Counts, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """Another was rolled back; so many traces are left (none)."""
+    """Another was rolled back; how many traces are left (none)."""
 
     traces: int
 
@@ -49,7 +49,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A worker was killed while it held leases, and another was started."""
+    """A worker was killed while it had leases, and another was started."""
 
     pid: int
     leases: int
@@ -58,7 +58,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRetried:
-    """The cause was mended, and one of the parked commands sent again: it was completed."""
+    """The cause was fixed, and one of the parked commands sent again: it was completed."""
 
     command_id: UUID
     left: int
@@ -72,7 +72,7 @@ Told = Step | Progress
 class Result:
     """What the tables said in the end."""
 
-    verdict: Verdict
+    counts: Counts
     killed_workers: int
     leases_of_killed: int
     rolled_back_traces: int
@@ -82,4 +82,4 @@ class Result:
     @property
     def is_good(self) -> bool:
         """Nothing lost, nothing twice, and nothing of what was rolled back."""
-        return not (self.verdict.lost or self.verdict.double_effects or self.rolled_back_traces)
+        return not (self.counts.lost or self.counts.double_effects or self.rolled_back_traces)

@@ -38,11 +38,11 @@ WORKERS = 3
 CONCURRENCY = 10
 #: Short leases: those of the killed worker lapse while one watches.
 VT_SECONDS = 2
-#: Every so many commands one meets a busy bank, and is tried again.
+#: One in this many commands meets a busy bank, and is tried again.
 BUSY_EVERY = 10
 FAILING_FOR_GOOD = 12
 POLL_SECONDS = 0.15
-#: Without any change for so long, the run is given up, and what is missing counts as lost.
+#: Seconds without any change after which the run ends, and what is missing counts as lost.
 STALL_SECONDS = 60.0
 
 
@@ -57,7 +57,7 @@ class Options:
 
 
 async def run_demo(options: Options, tell: Callable[[Told], None]) -> Result:
-    """Run the demo; whatever ends it, no worker is left behind."""
+    """Run the demo; however it ends, no worker is left behind."""
     settings = Settings.from_env()
     began = time.monotonic()
     async with _place(options) as address:
@@ -110,11 +110,11 @@ class _Stage:
         traces = await self._roll_back_one()
         sent = await self._send_many(options.commands)
         await self._watch(sent, kill_at=sent // 2 if options.kill else None)
-        verdict = await self.books.verdict(self._run_id)
+        counts = await self.books.counts(self._run_id)
         example = await self.books.example(self._run_id)
         retried = await self._retry_one()
         return Result(
-            verdict=verdict,
+            counts=counts,
             killed_workers=0 if self._killed is None else 1,
             leases_of_killed=0 if self._killed is None else self._killed.leases,
             rolled_back_traces=traces,
@@ -186,7 +186,7 @@ class _Stage:
         victim = self._workers.pop()
         await asyncio.to_thread(victim.kill)
         self._workers.append(self._new_worker())
-        leases = await self.books.held_by(victim.pid)
+        leases = await self.books.leases_of(victim.pid)
         self._killed = Killed(victim.pid, leases, self._workers[-1].pid)
         self._tell(self._killed)
 

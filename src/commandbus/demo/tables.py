@@ -84,7 +84,7 @@ select count(*) filter (where c.status = 'COMPLETED'),
 """
 
 #: Lost: a payment whose command is gone or has not ended, or was completed without its effect.
-_VERDICT: LiteralString = """
+_COUNTS: LiteralString = """
 with effects as (
     select command_id, count(*) as times from commandbus_demo.effect where run_id = %s group by 1
 ), fates as (
@@ -139,7 +139,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Counts:
     """What the tables say of a run, when it is over."""
 
     sent: int
@@ -189,8 +189,8 @@ class Books:
         self._domain = domain
         self._found = Statement(_FOUND, schema)
         self._progress = Statement(_PROGRESS, schema)
-        self._verdict = Statement(_VERDICT, schema)
-        self._held = Statement(
+        self._counts = Statement(_COUNTS, schema)
+        self._leases = Statement(
             "select count(*) from {schema}.command_bus_command where domain = %s"
             " and leased_by like %s and status = 'IN_PROGRESS'",
             schema,
@@ -215,7 +215,7 @@ class Books:
         )
 
     async def prepare(self) -> None:
-        """Create what is missing; close the account whose payments shall fail."""
+        """Create what is missing; close the account whose payments must fail."""
         async with self._pool.connection() as conn, conn.transaction():
             await conn.execute(_TABLES)
             await conn.execute(_ACCOUNTS, (OPENING_BALANCE_CENTS, ACCOUNTS))
@@ -240,14 +240,14 @@ class Books:
         """How far the run is."""
         return Progress(sent, *(await self._ask(self._progress, self._domain, run_id))[0])
 
-    async def verdict(self, run_id: UUID) -> Verdict:
+    async def counts(self, run_id: UUID) -> Counts:
         """What became of every command of the run, from the tables alone."""
-        rows = await self._ask(self._verdict, run_id, self._domain, run_id, run_id, run_id)
-        return Verdict(*rows[0])
+        rows = await self._ask(self._counts, run_id, self._domain, run_id, run_id, run_id)
+        return Counts(*rows[0])
 
-    async def held_by(self, pid: int) -> int:
+    async def leases_of(self, pid: int) -> int:
         """How many leases a worker process holds."""
-        return int((await self._ask(self._held, self._domain, f"%:{pid}:%"))[0][0])
+        return int((await self._ask(self._leases, self._domain, f"%:{pid}:%"))[0][0])
 
     async def are_ready(self, pids: Sequence[int]) -> bool:
         """Whether all these worker processes have begun to work."""
@@ -259,7 +259,7 @@ class Books:
         return UUID(str((await self._ask(self._example, run_id))[0][0]))
 
     async def pending(self, run_id: UUID) -> list[UUID]:
-        """The commands of the run that nobody works on."""
+        """The commands of the run that no worker has."""
         return [row[0] for row in await self._ask(self._pending, self._domain, run_id)]
 
     async def _ask(self, statement: Statement, *params: object) -> list[Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from commandbus import CommandBus, DatabaseUnavailableError
 from commandbus.cli.apps import AppError
-from commandbus.cli.run import Service, run_until_stopped, serve, shell_quoted
+from commandbus.cli.worker import Workers, run_until_stopped, serve, shell_quoted
 
 
 class StandIn:
@@ -47,12 +47,9 @@ class StandIn:
         self._stopped.set()
 
 
-def service(*domains: str) -> Service:
-    return Service("shop:setup", domains, 3, 20, use_notify=False)
-
-
 def serving(bus: StandIn, *domains: str) -> asyncio.Task[bool]:
-    return asyncio.create_task(serve(cast("CommandBus", bus), service(*domains)))
+    workers = Workers(list(domains), concurrency=3, vt_seconds=20, no_notify=True)
+    return asyncio.create_task(serve(cast("CommandBus", bus), "shop:setup", workers))
 
 
 async def test_all_domains_are_served_with_the_options_given() -> None:

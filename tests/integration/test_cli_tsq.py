@@ -24,10 +24,15 @@ from commandbus import (
     PermanentCommandError,
     Secret,
 )
-from commandbus.cli import look
+from commandbus.cli import audit
+from commandbus.cli.frame import page_view
+from commandbus.cli.list import print_commands
 from commandbus.cli.main import app
 from commandbus.cli.options import parse_moment
+from commandbus.commands.tail import AuditTail
 from commandbus.errors import InvalidInputError
+from commandbus.models import AuditEvent, CommandMetadata
+from commandbus.paging import Page
 from commandbus.privacy.redaction import MASK
 from tests.waiting import until, until_status, working
 
@@ -211,11 +216,10 @@ def test_list_goes_on_with_a_cursor(run: Run) -> None:
 
 
 def test_a_bounded_search_says_how_far_it_came(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    look._print_listing(
-        {"commands": [], "next_cursor": "abc", "searched_back_to": datetime(2020, 5, 1, tzinfo=UTC)}
-    )
+    found: Page[CommandMetadata] = Page([], "abc", datetime(2020, 5, 1, tzinfo=UTC))
+    page_view(found, "commands", print_commands).print()
     out = capsys.readouterr().out
     assert "Searched as far as 2020-0" in out
     assert "--cursor abc" in out
@@ -268,22 +272,22 @@ def _is_in(part: str, lines: list[str]) -> bool:
 def test_audit_follows_what_happens(
     run: Run, dsn: str, parked: str, as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look, "FOLLOW_SECONDS", 0.02)
+    monkeypatch.setattr(audit, "FOLLOW_SECONDS", 0.02)
     seen: list[str] = []
     monkeypatch.setattr(
-        look, "print" if as_json else "say", lambda text, **_: seen.append(text), raising=False
+        audit, "print" if as_json else "say", lambda text, **_: seen.append(text), raising=False
     )
     arguments = ["audit", "--follow", "--for", "60", "--limit", "2"]
     results: list[Result] = []
     stop = threading.Event()
-    real = look._newest
+    real = AuditTail.look
 
-    async def newest(session: Any) -> int:
+    async def look(tail: AuditTail) -> list[AuditEvent]:
         if stop.is_set():
             raise InvalidInputError("enough")
-        return await real(session)
+        return await real(tail)
 
-    monkeypatch.setattr(look, "_newest", newest)
+    monkeypatch.setattr(AuditTail, "look", look)
     following = threading.Thread(
         target=lambda: results.append(run(*arguments, *(["--json"] if as_json else [])))
     )

@@ -1,4 +1,4 @@
-"""The life of one command, as a document and as text."""
+"""A command and its events, as a document and as text."""
 
 from __future__ import annotations
 
@@ -6,48 +6,28 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-from commandbus.cli.options import Session, parse_json
 from commandbus.cli.output import (
-    Column,
     duration,
+    error_text,
+    folding,
     jsonable,
     moment,
+    number,
     print_fields,
+    print_json,
     print_table,
     say,
     styled_status,
     text_of,
 )
-from commandbus.errors import CommandNotFoundError
 from commandbus.models import AuditEvent, CommandMetadata
-from commandbus.privacy.redaction import redact_value
 
 #: Events of one command that are read.
 MAX_EVENTS = 1_000
 
 
-async def read_timeline(
-    session: Session, domain: str, command_id: UUID, *, payload: bool, masked: bool
-) -> dict[str, Any]:
-    """The life of a command as a document, with its payload only if that is asked for."""
-    command = await session.bus.get_command(domain, command_id)
-    if command is None:
-        raise CommandNotFoundError(domain, command_id)
-    events = await session.bus.get_audit_trail(command_id, domain, limit=MAX_EVENTS)
-    document = timeline_document(command, events)
-    if payload:
-        text = await session.store.get_payload(domain, command_id)
-        data = None if text is None else parse_json(text, "the payload")
-        if masked:
-            marked = await session.store.secret_keys(domain, command.command_type)
-            data = redact_value(data, marked=marked)
-        document["payload"] = data
-    return document
-
-
-def timeline_document(command: CommandMetadata, events: Sequence[AuditEvent]) -> dict[str, Any]:
+def command_document(command: CommandMetadata, events: Sequence[AuditEvent]) -> dict[str, Any]:
     """The command and its steps, each with the seconds since the one before."""
     steps = []
     before: datetime | None = None
@@ -70,20 +50,13 @@ def timeline_document(command: CommandMetadata, events: Sequence[AuditEvent]) ->
 
 
 def print_command(document: dict[str, Any]) -> None:
-    """Print what `timeline_document` made, and the payload if it is there."""
+    """Print what `command_document` made, and the payload if it is there."""
     command: CommandMetadata = document["command"]
     say(f"[bold]{command.command_type}[/]  {command.command_id}")
     print_fields(_facts(command))
     say()
     print_table(
-        [
-            Column("TIME"),
-            Column("AFTER", is_number=True),
-            Column("EVENT"),
-            Column("ATTEMPT", is_number=True),
-            Column("WHO"),
-            Column("WHAT", may_fold=True),
-        ],
+        ["TIME", number("AFTER"), "EVENT", number("ATTEMPT"), "WHO", folding("WHAT")],
         [_row(step) for step in document["events"]],
     )
     if len(document["events"]) == MAX_EVENTS:
@@ -105,12 +78,11 @@ def _facts(command: CommandMetadata) -> list[tuple[str, str]]:
     if command.batch_id is not None:
         facts.append(("batch", str(command.batch_id)))
     if command.leased_by is not None and command.lease_expires_at is not None:
-        held = f"by {text_of(command.leased_by)} until {moment(command.lease_expires_at)}"
-        facts.append(("held", held))
+        lease = f"by {text_of(command.leased_by)} until {moment(command.lease_expires_at)}"
+        facts.append(("leased", lease))
     if command.last_error_code is not None:
-        facts.append(
-            ("last error", f"{text_of(command.last_error_code)}: {text_of(command.last_error_msg)}")
-        )
+        error = error_text(command.last_error_code, command.last_error_msg)
+        facts.append(("last error", error))
     return facts
 
 
@@ -152,7 +124,7 @@ def _styled_event(name: str) -> str:
 
 
 def _what(details: dict[str, Any]) -> str:
-    """The error first, as a sentence; then whatever else there is."""
+    """The error first, as a sentence; then the other details."""
     parts = []
     if "message" in details:
         parts.append(f"{details.pop('code', '?')}: {details.pop('message')}")
@@ -185,4 +157,4 @@ def _print_payload(payload: Any) -> None:
         say("The payload is gone: the message of a finished command is deleted.")
         return
     say("[bold]Payload[/]")
-    print(json.dumps(payload, indent=2, ensure_ascii=False))
+    print_json(payload)

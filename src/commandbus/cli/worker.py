@@ -1,4 +1,4 @@
-"""`worker`: a process that works until it is told to stop; and how all such processes stop."""
+"""`worker`: a process that works until it is stopped; and how all such processes stop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,8 @@ import typer
 
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
-from commandbus.cli.options import DataDir, Dsn, Place
-from commandbus.cli.output import (
-    ExitCode,
-    print_error,
-    start_logging,
-)
+from commandbus.cli.frame import Place
+from commandbus.cli.output import ExitCode, print_error, start_logging
 
 _log = logging.getLogger("commandbus.cli")
 
@@ -38,51 +34,37 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
-AppName = Annotated[
-    str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup.")
-]
-Domains = Annotated[
-    list[str] | None,
-    typer.Option("--domain", "-d", help="Serve this domain; may be repeated. Default: all."),
-]
-Concurrency = Annotated[
-    int, typer.Option("--concurrency", "-c", help="Handlers at once, for each domain.")
-]
-VtSeconds = Annotated[
-    int, typer.Option("--vt-seconds", help="Seconds of a lease; it is extended while work goes on.")
-]
-NoNotify = Annotated[
-    bool, typer.Option("--no-notify", help="Only poll: for poolers that know no LISTEN.")
-]
 Level = Annotated[LogLevel, typer.Option("--log-level", help="How much to log, to stderr.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class Workers:
     """How the workers of one process run."""
 
-    app: str
-    domains: tuple[str, ...]
-    concurrency: int
-    vt_seconds: int
-    use_notify: bool
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the commands."""
-    app.command("worker", rich_help_panel="Run")(worker)
+    domain: Annotated[
+        list[str] | None,
+        typer.Option("--domain", "-d", help="Serve this domain; may be repeated. Default: all."),
+    ] = None
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", help="Handlers at once, for each domain.")
+    ] = 10
+    vt_seconds: Annotated[
+        int,
+        typer.Option("--vt-seconds", help="Seconds of a lease; extended while the handler runs."),
+    ] = 30
+    no_notify: Annotated[
+        bool, typer.Option("--no-notify", help="Only poll: for poolers without LISTEN.")
+    ] = False
 
 
 def worker(
-    app: AppName,
+    app: Annotated[
+        str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup.")
+    ],
     *,
-    domain: Domains = None,
-    concurrency: Concurrency = 10,
-    vt_seconds: VtSeconds = 30,
-    no_notify: NoNotify = False,
+    workers: Workers,
     log_level: Level = LogLevel.INFO,
-    dsn: Dsn = None,
-    data_dir: DataDir = None,
+    place: Place,
 ) -> None:
     """Process commands with the handlers of an app, until Ctrl-C or SIGTERM.
 
@@ -91,12 +73,10 @@ def worker(
     way, leases go back.
     """
     start_logging(log_level)
-    place = Place(dsn, data_dir)
-    service = Service(app, tuple(domain or ()), concurrency, vt_seconds, not no_notify)
 
     async def work() -> bool:
         async with open_app(app, place) as bus:
-            return await serve(bus, service)
+            return await serve(bus, app, workers)
 
     run_until_stopped(work)
 
@@ -122,21 +102,22 @@ class Companion(Protocol):
 
 async def serve(
     bus: CommandBus,
-    service: Service,
+    app: str,
+    workers: Workers,
     on_started: Callable[[list[str]], None] = lambda _: None,
     companion: Companion | None = None,
 ) -> bool:
     """Run a worker for each domain until a signal comes; returns whether it ended gracefully."""
-    domains = _served(bus, service)
+    domains = _served(bus, app, workers.domain or [])
 
     def start() -> list[asyncio.Task[None]]:
         tasks = [
             asyncio.create_task(
                 bus.run_worker(
                     domain,
-                    concurrency=service.concurrency,
-                    vt_seconds=service.vt_seconds,
-                    use_notify=service.use_notify,
+                    concurrency=workers.concurrency,
+                    vt_seconds=workers.vt_seconds,
+                    use_notify=not workers.no_notify,
                 )
             )
             for domain in domains
@@ -159,7 +140,7 @@ async def run_until_signal(
         beside = [] if companion is None else [asyncio.create_task(companion.run())]
         tasks += beside
         try:
-            # Whoever ends by itself has failed: the others end too.
+            # A task that ends by itself has failed: the others end too.
             if await _is_first(stop, tasks):
                 _log.info("stopping; running handlers may finish, a second signal stops at once")
                 tasks.append(asyncio.create_task(_stop_gently(bus, companion, beside)))
@@ -194,16 +175,16 @@ async def _is_first(event: asyncio.Event, tasks: list[asyncio.Task[None]]) -> bo
         waiting.cancel()
 
 
-def _served(bus: CommandBus, service: Service) -> list[str]:
+def _served(bus: CommandBus, app: str, wanted: list[str]) -> list[str]:
     known = bus.domains
     if not known:
-        raise AppError(f"{service.app} registers no handlers")
-    for domain in service.domains:
+        raise AppError(f"{app} registers no handlers")
+    for domain in wanted:
         if domain not in known:
             raise AppError(
-                f"{service.app} has no handlers for domain {domain!r}; it has {', '.join(known)}"
+                f"{app} has no handlers for domain {domain!r}; it has {', '.join(known)}"
             )
-    return list(dict.fromkeys(service.domains)) or known
+    return list(dict.fromkeys(wanted)) or known
 
 
 @contextmanager

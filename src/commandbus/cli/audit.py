@@ -1,0 +1,102 @@
+"""`audit`: what happened, and who did it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from commandbus.cli.frame import Frame, View, page_view
+from commandbus.cli.options import (
+    DomainFilter,
+    InBatch,
+    LongListing,
+    Since,
+    Until,
+    parse_range,
+    parse_uuid,
+)
+from commandbus.cli.output import folding, jsonable, number, print_table, say
+from commandbus.cli.show_view import event_row
+from commandbus.models import AuditEvent
+
+#: Seconds between two looks of `audit --follow`.
+FOLLOW_SECONDS = 1.0
+
+
+async def audit(  # noqa: PLR0913  (each is an option)
+    frame: Frame,
+    command_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Only this command, or this batch.")
+    ] = None,
+    *,
+    batch: InBatch = None,
+    domain: DomainFilter = None,
+    actor: Annotated[
+        str | None, typer.Option("--actor", metavar="NAME", help="Only what this one did.")
+    ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option("--event", metavar="TYPE", help="Only this event; may be repeated."),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    listing: LongListing,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events as they happen, until Ctrl-C.")
+    ] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--for", metavar="SECONDS", help="Follow for this long only.")
+    ] = None,
+) -> View:
+    """List what happened and who did it, newest first; --follow prints it as it happens.
+
+    With --follow and --json each event is one line.
+    """
+    begin, end = parse_range(since, until)
+    criteria: dict[str, Any] = {
+        "command_id": parse_uuid(command_id, "the id"),
+        "batch_id": parse_uuid(batch, "--batch"),
+        "domain": domain,
+        "actor": actor,
+        "event_types": [name.upper() for name in event] if event else None,
+        "since": begin,
+        "until": end,
+    }
+    if follow or seconds is not None:
+        await _follow(frame, criteria, listing.limit, seconds)
+        raise typer.Exit
+    async with frame.open() as session:
+        page = await session.bus.search.audit(**criteria, **listing.of_page)
+    return page_view(page, "events", print_events, searched="searched_to")
+
+
+def print_events(events: Sequence[AuditEvent]) -> None:
+    """A table of events."""
+    print_table(
+        ["TIME", "COMMAND", "EVENT", number("ATTEMPT"), "WHO", folding("WHAT")],
+        [event_row(event) for event in events],
+        empty="No events.",
+    )
+
+
+async def _follow(
+    frame: Frame, criteria: dict[str, Any], limit: int, seconds: float | None
+) -> None:
+    """Print the latest events, oldest of them first, and then new ones as they happen."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    async with frame.open() as session:
+        tail = session.bus.search.tail(limit=limit, **criteria)
+        while True:
+            for event in await tail.look():
+                if frame.as_json:
+                    print(json.dumps(jsonable(event), ensure_ascii=False), flush=True)
+                else:
+                    say("  ".join(cell for cell in event_row(event) if cell))
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            await asyncio.sleep(FOLLOW_SECONDS if seconds is None else min(FOLLOW_SECONDS, seconds))

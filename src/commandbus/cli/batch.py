@@ -1,0 +1,183 @@
+"""`batch`: many commands created together: list, show, watch, cancel, retry them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from commandbus.cli.batch_create import create
+from commandbus.cli.batch_load import load, resume
+from commandbus.cli.batch_view import BatchView, batch_json, print_batches, progress_json
+from commandbus.cli.batch_watch import counts_text, hint_of, watch
+from commandbus.cli.frame import Frame, View, command, page_view
+from commandbus.cli.options import (
+    By,
+    Domain,
+    Listing,
+    OneBatch,
+    Reason,
+    actor_or_login,
+    parse_seconds,
+)
+from commandbus.cli.output import ExitCode, print_fields, say, styled_status
+from commandbus.errors import InvalidInputError, InvalidOperationError, ReplyTimeoutError
+from commandbus.models import BatchMetadata, BatchStatus
+from commandbus.names import check_choice_or_none
+
+batch = typer.Typer(
+    help="Batches: many commands created together, counted, and ending once.",
+    no_args_is_help=True,
+)
+
+
+command(batch, "create")(create)
+command(batch, "load")(load)
+command(batch, "resume")(resume)
+
+
+# -- show, list, watch
+
+
+@command(batch, "show")
+async def show_batch(frame: Frame, one: OneBatch) -> View:
+    """Show a batch: progress, rate, errors by code, closing command."""
+    async with frame.open() as session:
+        view = await BatchView.read(session, await session.find_batch(one))
+    return View(view.document(), view.print)
+
+
+@command(batch, "list")
+async def list_batches(
+    frame: Frame,
+    domain: Domain,
+    *,
+    status: Annotated[
+        str | None, typer.Option("--status", "-s", help="Only this status, for example COMPLETED.")
+    ] = None,
+    listing: Listing,
+) -> View:
+    """List the batches of a domain, newest first."""
+    wanted = check_choice_or_none(BatchStatus, status and status.upper(), "batch status")
+    async with frame.open() as session:
+        page = await session.bus.batches.page(domain, status=wanted, **listing.of_page)
+    return page_view(page, "batches", print_batches, to_json=batch_json)
+
+
+@command(batch, "watch")
+async def watch_batch(
+    frame: Frame,
+    one: OneBatch,
+    *,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop watching then, exit code 1.")
+    ] = None,
+) -> View:
+    """Watch a batch until it ends.
+
+    Stop watching whenever you like: nothing happens to the batch.
+    Exit code 0 if all its commands completed, 1 if some failed or were canceled, or at --timeout.
+    """
+    seconds = parse_seconds(timeout, "--timeout", 31_536_000)
+    async with frame.open() as session:
+        found = await session.find_batch(one)
+        try:
+            async with asyncio.timeout(seconds):
+                ended = await watch(session, found, quiet=frame.as_json)
+        except TimeoutError:
+            raise ReplyTimeoutError(
+                f"batch {found.batch_id} has not ended within {seconds:g} s; it goes on, look "
+                f"at it with `commandbus batch show {found.batch_id}`"
+            ) from None
+    is_complete = ended.completed_count == ended.total_count
+    return View(
+        {"batch": batch_json(ended), "progress": progress_json(ended)},
+        lambda: say(styled_status(ended.status)),
+        ExitCode.OK if is_complete else ExitCode.FAILED,
+    )
+
+
+# -- cancel, retry
+
+
+@command(batch, "cancel")
+async def cancel_batch(
+    frame: Frame,
+    one: OneBatch,
+    *,
+    reason: Reason,
+    by: By = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> View:
+    """Cancel the commands that no worker has leased; running commands continue."""
+    async with frame.open() as session:
+        found = await session.find_batch(one)
+        actions = await session.bus.batches.actions(found.domain, found.batch_id)
+        actions.require_cancelable()
+    if not yes:
+        # Between two sessions: nothing is open while somebody thinks.
+        named = f" ({found.name})" if found.name else ""
+        running = actions.in_progress
+        going_on = f"; {running:,} are being worked on and go on" if running else ""
+        _confirm(
+            f"Cancel {actions.cancelable:,} of the {found.total_count:,} commands of batch "
+            f"{found.batch_id}{named}{going_on}?"
+        )
+    async with frame.open() as session:
+        canceled = await session.bus.batches.cancel(
+            found.domain, found.batch_id, reason, operator=actor_or_login(by)
+        )
+        actions = await session.bus.batches.actions(found.domain, found.batch_id)
+    if not canceled:
+        actions.require_cancelable()
+    return _state_view(actions.batch, f"{canceled:,} commands are canceled.", canceled=canceled)
+
+
+def _confirm(question: str) -> None:
+    # Not typer.confirm: it writes to stdout, where a JSON document may be wanted.
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    is_main = threading.current_thread() is threading.main_thread()
+    # asyncio's own handler would cancel this task and leave `readline` waiting.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) if is_main else None
+    try:
+        reply = sys.stdin.readline()
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+    if not reply:
+        print(file=sys.stderr)
+        raise InvalidInputError("nobody answered; --yes cancels without asking")
+    if reply.strip().lower() not in {"y", "yes"}:
+        raise InvalidOperationError("nothing was canceled")
+
+
+@command(batch, "retry")
+async def retry_batch(frame: Frame, one: OneBatch, *, by: By = None) -> View:
+    """Send the commands again that failed or are parked.
+
+    Parked is what waits in troubleshooting. A batch that had ended is open again.
+    """
+    async with frame.open() as session:
+        found = await session.find_batch(one)
+        where, wanted = found.domain, found.batch_id
+        (await session.bus.batches.actions(where, wanted)).require_retryable()
+        retried = await session.bus.batches.retry(where, wanted, operator=actor_or_login(by))
+        found = await session.bus.batches.require(where, wanted)
+    text = f"{retried:,} commands are queued again." if retried else "Nothing to send again."
+    return _state_view(found, text, retried=retried)
+
+
+def _state_view(found: BatchMetadata, text: str, **counts: Any) -> View:
+    def show() -> None:
+        say(text)
+        facts = [("status", styled_status(found.status)), ("progress", counts_text(found))]
+        if found.completed_at is None:
+            hint = hint_of(found, None) or f"`commandbus batch watch {found.batch_id}` follows it"
+            facts.append(("next", hint))
+        print_fields(facts)
+
+    return View({"batch": batch_json(found), **counts}, show)

@@ -1,0 +1,109 @@
+"""Which parked commands `tsq retry|cancel|complete` acts on: ids, or a filter; and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from commandbus.cli.frame import Session
+from commandbus.cli.options import GroupFilter, OneCommand, Rate, TypeFilter, Wait
+from commandbus.errors import InvalidInputError
+from commandbus.names import check_domain
+from commandbus.troubleshooting.model import BulkFilter
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which parked commands were asked for, and how to act on them."""
+
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of parked commands.")
+    ] = None
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            "--domain", "-d", help="The domain; of an id or a group only if several know it."
+        ),
+    ] = None
+    group: GroupFilter = None
+    command_type: TypeFilter = None
+    code: Annotated[
+        str | None, typer.Option("--code", metavar="CODE", help="Only this error code.")
+    ] = None
+    everything: Annotated[
+        bool, typer.Option("--all", help="Everything parked in the domain; needs --yes.")
+    ] = False
+    rate: Rate = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what it would act on.")] = (
+        False
+    )
+    expect: Annotated[
+        int | None,
+        typer.Option(
+            "--expect",
+            metavar="N",
+            help="Refuse if it is not N commands that match, the number that --dry-run printed.",
+        ),
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Everything that matches is meant.")] = (
+        False
+    )
+    wait: Wait = True
+    operation_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", metavar="UUID", help="An id of your own: a repeat is the same operation."
+        ),
+    ] = None
+
+    @property
+    def only_id(self) -> str | None:
+        """The id, if one command was named and nothing else asked for."""
+        is_plain = (
+            self._is_unfiltered
+            and self.wait
+            and not (self.rate or self.dry_run or self.operation_id or self.expect)
+        )
+        return self.ids[0] if self.ids and len(self.ids) == 1 and is_plain else None
+
+    @property
+    def _is_unfiltered(self) -> bool:
+        return not (self.group or self.command_type or self.code or self.everything)
+
+    async def filter(self, session: Session) -> BulkFilter:
+        """What it means, with the domain found; raises if it is not clear."""
+        if self.ids:
+            if not self._is_unfiltered:
+                raise InvalidInputError(
+                    "name ids, or choose with --group, --type, --code or --all; not both"
+                )
+            return await self._named(session, self.ids)
+        if self._is_unfiltered:
+            raise InvalidInputError(
+                "say which: name ids, or choose with --group, --type, --code or --all; "
+                "`commandbus tsq groups` shows what there is"
+            )
+        if self.everything and (self.group or self.command_type or self.code):
+            raise InvalidInputError("--all is everything; leave out --group, --type and --code")
+        domain, group = self.domain, self.group
+        if group is not None:
+            found = await session.bus.troubleshooting.require_group(group, domain)
+            domain, group = found.domain, found.fingerprint
+        if domain is None:
+            raise InvalidInputError("say which domain with --domain")
+        return BulkFilter(check_domain(domain), self.command_type, self.code, group)
+
+    async def _named(self, session: Session, ids: list[str]) -> BulkFilter:
+        found: dict[UUID, str] = {}
+        for each in ids:
+            where, wanted = await session.find(OneCommand(each, self.domain))
+            found[wanted] = where
+        domains = sorted(set(found.values()))
+        if len(domains) > 1:
+            raise InvalidInputError(
+                f"the commands are in several domains: {', '.join(domains)}; name those of one"
+            )
+        return BulkFilter(domains[0], command_ids=tuple(found))

@@ -1,0 +1,144 @@
+"""`db prune` and `db retention`: how long things are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from commandbus.cli.frame import Frame, View, command
+from commandbus.cli.options import DomainFilter, Operator, actor_or_login
+from commandbus.cli.output import moment, print_table, say, text_of, working
+from commandbus.errors import InvalidSettingError
+from commandbus.upkeep.retention import PRUNERS, PruneResult, RetentionRule, parse_age
+
+rules = typer.Typer(
+    help="How long finished commands, audit, archives and replies are kept.", no_args_is_help=True
+)
+
+
+async def prune(
+    frame: Frame,
+    *,
+    domain: DomainFilter = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than", metavar="AGE", help="For example 30d. Default: what the rules say."
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", help="Only this; may be repeated. Default: all.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would be removed, and change nothing.")
+    ] = False,
+    operator: Operator = None,
+) -> View:
+    """Remove what is finished and old, in chunks. What is open or parked is never removed."""
+    age = None if older_than is None else parse_age(older_than)
+    with working("counting …", quiet=frame.as_json) as display:
+
+        def progress(result: PruneResult) -> None:
+            if display is not None:
+                display.update(f"{result.domain}: {_counts(result)}")
+
+        async with frame.open() as session:
+            results = await session.bus.upkeep.prune(
+                domain=domain, older_than=age, kinds=kind or None, dry_run=dry_run,
+                operator=actor_or_login(operator), progress=progress,
+            )  # fmt: skip
+    document = {"dry_run": dry_run, "results": results}
+    return View(document, partial(_print_results, results, is_dry=dry_run))
+
+
+def _counts(result: PruneResult) -> str:
+    return ", ".join(f"{n:,} {what}" for what, n in result.pruned.items())
+
+
+def _print_results(results: Sequence[PruneResult], *, is_dry: bool) -> None:
+    print_table(
+        ["DOMAIN", "KIND", "OLDER THAN", "WOULD REMOVE" if is_dry else "REMOVED"],
+        [[r.domain, r.kind, moment(r.before), _counts(r) or "0"] for r in results],
+        empty="Nothing to do: no rule says how long to keep things. Set one with `commandbus db "
+        "retention set`, or say --older-than 30d.",
+    )
+    if results and is_dry:
+        say("Nothing was changed.")
+
+
+@command(rules, "show")
+async def show(frame: Frame) -> View:
+    """Show the rules. Without a rule nothing is removed."""
+    async with frame.open() as session:
+        found = await session.bus.upkeep.get_retention()
+    return View({"rules": [_rule_json(rule) for rule in found]}, partial(_print_rules, found))
+
+
+def _rule_json(rule: RetentionRule) -> dict[str, Any]:
+    return {
+        "domain": rule.domain,
+        "kind": rule.kind,
+        "keep_seconds": None if rule.keep is None else rule.keep.total_seconds(),
+        "updated_by": rule.updated_by,
+        "updated_at": rule.updated_at,
+    }
+
+
+def _print_rules(found: Sequence[RetentionRule]) -> None:
+    print_table(
+        ["DOMAIN", "KIND", "KEEP", "BY", "SINCE"],
+        [
+            [
+                rule.domain or "(all others)",
+                rule.kind,
+                _age(rule.keep),
+                text_of(rule.updated_by),
+                moment(rule.updated_at),
+            ]
+            for rule in found
+        ],
+        empty="No rules: everything is kept.",
+    )
+
+
+def _age(keep: timedelta | None) -> str:
+    if keep is None:
+        return "forever"
+    hours = keep.total_seconds() / 3_600
+    return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
+
+
+@command(rules, "set")
+async def set_rule(
+    frame: Frame,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(PRUNERS) + ".")],
+    keep: Annotated[
+        str, typer.Argument(metavar="AGE", help="30d, 12h, `forever`, or `none`: no rule.")
+    ],
+    *,
+    domain: Annotated[
+        str | None,
+        typer.Option("--domain", "-d", help="Only for this domain. Default: all without a rule."),
+    ] = None,
+    operator: Operator = None,
+) -> View:
+    """Set how long a kind is kept. Workers then remove what is older, as a chore."""
+    whose = f"domain {domain}" if domain else "all domains without a rule of their own"
+    rule: dict[str, Any] = {"kind": kind, "domain": domain}
+    if keep == "none":
+        async with frame.open() as session:
+            is_changed = await session.bus.upkeep.clear_retention(kind, domain=domain)
+        gone = f"The rule of {kind} for {whose} is gone."
+        return View.line(gone if is_changed else "There was no such rule.", **rule)
+    age = None if keep == "forever" else parse_age(keep)
+    if age is not None and age < timedelta(hours=1):
+        raise InvalidSettingError("a rule keeps things for an hour at least")
+    async with frame.open() as session:
+        actor = actor_or_login(operator)
+        await session.bus.upkeep.set_retention(kind, age, domain=domain, operator=actor)
+    seconds = None if age is None else age.total_seconds()
+    return View.line(f"{kind} of {whose}: kept {_age(age)}.", **rule, keep_seconds=seconds)

@@ -1,0 +1,110 @@
+"""`list`: commands, found by what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from commandbus.cli.frame import Frame, View, page_view
+from commandbus.cli.options import (
+    DomainFilter,
+    InBatch,
+    Listing,
+    Since,
+    TypeFilter,
+    Until,
+    parse_range,
+    parse_uuid,
+)
+from commandbus.cli.output import (
+    folding,
+    moment,
+    number,
+    print_table,
+    say,
+    styled_status,
+    text_of,
+)
+from commandbus.models import CommandMetadata, CommandStatus
+from commandbus.names import check_choice_or_none
+
+
+async def list_commands(  # noqa: PLR0913  (each is an option)
+    frame: Frame,
+    *,
+    domain: DomainFilter = None,
+    command_type: TypeFilter = None,
+    status: Annotated[
+        str | None, typer.Option("--status", "-s", help="Only this status, for example PENDING.")
+    ] = None,
+    error_code: Annotated[
+        str | None, typer.Option("--error-code", "-e", help="Only with this last error.")
+    ] = None,
+    correlation_id: Annotated[
+        str | None, typer.Option(metavar="UUID", help="Only commands with this correlation id.")
+    ] = None,
+    batch: InBatch = None,
+    command_id: Annotated[
+        str | None, typer.Option("--id", metavar="UUID", help="Only this id, in every domain.")
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    listing: Listing,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Count by domain and status too; reads every row.")
+    ] = False,
+) -> View:
+    """List commands, newest first; those in troubleshooting by when they were parked."""
+    created_after, created_before = parse_range(since, until)
+    criteria: dict[str, Any] = {
+        "command_type": command_type,
+        "status": check_choice_or_none(CommandStatus, status and status.upper(), "status"),
+        "error_code": error_code,
+        "correlation_id": parse_uuid(correlation_id, "--correlation-id"),
+        "batch_id": parse_uuid(batch, "--batch"),
+        "command_id": parse_uuid(command_id, "--id"),
+        "created_after": created_after,
+        "created_before": created_before,
+    }
+    async with frame.open() as session:
+        page = await session.bus.search.commands(domain=domain, **criteria, **listing.of_page)
+        counts = await session.bus.upkeep.figures.statuses(domain) if summary else {}
+    view = page_view(page, "commands", print_commands, searched="searched_back_to")
+    if not summary:
+        return view
+    rows: list[dict[str, Any]] = [
+        {"domain": where, "status": state, "count": count}
+        for (where, state), count in sorted(counts.items())
+    ]
+
+    def show() -> None:
+        view.print()
+        say()
+        print_table(
+            ["DOMAIN", "STATUS", number("COMMANDS")],
+            [[row["domain"], styled_status(row["status"]), f"{row['count']:,}"] for row in rows],
+        )
+
+    return View({**view.document, "summary": rows}, show)
+
+
+def print_commands(commands: Sequence[CommandMetadata]) -> None:
+    """A table of commands."""
+    print_table(
+        ["ID", "DOMAIN", "TYPE", "STATUS", number("ATTEMPTS"), "SENT", folding("LAST ERROR")],
+        [
+            [
+                str(each.command_id),
+                each.domain,
+                each.command_type,
+                styled_status(each.status),
+                f"{each.attempts}/{each.max_attempts}",
+                moment(each.created_at),
+                text_of(each.last_error_code),
+            ]
+            for each in commands
+        ],
+        empty="No commands.",
+    )

@@ -1,0 +1,115 @@
+"""`token`: API tokens for the HTTP service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from commandbus.access.model import ApiToken, Scope
+from commandbus.cli.frame import Frame, View, command, page_view
+from commandbus.cli.options import LongListing, Operator, actor_or_login
+from commandbus.cli.output import folding, jsonable, moment, print_table, say, text_of
+from commandbus.upkeep.retention import parse_age
+
+token = typer.Typer(no_args_is_help=True, help="API tokens for the HTTP service.")
+
+
+@command(token, "create")
+async def create(
+    frame: Frame,
+    *,
+    user: Annotated[str, typer.Option("--user", "-u", help="Whose token it is.")],
+    scope: Annotated[
+        list[str],
+        typer.Option("--scope", "-s", help=f"May be repeated: {', '.join(Scope)}."),
+    ],
+    domain: Annotated[
+        list[str] | None,
+        typer.Option("--domain", "-d", help="Only this domain; may be repeated. Default: all."),
+    ] = None,
+    expires_in: Annotated[
+        str | None,
+        typer.Option("--expires-in", metavar="TIME", help="12h, 30d, 8w. Default: never."),
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="What it is for.")] = None,
+    operator: Operator = None,
+) -> View:
+    """Make a token. It is shown once, here, and not stored."""
+    life = None if expires_in is None else parse_age(expires_in)
+    async with frame.open() as session:
+        made = await session.bus.tokens.create(
+            user, scope, domains=domain or None, label=label, expires_in=life,
+            actor=actor_or_login(operator),
+        )  # fmt: skip
+    ends = "never" if made.token.expires_at is None else moment(made.token.expires_at)
+    text = (
+        f"[bold]{text_of(made.text)}[/]\n"
+        f"Keep it now: it is not shown again. It expires {ends}; its id is {made.token.token_id}."
+    )
+    return View({**jsonable(made.token), "token": made.text}, lambda: say(text))
+
+
+@command(token, "list")
+async def list_tokens(
+    frame: Frame,
+    *,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
+    include_ended: Annotated[
+        bool, typer.Option("--all", help="Also those that are revoked or have expired.")
+    ] = False,
+    listing: LongListing,
+) -> View:
+    """List tokens, newest first, without their secrets."""
+    async with frame.open() as session:
+        page = await session.bus.tokens.page(
+            user_id=user, include_ended=include_ended, **listing.of_page
+        )
+    return page_view(page, "tokens", _print_tokens)
+
+
+@command(token, "revoke")
+async def revoke(
+    frame: Frame,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The id, as the list shows it.")],
+    *,
+    operator: Operator = None,
+) -> View:
+    """End a token. Services that run notice within five seconds."""
+    async with frame.open() as session:
+        revoked_at = await session.bus.tokens.revoke(token_id, actor=actor_or_login(operator))
+    text = f"Token {text_of(token_id)} is revoked since {moment(revoked_at)}."
+    return View.line(text, token_id=token_id, revoked_at=revoked_at)
+
+
+def _print_tokens(found: Sequence[ApiToken]) -> None:
+    print_table(
+        [
+            "ID", "USER", folding("SCOPES"), folding("DOMAINS"), folding("LABEL"), "LAST USED",
+            "STATE",
+        ],
+        [
+            [
+                each.token_id,
+                text_of(each.user_id),
+                " ".join(sorted(each.scopes)),
+                "all" if each.domains is None else " ".join(sorted(each.domains)),
+                text_of(each.label),
+                moment(each.last_used_at),
+                _state(each),
+            ]
+            for each in found
+        ],
+        empty="No tokens; `commandbus token create` makes one.",
+    )  # fmt: skip
+
+
+def _state(found: ApiToken) -> str:
+    if found.revoked_at is not None:
+        return "revoked"
+    if found.expires_at is None:
+        return "good"
+    is_over = found.expires_at <= datetime.now(UTC)
+    return "expired" if is_over else f"until {moment(found.expires_at)}"
