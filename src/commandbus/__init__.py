@@ -29,7 +29,7 @@ from commandbus.errors import (
     SchemaVersionError,
     TransientCommandError,
 )
-from commandbus.handler import HandlerContext
+from commandbus.handler import HandlerContext, HandlerOptions
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -67,6 +67,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     # Handlers
     "Command",
     "HandlerContext",
+    "HandlerOptions",
     "Secret",
     "TransientCommandError",
     "PermanentCommandError",

@@ -18,12 +18,11 @@ from commandbus.errors import (
     InvalidBatchRequestError,
     InvalidInputError,
     InvalidSettingError,
-    ItemError,
     PermissionDeniedError,
     TicketNotFoundError,
 )
 from commandbus.governance import submission
-from commandbus.governance.model import ChildStatus, Item, TicketAction, TicketStatus
+from commandbus.governance.model import ChildStatus, Item, ItemError, TicketAction, TicketStatus
 from commandbus.governance.types import BatchType
 from commandbus.testing import fake_bus
 from tests.integration.governed import (

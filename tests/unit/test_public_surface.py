@@ -79,7 +79,7 @@ def hints_of(function: Any) -> dict[str, Any]:
         for name, value in vars(importlib.import_module(found.name)).items()
         if isinstance(value, type)
     }
-    names = {**known, **vars(inspect.getmodule(function))}  # type: ignore[arg-type]
+    names = {**known, **vars(inspect.getmodule(function))}
     return typing.get_type_hints(function, names)
 
 

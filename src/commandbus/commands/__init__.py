@@ -1,24 +1,22 @@
-"""Commands: sending, payloads, replies, search, audit."""
+"""Commands: sending, replies, search, audit."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commandbus.commands.replies import LeasedReply
     from commandbus.commands.search import Search
+    from commandbus.commands.tail import AuditTail
 
-__all__ = ["LeasedReply", "Search"]
+__all__ = ["AuditTail", "LeasedReply", "Search"]
+
+_HOMES = {"AuditTail": "tail", "LeasedReply": "replies", "Search": "search"}
 
 
 def __getattr__(name: str) -> Any:
     """Import when asked for: everything imports this folder, and few programs need these."""
-    if name == "LeasedReply":
-        from commandbus.commands.replies import LeasedReply  # noqa: PLC0415
-
-        return LeasedReply
-    if name == "Search":
-        from commandbus.commands.search import Search  # noqa: PLC0415
-
-        return Search
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
