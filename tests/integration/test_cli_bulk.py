@@ -99,6 +99,19 @@ def test_a_dry_run_counts_and_changes_nothing(run: Any, parked: dict[str, str]) 
     }  # fmt: skip
 
 
+def test_a_number_that_is_expected_must_be_the_number_that_matches(
+    run: Any, parked: dict[str, str]
+) -> None:
+    choice = ("tsq", "retry", "--domain", "shop", "--code", "LATE")
+
+    refused, done = run(*choice, "--expect", "3"), run(*choice, "--expect", "2")
+
+    assert refused.exit_code == 1
+    assert "2" in refused.stderr
+    assert done.exit_code == 0, done.output
+    assert waiting(run) == 3
+
+
 def test_everything_needs_yes(run: Any, parked: dict[str, str]) -> None:
     refused = run("tsq", "complete", "--domain", "shop", "--all")
     assert refused.exit_code == 1
@@ -197,7 +210,6 @@ def test_what_is_not_clear_is_refused(run: Any, parked: dict[str, str]) -> None:
         (("tsq", "cancel", "-d", "shop", "--all", "-r", " "), 2, "reason must be a text"),
         (("tsq", "retry", "-d", "shop", "--code", "X"), 1, "nothing in troubleshooting"),
         (("tsq", "retry", "-d", "shop", "--code", "X", "--dry-run"), 1, "nothing in troubleshoot"),
-        (("tsq", "retry", "-d", "shop", "--code", "LATE", "--expect", "3"), 1, "2"),
         (("tsq", "list", "--cursor", "x"), 2, "--cursor needs the --domain"),
         (("bulk", "show", str(uuid4())), 1, "no bulk operation"),
         (("bulk", "show", str(uuid4()), "--cursor", "x"), 2, "--cursor needs the --outcome"),

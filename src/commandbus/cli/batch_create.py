@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID, uuid4
 
 import typer
@@ -11,13 +11,14 @@ from commandbus.cli.batch_rows import About, RowType, refuse_untyped_csv, source
 from commandbus.cli.frame import Frame, View
 from commandbus.cli.options import Domain
 from commandbus.cli.output import first_few
-from commandbus.commands.sending import Preparer
 from commandbus.errors import DuplicateCommandError, InvalidInputError, InvalidOperationError
 from commandbus.loads.model import RowFormat
-from commandbus.loads.sources import Reader, open_source, to_command
 from commandbus.models import BatchCommand
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
+
+if TYPE_CHECKING:
+    from commandbus.loads.sources import Reader
 
 
 async def create(
@@ -51,6 +52,9 @@ async def _read_commands(
     domain: str, file: str, row_format: RowFormat
 ) -> tuple[list[str], list[BatchCommand]]:
     """The commands of a file and where each is; raises at the first that is not acceptable."""
+    from commandbus.commands.sending import Preparer
+    from commandbus.loads.sources import open_source
+
     settings = Settings.from_env()
     preparer = Preparer(settings, RetryPolicy())
     seed, lines, commands = uuid4(), list[str](), list[BatchCommand]()
@@ -81,6 +85,8 @@ async def _read_commands(
 async def _next_row(
     reader: Reader, seed: UUID, row_format: RowFormat, number: int
 ) -> tuple[int, BatchCommand] | None:
+    from commandbus.loads.sources import to_command
+
     raw = await reader.read()
     if raw is None:
         return None

@@ -100,28 +100,22 @@ async def _preview(session: Session, chosen: BulkFilter, verb: BulkVerb) -> View
 async def _see_through(
     frame: Frame, session: Session, operation: BulkOperation, waits: bool
 ) -> View:
-    """Act on it here, if somebody waits for it; exit code 1 if not everything was done."""
-    if not waits:
-        is_incomplete = bool(operation.failed)
-        lines = [
-            f"The workers of {operation.domain} act on it; "
-            f"`commandbus bulk show {operation.operation_id}` shows how far they are"
-        ]
-    else:
+    """Act on it here, if that was asked for; exit code 1 if not everything was done."""
+    name = operation.operation_id
+    if waits:
         if not frame.as_json:
-            say(f"Ctrl-C leaves it to the workers; `commandbus bulk stop {operation.operation_id}`")
+            say(f"Ctrl-C leaves it to the workers; `commandbus bulk stop {name}`")
         with progress_view(quiet=frame.as_json) as view:
             operation = await session.bus.bulk.run(
-                operation.operation_id, on_progress=lambda now: view.show(bulk_step(now))
+                name, on_progress=lambda now: view.show(bulk_step(now))
             )
-        is_incomplete = bool(operation.failed) or not operation.is_finished
-        lines = [
-            f"{styled_status(operation.status)}: {operation.done:,} of {operation.total:,} done"
-        ]
-        if operation.skipped or operation.failed:
-            lines.append(
-                f"`commandbus bulk show {operation.operation_id}` shows which were not, and why"
-            )
+    lines = [f"{styled_status(operation.status)}: {operation.done:,} of {operation.total:,} done"]
+    if operation.is_running:
+        where = f"`commandbus bulk show {name}` shows how far they are"
+        lines = [f"The workers of {operation.domain} act on it; {where}"]
+    elif operation.skipped or operation.failed:
+        lines.append(f"`commandbus bulk show {name}` shows which were not, and why")
+    is_incomplete = operation.failed or (waits and not operation.is_finished)
     code = ExitCode.FAILED if is_incomplete else ExitCode.OK
     return View(bulk_json(operation), lambda: say("\n".join(lines)), code)
 
