@@ -34,16 +34,14 @@ from commandbus.names import (
     check_command_type,
     check_domain,
     check_operator,
-    check_reply_to,
     check_text,
     check_uuid,
     new_id,
-    replies_queue,
 )
 from commandbus.paging import check_page
 from commandbus.privacy.redaction import also_redact, redact_text
 from commandbus.retry import RetryPolicy
-from commandbus.settings import Settings, check_number, check_worker_settings
+from commandbus.settings import Settings, check_timeout, check_worker_settings
 
 if TYPE_CHECKING:
     from commandbus.commands.replies import LeasedReply
@@ -166,7 +164,7 @@ class CommandBus(Facets):
         The reply comes to this call and to no queue. A command that ends in troubleshooting has no
         reply until an operator decides.
         """
-        check_number(timeout, "timeout", 0.001, 86_400)
+        check_timeout(timeout)
         sent = await self.send(
             domain, command_type, command_id or new_id(), data, INBOX, correlation_id
         )
@@ -182,13 +180,9 @@ class CommandBus(Facets):
         conn: Any = None,
     ) -> None:
         """Cancel a command that is still PENDING; one that a worker holds is refused."""
-        await self._store.cancel(
-            check_domain(domain),
-            [check_uuid(command_id)],
-            reason=redact_text(check_text(reason, "reason")),
-            actor=check_operator(operator),
-            conn=conn,
-        )
+        text = redact_text(check_text(reason, "reason"))
+        ids, actor = [check_uuid(command_id)], check_operator(operator)
+        await self._store.cancel(check_domain(domain), ids, reason=text, actor=actor, conn=conn)
 
     # -- replies
 
@@ -206,12 +200,7 @@ class CommandBus(Facets):
         A reply is acknowledged once the next one is asked for; after a crash it comes again. With
         `wait=False` the stream ends when the queue is empty.
         """
-        if (domain is None) == (queue is None):
-            raise InvalidSettingError("give either a domain or the name of a reply queue")
-        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
-        check_number(batch_size, "batch_size", 1, 10_000, is_whole=True)
-        name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
-        return self._replies.stream(name, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait)
+        return self._replies.stream(domain, queue, vt_seconds, batch_size, wait=wait)
 
     async def wait_reply(self, domain: str, command_id: UUID, *, timeout: float = 30.0) -> Reply:
         """Wait for the reply to a command that was sent with `reply_to=INBOX`.
@@ -219,9 +208,7 @@ class CommandBus(Facets):
         So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
         committed. The reply is there for the first who asks.
         """
-        check_domain(domain)
-        check_number(timeout, "timeout", 0.001, 86_400)
-        return await self._replies.wait(domain, check_uuid(command_id), timeout)
+        return await self._replies.wait(domain, command_id, timeout)
 
     async def lease_replies(
         self, domain: str, *, limit: int = 100, vt_seconds: int = 30
@@ -230,14 +217,14 @@ class CommandBus(Facets):
 
         They are nobody else's for `vt_seconds`; those that are not acknowledged come again.
         """
-        return await self._replies.lease(check_domain(domain), limit=limit, vt_seconds=vt_seconds)
+        return await self._replies.lease(domain, limit=limit, vt_seconds=vt_seconds)
 
     async def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
         """Done with these, by msg_id and receipt; returns those that were the caller's still.
 
         One whose lease lapsed and that another consumer has read since is left to that consumer.
         """
-        return await self._replies.acknowledge(check_domain(domain), receipts)
+        return await self._replies.acknowledge(domain, receipts)
 
     # -- handlers and workers
 
@@ -259,13 +246,9 @@ class CommandBus(Facets):
         fields are secret, and what an operator's edited payload must look like.
         """
         self._registry.register(
-            domain,
-            command_type,
-            handler,
-            retry_policy=retry_policy,
-            transactional=transactional,
+            domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
             payload_type=payload_type,
-        )
+        )  # fmt: skip
 
     def handler(
         self, domain: str, command_type: str, **options: Unpack[HandlerOptions]
@@ -330,16 +313,10 @@ class CommandBus(Facets):
         correlation_id. With `conn` the batch joins the caller's transaction.
         """
         return await self.batches.create(
-            domain,
-            commands,
-            name=name,
-            custom_data=custom_data,
-            on_complete=on_complete,
-            on_complete_command=on_complete_command,
-            created_by=created_by,
-            max_attempts=max_attempts,
-            conn=conn,
-        )
+            domain, commands, name=name, custom_data=custom_data, on_complete=on_complete,
+            on_complete_command=on_complete_command, created_by=created_by,
+            max_attempts=max_attempts, conn=conn,
+        )  # fmt: skip
 
     async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         """Get batch metadata by ID."""
@@ -349,13 +326,10 @@ class CommandBus(Facets):
         self, domain: str, *, status: str | None = None, limit: int = 100, offset: int = 0
     ) -> list[BatchMetadata]:
         """List batches for a domain, newest first."""
+        check_domain(domain)
         check_page(limit, offset)
-        return await self._store.list_batches(
-            check_domain(domain),
-            status=check_choice_or_none(BatchStatus, status, "batch status"),
-            limit=limit,
-            offset=offset,
-        )
+        state = check_choice_or_none(BatchStatus, status, "batch status")
+        return await self._store.list_batches(domain, status=state, limit=limit, offset=offset)
 
     async def list_batch_commands(
         self,
@@ -368,12 +342,10 @@ class CommandBus(Facets):
     ) -> list[CommandMetadata]:
         """List commands in a batch, in the order in which they were given."""
         check_page(limit, offset)
+        state = check_choice_or_none(CommandStatus, status, "status")
+        batch = check_uuid(batch_id, "batch_id")
         return await self._store.list_batch_commands(
-            check_domain(domain),
-            check_uuid(batch_id, "batch_id"),
-            status=check_choice_or_none(CommandStatus, status, "status"),
-            limit=limit,
-            offset=offset,
+            check_domain(domain), batch, status=state, limit=limit, offset=offset
         )
 
     # -- operators, as the specification prints them; `bus.troubleshooting` has the rest
@@ -388,11 +360,9 @@ class CommandBus(Facets):
     ) -> list[TroubleshootingItem]:
         """What waits for an operator, longest first, with its payload."""
         check_page(limit, offset)
+        wanted = None if type is None else check_command_type(type)
         return await self._store.list_troubleshooting(
-            check_domain(domain),
-            command_type=None if type is None else check_command_type(type),
-            limit=limit,
-            offset=offset,
+            check_domain(domain), command_type=wanted, limit=limit, offset=offset
         )
 
     async def operator_retry(

@@ -176,6 +176,11 @@ def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
         )
 
 
+def check_timeout(timeout: float) -> None:
+    """Refuse a time to wait that is not a number of seconds up to a day."""
+    check_number(timeout, "timeout", 0.001, 86_400)
+
+
 def check_number(value: Any, name: str, low: float, high: float, *, is_whole: bool = False) -> None:
     """Refuse what is not a number of this range."""
     if type(value) not in ({int} if is_whole else {int, float}) or not low <= value <= high:

@@ -14,11 +14,17 @@ from uuid import UUID
 import orjson
 
 from commandbus.database.store import Listener, Store
-from commandbus.errors import InvalidPayloadError, ReplyTimeoutError
+from commandbus.errors import InvalidPayloadError, InvalidSettingError, ReplyTimeoutError
 from commandbus.loops import Backoff
 from commandbus.models import Reply, ReplyError, ReplyOutcome
-from commandbus.names import inbox_channel, replies_queue
-from commandbus.settings import check_number
+from commandbus.names import (
+    check_domain,
+    check_reply_to,
+    check_uuid,
+    inbox_channel,
+    replies_queue,
+)
+from commandbus.settings import check_number, check_timeout
 
 #: First and longest wait between two looks for a reply, in seconds.
 POLL_SECONDS = (0.005, 0.5)
@@ -74,6 +80,9 @@ class Replies:
 
     async def wait(self, domain: str, command_id: UUID, timeout_seconds: float) -> Reply:
         """Wait for the reply to a command that was sent with reply_to=INBOX."""
+        check_domain(domain)
+        check_uuid(command_id)
+        check_timeout(timeout_seconds)
         woken = asyncio.Event()
         channel = inbox_channel(domain)
         listener = self.listener()
@@ -96,8 +105,19 @@ class Replies:
         finally:
             listener.unsubscribe(channel, woken.set)
 
-    async def stream(
-        self, queue: str, *, vt_seconds: int, batch_size: int, wait: bool
+    def stream(
+        self, domain: str | None, queue: str | None, vt_seconds: int, batch_size: int, *, wait: bool
+    ) -> AsyncGenerator[Reply]:
+        """The replies of a domain, or of the queue with this name."""
+        if (domain is None) == (queue is None):
+            raise InvalidSettingError("give either a domain or the name of a reply queue")
+        check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
+        check_number(batch_size, "batch_size", 1, 10_000, is_whole=True)
+        name = check_reply_to(queue) if domain is None else replies_queue(check_domain(domain))
+        return self._stream(name, vt_seconds, batch_size, wait=wait)
+
+    async def _stream(
+        self, queue: str, vt_seconds: int, batch_size: int, *, wait: bool
     ) -> AsyncGenerator[Reply]:
         """Yield replies; each counts as consumed when the next one is asked for.
 
@@ -135,7 +155,7 @@ class Replies:
         """Replies of a domain; no other consumer gets them for `vt_seconds`. Needs PostgreSQL."""
         check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
         check_number(limit, "limit", 1, 10_000, is_whole=True)
-        queue = replies_queue(domain)
+        queue = replies_queue(check_domain(domain))
         leased: list[LeasedReply] = []
         for msg_id, receipt, body in await self._store.gateway.rows(
             _LEASE_REPLIES, (queue, vt_seconds, limit)
@@ -150,7 +170,7 @@ class Replies:
         """Delete the replies whose receipt still holds; returns their numbers."""
         ordered = sorted(receipts.items())
         params = (
-            replies_queue(domain),
+            replies_queue(check_domain(domain)),
             [msg_id for msg_id, _ in ordered],
             [receipt for _, receipt in ordered],
         )
