@@ -9,10 +9,10 @@ import commandbus
 
 
 def statements() -> dict[str, str]:
-    """The statements by the names of their modules and constants."""
+    """The statements by the names of their modules and constants, but those of the demo."""
     found = {}
     for module in pkgutil.walk_packages(commandbus.__path__, "commandbus."):
-        if module.name.endswith("__main__"):
+        if module.name.endswith("__main__") or module.name.startswith("commandbus.demo"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, str) and "{schema}." in value and name.isupper():

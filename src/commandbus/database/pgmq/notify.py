@@ -1,7 +1,7 @@
 """LISTEN: turns notifications into wake-ups, and outlives every kind of dead connection.
 
-A hint only. After each reconnect everyone is woken, so that whoever waits looks once: what was
-notified while nobody listened is found by that look, or by polling.
+A hint only. After each reconnect all subscribers are woken and poll once: what was notified while
+there was no connection is found by that poll, or by the next one.
 """
 
 from __future__ import annotations
