@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import typer.main
 
-import commandbus
 from commandbus import Settings, errors, testing
 from commandbus.cli.main import app
 from commandbus.cli.output import ExitCode
