@@ -16,7 +16,6 @@ from commandbus.cli.bulk_view import (
     print_operations,
     print_preview,
 )
-from commandbus.cli.choice import Choice
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
     DomainFilter,
@@ -31,6 +30,7 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.output import ExitCode, say, styled_status
 from commandbus.cli.progress import progress_view
+from commandbus.cli.tsq_choice import Choice
 from commandbus.errors import InvalidInputError, InvalidOperationError
 from commandbus.names import check_choice_or_none, check_uuid
 from commandbus.paging import Page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -52,50 +51,37 @@ EPILOG = "\n\n".join(
 class Program(TyperGroup):
     """Turns an exception into one line on stderr and an exit code."""
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
-        """Run the program; an argument that is not acceptable gets one line too."""
+    def parse_args(self, ctx: Any, args: Any) -> Any:
+        """Read the options before the command."""
         try:
-            # Not standalone: errors come here instead of being printed by Typer.
-            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            return super().parse_args(ctx, args)
         except typer.TyperException as error:
-            code = error.exit_code
-            _print_usage_error(error)
-        if standalone_mode:
-            sys.exit(code)
-        return code
+            raise _usage_exit(error) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except typer.TyperException as refused:
+            raise _usage_exit(refused) from None
         except (Exception, KeyboardInterrupt) as raised:
             error = root_cause(raised)
-            if ctx.params.get("debug") or _is_for_typer(error):
+            # Exit belongs to Typer; a closed pipe (`| head`) ends the program quietly.
+            if ctx.params.get("debug") or isinstance(error, typer.Exit | BrokenPipeError):
                 raise
             print_error(describe_error(error))
             raise typer.Exit(exit_code_of(error)) from None
 
 
-def _print_usage_error(error: Any) -> None:
+def _usage_exit(error: Any) -> typer.Exit:
+    """Print what is wrong with an argument, in one line; returns the exit to raise."""
     where = error.ctx.command_path if getattr(error, "ctx", None) else "commandbus"
     lines = error.format_message().splitlines()
     if len(lines) > 1:  # no arguments at all: the help is the message
         print("\n".join(lines), file=sys.stderr)
     elif lines:
         print_error(f"{lines[0]} (`{where} --help` lists what there is)")
-
-
-def _is_for_typer(error: BaseException) -> bool:
-    # Exit and usage errors are Typer's own business; a closed pipe (`| head`) ends it quietly.
-    return isinstance(error, typer.Exit | typer.Abort | typer.TyperException | BrokenPipeError)
+    return typer.Exit(error.exit_code)
 
 
 app = typer.Typer(

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from commandbus.cli.bulk import decide
-from commandbus.cli.choice import Choice
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
     DomainFilter,
@@ -25,6 +24,7 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.show import Shown, read_command
 from commandbus.cli.show_view import print_command
+from commandbus.cli.tsq_choice import Choice
 from commandbus.cli.tsq_view import next_steps, parked_json, print_groups, print_parked, print_steps
 from commandbus.errors import InvalidInputError
 from commandbus.models import TroubleshootingItem
@@ -148,12 +148,11 @@ async def edit(
     edited = payload.read()
     if edited is None:
         raise InvalidInputError("give the new payload with --data or --data-file")
+    actor, resets = actor_or_login(operator), not keep_attempts
     async with frame.open() as session:
         domain, wanted = await session.find(one)
-        await session.bus.troubleshooting.retry(
-            domain, wanted, operator=actor_or_login(operator), reset_attempts=not keep_attempts,
-            payload=edited,
-        )  # fmt: skip
+        retry = session.bus.troubleshooting.retry
+        await retry(domain, wanted, operator=actor, reset_attempts=resets, payload=edited)
     return View.line(f"{wanted} is queued again, edited", domain=domain, command_id=wanted)
 
 
