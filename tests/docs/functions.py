@@ -87,20 +87,20 @@ def changes(functions: dict[str, Function]) -> Iterator[Change]:
             allowed = _guard_argument(where)
             if assigned is None:
                 yield Change(function.name, before, is_leased, frozenset())
-            elif assigned.startswith("p_"):
-                # The new state is an argument: one change for each caller.
-                place = _argument_names(function).index(assigned)
-                for caller, arguments in call_arguments(function.name, functions):
-                    yield Change(caller, before, is_leased, _literals(arguments[place]))
-            elif allowed is not None:
-                # The states that may be left are an argument: one change for each caller.
-                place = _argument_names(function).index(allowed)
-                for caller, arguments in call_arguments(function.name, functions):
-                    yield Change(
-                        caller, before | _literals(arguments[place]), is_leased, _literals(assigned)
-                    )
-            else:
+                continue
+            if not assigned.startswith("p_") and allowed is None:
                 yield Change(function.name, before, is_leased, _literals(assigned))
+                continue
+            # The old or the new state is an argument: one change for each caller.
+            names = _argument_names(function)
+            for caller, arguments in call_arguments(function.name, functions):
+                given = dict(zip(names, arguments, strict=False))
+                yield Change(
+                    caller,
+                    before | (_literals(given[allowed]) if allowed else frozenset()),
+                    is_leased,
+                    _literals(given.get(assigned, assigned)),
+                )
 
 
 def created_states(functions: dict[str, Function]) -> set[tuple[str, str]]:
@@ -144,11 +144,8 @@ def reply_outcomes(name: str, functions: dict[str, Function]) -> frozenset[str]:
         if caller == name
         for outcome in _literals(arguments[4])
     }
-    for helper in ("resolve_parked",):
-        for caller, arguments in call_arguments(helper, functions):
-            if caller == name:
-                place = _argument_names(functions[helper]).index("p_outcome")
-                bodies |= _literals(arguments[place])
+    for outcome in _arguments_of(name, "end_unleased", "p_outcome", functions):
+        bodies |= _literals(outcome)
     return frozenset(bodies)
 
 
@@ -158,16 +155,19 @@ def batch_moves(name: str, functions: dict[str, Function]) -> set[str]:
     for caller, arguments in call_arguments("move_batch_counters", functions):
         if caller == name:
             moves.add(f"{arguments[1].strip(chr(39))} -> {arguments[2].strip(chr(39))}")
-    for allowed in _allowed_by(name, "requeue_commands", "p_from", functions):
+    for given in _arguments_of(name, "requeue_commands", "p_from", functions):
+        allowed = _literals(given)
         # It counts apart what came from each state; a caller's are those that it allows.
         for caller, arguments in call_arguments("move_batch_counters", functions):
             came_from = _literals(arguments[0])
             if caller == "requeue_commands" and came_from <= allowed:
                 assert came_from, "a counter that moves whatever the state was"
                 moves.add(f"{arguments[1].strip(chr(39))} -> {arguments[2].strip(chr(39))}")
-    for caller, arguments in call_arguments("resolve_parked", functions):
-        if caller == name:
-            moves.add(f"tsq -> {arguments[2].strip(chr(39)).lower()}")
+    left = _arguments_of(name, "end_unleased", "p_from", functions)
+    ends = _arguments_of(name, "end_unleased", "p_to", functions)
+    for before, after in zip(left, ends, strict=True):
+        counted = "open" if _literals(before) == {"PENDING"} else "tsq"
+        moves.add(f"{counted} -> {after.strip(chr(39)).lower()}")
     if "join_batch" in calls(functions[name], functions):
         moves.add("total")
     return moves
@@ -181,14 +181,14 @@ def call_arguments(name: str, functions: dict[str, Function]) -> Iterator[tuple[
             yield function.name, [part.strip() for part in _split(inner, ",")]
 
 
-def _allowed_by(
+def _arguments_of(
     name: str, helper: str, parameter: str, functions: dict[str, Function]
-) -> Iterator[frozenset[str]]:
-    """The states that a function names when it calls this helper."""
+) -> Iterator[str]:
+    """What a function gives for this parameter when it calls this helper."""
     place = _argument_names(functions[helper]).index(parameter)
     for caller, arguments in call_arguments(helper, functions):
         if caller == name:
-            yield _literals(arguments[place])
+            yield arguments[place]
 
 
 # -- a little grammar: parentheses, quotes, clauses
@@ -241,11 +241,11 @@ def _guard(condition: str) -> frozenset[str]:
 
 
 def _guard_argument(condition: str) -> str | None:
-    """The argument that holds the states, if a condition says `c.status = any(p_…)`."""
+    """The argument that has the states, if a condition says `c.status = any(p_…)` or `= p_…`."""
     found = [
         match[1]
         for part in re.split(r"\band\b", condition)
-        if (match := re.fullmatch(r"c\.status\s*=\s*any\((\w+)\)", part.strip()))
+        if (match := re.fullmatch(r"c\.status\s*=\s*(?:any\()?([a-z]\w*)\)?", part.strip()))
     ]
     assert all(name.startswith("p_") for name in found), f"states from nowhere: {condition}"
     return found[0] if found else None

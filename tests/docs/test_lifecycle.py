@@ -85,21 +85,31 @@ def test_an_arrow_begins_in_a_state_that_its_guard_allows() -> None:
 
 MUTATIONS = {
     "a guard that allows more": (
-        "commands",
+        "receiving",
         "'IN_PROGRESS')\n           and (c.msg_id = m.msg_id",
         "'IN_PROGRESS', 'COMPLETED')\n           and (c.msg_id = m.msg_id",
     ),
-    "a guard that is gone": ("operator", "and c.status = 'PENDING' and c.leased_by is null", ""),
+    "a guard that is gone": ("operator", "and c.status = p_from and c.leased_by is null", ""),
     "a lease that is not asked for": (
         "operator",
-        "and c.status = 'PENDING' and c.leased_by is null",
-        "and c.status = 'PENDING'",
+        "and c.status = p_from and c.leased_by is null",
+        "and c.status = p_from",
     ),
-    "another end": ("outcomes", "set status = 'COMPLETED'", "set status = 'FAILED'"),
+    "a lease of a worker that is not asked for": (
+        "leases",
+        "and c.lease_epoch = i.lease_epoch and c.leased_by is not null\n       and c.status",
+        "and c.lease_epoch = i.lease_epoch\n       and c.status",
+    ),
+    "another end": ("outcomes", "p_items, 'COMPLETED', false", "p_items, 'FAILED', false"),
     "another end, named by a caller": (
         "operator",
-        "'CANCELED', 'CANCELED', 'OPERATOR_CANCEL'",
-        "'FAILED', 'CANCELED', 'OPERATOR_CANCEL'",
+        "'IN_TROUBLESHOOTING_QUEUE', 'CANCELED',",
+        "'IN_TROUBLESHOOTING_QUEUE', 'FAILED',",
+    ),
+    "another beginning, named by a caller": (
+        "operator",
+        "p_command_ids, 'PENDING', 'CANCELED',",
+        "p_command_ids, 'IN_PROGRESS', 'CANCELED',",
     ),
     "a new function": (
         "outcomes",
@@ -126,7 +136,7 @@ MUTATIONS = {
         "array['IN_TROUBLESHOOTING_QUEUE'], p_actor",
     ),
     "another caller": (
-        "reads",
+        "search",
         "create or replace function commandbus.find_domains",
         "create or replace function commandbus.revive() returns void language sql as $$\n"
         "select commandbus.requeue_commands('shop', '{}', array['CANCELED'], null, true);\n$$;\n"
@@ -157,7 +167,7 @@ def test_the_comparison_notices(mutation: str) -> None:
 def test_a_guard_with_a_way_round_it_is_refused() -> None:
     texts = function_texts()
     texts["operator"] = texts["operator"].replace(
-        "c.status = 'PENDING' and c.leased_by is null", "c.status = 'PENDING' or true"
+        "c.status = p_from and c.leased_by is null", "c.status in ('PENDING') or true"
     )
 
     with pytest.raises(AssertionError, match="way round"):

@@ -82,10 +82,10 @@ GUARD = "and c.lease_epoch = i.lease_epoch and c.leased_by is not null"
 
 
 def without_the_fence() -> str:
-    """complete_leased as it would be without its guard."""
-    source = importlib.resources.files("commandbus").joinpath("database/sql/functions/outcomes.sql")
+    """end_leases as it would be without its guard."""
+    source = importlib.resources.files("commandbus").joinpath("database/sql/functions/leases.sql")
     found = re.search(
-        r"create or replace function commandbus\.complete_leased.*?\nend \$\$;",
+        r"create or replace function commandbus\.end_leases.*?\nend \$\$;",
         source.read_text(encoding="utf-8"),
         re.S,
     )

@@ -382,11 +382,11 @@ relation v v_pending_retry
 relation v v_queue_lag
 
 function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_receipts bigint[]) returns SETOF bigint
-    plpgsql, volatile, body c576bf6c40fb571e8d1fee845f8bf44e
+    plpgsql, volatile, body 5d9a69f49106f16aa1f5efb533911494
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
-    plpgsql, volatile, body c6a13778a61fb32508725d0083120410
+    plpgsql, volatile, body 128606735bb2a88b34539a059167007c
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
     sql, volatile, body 42c0bc23cc11fb07c9eb94565db30ddf
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
@@ -398,35 +398,35 @@ function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) 
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
     plpgsql, volatile, body 24e9c4676bb0a3f2cfd90066a6afc8e6
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
-    plpgsql, volatile, body 397f9e95add92698fb9e5620115f00b2
+    plpgsql, volatile, body 36109e96089a918c7405450afe2e3789
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body a3102db21557efef3d0088725e343e5c
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, body cf743ec6e395125827f06dfdb2dedf9b
+    plpgsql, volatile, body f0a1ccf5b0846c43396fdabd14803a45
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, body 0484ba2d62b0470ca8ef73b977b93b6b
+    plpgsql, volatile, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body 41739215dedfe576da38d06408dd54ee
+    sql, stable, body a02a391bd189154657a9b91499b75bbe
 function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body 4d0731fe99a491d67cd3665bb73c073b
+    sql, stable, body 0d2292c0b3bd601b38e4e1ba017a3510
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
     plpgsql, immutable, body 7f22df7ed78e5286395bb463a1418a22
 function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body 8e17bcab591ef336e3cabed99a1d5ddc
+    plpgsql, stable, body 2dde74f6a10e50356bd8a24c4e906a5d
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 37c81b124150f446e62a2ac19fe3682e
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body e95d92ecd207ab75f017813f196b4e4a
+    plpgsql, stable, body a778def05de04cc247bcacc64721b378
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body fe3d1a7d6ae716d2be52dcde42dae6a4
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body f88931ad8515dd1c223cb458fa3bea4c
+    sql, stable, body a85a594b41c8aff444688a5a463285b8
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body 96179f0dd9de915cf3824f870890f481
+    plpgsql, stable, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body d68dbc12929bee27642f27da2e0ed344
+    plpgsql, stable, body e510847491e0eaa5727e6459baabea82
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
 function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
@@ -438,13 +438,13 @@ function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time 
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
-    plpgsql, stable, body d6007c9828d9414ea4bdbccc5d4b5b85
+    plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, body 688f97e3f5990f2605dde73804eedb86
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_bitmapscan=off, body 36a528be8d489c730534bc84d7f9f152
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1b881dc6bb62e7a04d345173cf3487f3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 6551bfaaece86d81147d7ca50a9667c7
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
@@ -460,7 +460,7 @@ function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_comman
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb) returns TABLE(created_at timestamp with time zone, limits jsonb)
     plpgsql, volatile, body 968cb11fb211a8d09210c1e448ee2877
 function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false) returns void
-    plpgsql, volatile, body e1ce57cc58e46f7ade22621e14b2b5c5
+    plpgsql, volatile, body 5e3eeb56188621ec62b052e0aca7a092
 function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_type text) returns text
     sql, stable, body 9572f6bf7f3c274b394dbc013b9c9f97
 function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
@@ -470,35 +470,39 @@ function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from tex
 function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
     sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
-    plpgsql, volatile, set enable_seqscan=off, body 7a6e3db5153bb8029e7cbed663b20a85
+    plpgsql, volatile, set enable_seqscan=off, body 4841263fc0788397e679bd61d26b6578
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
     sql, stable, body 4add709fdf41f31c9c91c97503a6a78d
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, body ee9c8f152f6703c9fc09e44de5f7f3a4
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint)
-    plpgsql, stable, body 184bafcbf00e83dd4051de2e3d1543de
+    plpgsql, stable, body 40cd37453a4d6eada21b70b10cd2c15b
+function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
+    plpgsql, volatile, body 12bffc29bca8786df589eef4dc1ab937
+function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
+    plpgsql, volatile, body cecbce2537e53a46e374f948dd85ffef
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body bcb197f9f27ff91c090ff223b9738bdc
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
+function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
+    plpgsql, volatile, body 4e040717835500e0cdf7b3e806b8112c
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 995386a165cb4b1a74c193ae6bfb09b6
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 95920f3d135cc9d86934298cd59c9cda
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 89c146bf0ef5c309c6a1e62fda404354
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 703e8886f1d9c465cb53b1f35648b2f3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ec61a2d720286c7db7b9b5f0cc75c96b
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, body c8578c92d9092ef058aee12e7d304b5d
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
-    sql, stable, body ebdef94b6d4bac5ea42a504d7e733d66
+    sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
     sql, immutable, body e266ca36bfeb5a53c5b770f347bcf2a1
-function commandbus.find_batch(p_domain text, p_batch_id uuid) returns void
-    plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, body 0e9748ea415195beba064158fc0d4c61
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
@@ -534,9 +538,13 @@ function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_l
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
     plpgsql, volatile, body 9d0945545cc82908c2640271a67abcac
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 40de0463c118415a053cf3b5d6a378e0
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
+function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f0cbe6fd2386488bb17134e6ef4c482f
+function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamp with time zone
+    plpgsql, volatile, body 60b53bf6fce6c8b8038a3d6848a46d02
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
-    plpgsql, volatile, body 2a4680fb5aee49b5d6231780ffa22148
+    plpgsql, volatile, body 3f2afb5c6752f1cfb520cccdca42da55
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
@@ -544,9 +552,9 @@ function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
-    plpgsql, volatile, body 9175d8508403012a0f0ba0a1720ef9d0
+    plpgsql, volatile, body 980751d6465e05363f3ef9d1c442e280
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
-    plpgsql, volatile, body f38e4f4f9f14036660f89538b114a347
+    plpgsql, volatile, body 392c65adebf1a5325c79ad1a09442d36
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
@@ -562,19 +570,19 @@ function commandbus.nobody() returns uuid
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body 940b45bcb12c8b098ea059e44aa5eb1b
+    plpgsql, volatile, body e735eb7866c3c4300c2a3a361153cd87
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
-    plpgsql, volatile, body 3065c434ddcf7128b5568a8b7eb7feff
+    plpgsql, volatile, body 820e5d336c8f32873b2c0ff91f143153
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, body 9c71abfa7bd3f3cfb9513b5b37517a08
+    sql, volatile, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, body f9d91441d0607fc548b0d30b2db4b627
+    sql, volatile, body 1164696e87f220bc223a42ee536b5971
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2260278067c0de7f85876aabf12d7394
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 12fe3a942e8c9ef18d2cf441221b42b7
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5b23971e0290b34a72d0983c0a32a6a7
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, body b69d797a953b973b8f6721568bab4181
 function commandbus.physical_queue(p_queue text) returns text
@@ -590,11 +598,11 @@ function commandbus.prune_batches(p_domain text, p_before timestamp with time zo
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, body 0ad46d6033bfd409f761f2ad80bfa63c
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 08ff8dd46f406abb741f6ae3846232d4
+    plpgsql, volatile, body 2acb1d9575a451a519f85a54eba15d23
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
-    plpgsql, volatile, body 05b7e8cfd5ac405b4b8198e82ad064c9
+    plpgsql, volatile, body 04c0d03653169f6bea7a48001250f4c5
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, body 17bd378239d18211291bac81dd44dfbe
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
@@ -605,14 +613,18 @@ function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body f1599c168d9c5ab693a8679b1881b933
+function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
+    sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body b73a6ad0ec07a0ff74000910ab62d105
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 89e79eb63b0261c9074fd06c241135d8
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body fd757277cda8c65c3aae40e84a70d57d
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
+function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
+    sql, volatile, body 9770394d662f538446704251dbb96f0d
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
     sql, stable, body 704a8120b38d970db7345b7938c09832
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
@@ -628,47 +640,49 @@ function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved 
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body c0ff9b5a5cb079d32071eb90065dfedf
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 24a68e90c3ba6549edf315ac7e5e3757
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e10db959d5e927c6ac47d506ffd59819
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 63cc7fc05fa9c67b88d74613313a1c50
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body be94050e6aa4105712c6bb9245eb39bd
+    plpgsql, volatile, body a3a41a433910398a115d7e8c1e67cf54
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body cfcb91944c19214055b32dfde1070853
+    plpgsql, volatile, body a0eff0f62fd73e225579e48314348ad8
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 06f80ddbd28e8ea8c07cbff7bab00c46
+    plpgsql, volatile, body ec086fb667ae905a4f35038b2a83282f
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 7d31d4bb6b9bcf8a8751565f604f16c7
+    plpgsql, volatile, body 8d98e405ab6b44d5b4b5e4a8be7fef25
 function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 56e7e0039c7bba989d6112154464ab8c
+    plpgsql, volatile, body ff95ceeb618f4c89b997197dcd1ac3f9
 function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 925e5cf5df98657bdc927e2e9d4ef3ff
+    plpgsql, volatile, body 8083bed69f8f6c8756ea1255319ded7c
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    sql, volatile, body 36f8381419aac569067994ddd19da9a0
+    plpgsql, volatile, body 8fa905ee484fff540d11b41e9f4d5841
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
+function commandbus.reply_error(p_code text, p_message text, p_class text) returns jsonb
+    sql, stable, body 29991f3e614b0473d1eaec901f34c602
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body 51b43585468fb68b12f2d985f19f1fe6
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body da42fec8962cbc89527ad5aab64eed03
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 82121a93c6eeb327cb4a0b7f75a289e3
+function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
+    plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
     plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
-function commandbus.resolve_parked(p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text, p_data jsonb, p_error jsonb, p_details jsonb, p_actor text) returns uuid[]
-    plpgsql, volatile, body 310a1643e49bbc18312fd2f65f6c7d4a
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, body c070f9208027541d71fcae9423834178
+    plpgsql, volatile, body afa5c9d977518cb1a74814b48387f25a
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body fd4dd003a23ffb37ea07a5db4d90a12c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1375ad6e4fba10318e1d2dac3f637277
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
-    plpgsql, volatile, body 4a5de5e4208d90a4240382f396e49fb4
+    plpgsql, volatile, body 8065e789940a162b03151044bde7b296
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
-    plpgsql, volatile, body 43ea77c125c8725b157eb46a9b5f35f4
+    plpgsql, volatile, body acb3bf69afe1d0c9267592fb9d1de6a9
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
     plpgsql, volatile, body f2777ffbf3c19006800c13e38b8c9026
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -684,11 +698,11 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
-    plpgsql, volatile, body bcb7e9b3c5b51f8028c0808aaf32c433
+    plpgsql, volatile, body b50fd079c3baba6d5ccd06da1ded2845
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body 04499e1056693c3ee2628a451680a4c3
+    plpgsql, volatile, body 767866e78248b8c0dccb710a640c99d7
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
     plpgsql, volatile, body 659b3fc639297acc8a9182578c59a7d7
 function commandbus.setting(p_name text) returns text

@@ -28,8 +28,8 @@ CLASS = {
 
 #: Without any one of these the search must find a counterexample.
 GUARDS = {
-    "outcome.lease_epoch": "complete, retry, park, fail: c.lease_epoch = i.lease_epoch",
-    "outcome.leased_by": "complete, retry, park, fail: c.leased_by is not null",
+    "outcome.lease_epoch": "end_leases: c.lease_epoch = i.lease_epoch",
+    "outcome.leased_by": "end_leases: c.leased_by is not null",
     "outcome.only_moved": "the message is deleted only of a command that moved",
     "extend.lease_epoch": "extend_leases: c.lease_epoch = i.lease_epoch",
     "extend.leased_by": "extend_leases: c.leased_by is not null",
@@ -40,11 +40,11 @@ GUARDS = {
     "receive.lapses": "receive_commands: abs(c.lapses) < 10",
     "receive.epoch_grows": "receive_commands: lease_epoch = c.lease_epoch + 1",
     "retry.keeps_epoch": "requeue_commands leaves lease_epoch as it is",
-    "cancel.status": "cancel_commands: c.status = 'PENDING'",
-    "cancel.leased_by": "cancel_commands: c.leased_by is null",
-    "resolve.status": "resolve_parked: c.status = 'IN_TROUBLESHOOTING_QUEUE'",
+    "cancel.status": "end_unleased: c.status = p_from",
+    "cancel.leased_by": "end_unleased: c.leased_by is null",
+    "resolve.status": "end_unleased: c.status = p_from",
     "requeue.status": "requeue_commands: c.status = any(p_from)",
-    "requeue.lock": "requeue_commands: order by c.command_id for update",
+    "requeue.lock": "lock_commands: order by c.command_id for update",
     "queue.status": "queue_stored: c.status = 'PENDING'",
     "queue.msg_id": "queue_stored: c.msg_id is null",
     "send.unique": "offer_commands: on conflict do nothing, and take_back",

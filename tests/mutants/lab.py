@@ -76,6 +76,8 @@ class Lab:
     def _install(self, statement: str) -> None:
         with psycopg.connect(self._dsn(TEMPLATE)) as conn:
             conn.execute(statement.encode())
+            # Loading a function takes its planner settings away.
+            conn.execute(function_source("planner").encode())
 
     @contextlib.contextmanager
     def mutated(self, mutant: Mutant) -> Iterator[None]:

@@ -7,9 +7,9 @@ from tests.mutants.sql_sites import all_mutants, function_source
 
 
 def test_the_guards_of_an_outcome_are_all_found() -> None:
-    keys = {mutant.key for mutant in all_mutants(["outcomes"])}
+    keys = {mutant.key for mutant in all_mutants(["leases", "outcomes", "payloads"])}
     for guard in ("c.lease_epoch = i.lease_epoch", "c.leased_by is not null"):
-        assert f"complete_leased where: {guard}" in keys
+        assert f"end_leases where: {guard}" in keys
     assert any("on conflict" in key for key in keys)
 
 

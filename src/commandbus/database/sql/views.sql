@@ -1,7 +1,7 @@
--- Views: the dashboard queries of document 002 for whatever draws charts, and the tables of 003. Read-only.
+-- Views: what dashboards show of dispatching, and the tickets of governed batches. Read-only.
 --
 -- Loaded after the functions. Columns may be added at the end; to change or remove one, a migration
--- drops the view first. The columns keep 002's words; batch_id is its parent_job_id.
+-- drops the view first. The columns have the names that the specification of the bus prints.
 
 -- What waits to be sent again, by batch (null: commands without one).
 create or replace view commandbus.v_pending_retry as
@@ -28,8 +28,8 @@ select (b.created_at at time zone 'UTC')::date as date,
         where c.batch_id = b.batch_id) s
  group by b.domain, (b.created_at at time zone 'UTC')::date;
 
--- Of the last hour, by batch: where its commands are. `processing` is what a worker holds, marked
--- or not.
+-- Of the last hour, by batch: where its commands are. `processing` is what a worker has leased,
+-- whether it is marked IN_PROGRESS or not.
 create or replace view commandbus.v_queue_lag as
 select c.batch_id,
        count(*) filter (where c.dispatch_status = 'pending_queue' and c.status = 'PENDING') as pending,
@@ -44,8 +44,8 @@ select c.batch_id,
  where c.created_at > now() - interval '1 hour'
  group by c.domain, c.batch_id;
 
--- The tables of document 003 §2: governed batches and their commands, in its words (decision C17).
--- What 003 does not print stands at the end.
+-- Governed batches and their commands, as tables of tickets. What the specification does not print is at
+-- the end.
 create or replace view commandbus.batch_approval_tickets as
 select b.batch_id as ticket_id, b.batch_type, b.total_count as child_count,
        b.completed_count as success_count,

@@ -1,7 +1,7 @@
 # ruff: noqa: D103  (the verbs are documented once, in database/store.py)
 """Leasing: how commands are received, and the ways a lease ends, each fenced by its epoch.
 
-What sql/functions/commands.sql and sql/functions/outcomes.sql do.
+What sql/functions/receiving.sql, leases.sql and outcomes.sql do.
 """
 
 from __future__ import annotations

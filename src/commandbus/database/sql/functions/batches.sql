@@ -10,9 +10,7 @@
 create or replace function commandbus.move_batch_counters(
     p_batch_ids uuid[], p_from text, p_to text, p_actor text default null
 ) returns void
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
+language plpgsql as $$
 declare
     v_now      timestamptz := clock_timestamp();
     v_done     uuid[];
@@ -148,18 +146,15 @@ create or replace function commandbus.cancel_batch(
     p_domain text, p_batch_id uuid, p_reason text, p_actor text default null, p_limit int default 5000
 ) returns int
 language plpgsql as $$
-declare
-    v_canceled int;
 begin
-    perform commandbus.find_batch(p_domain, p_batch_id);
-    select count(*) into v_canceled from commandbus.cancel_commands(
+    perform commandbus.require_batch(p_domain, p_batch_id);
+    return (select count(*) from commandbus.cancel_commands(
         p_domain,
         array(select c.command_id from commandbus.command_bus_command c
                where c.batch_id = p_batch_id and c.domain = p_domain
                  and c.status = 'PENDING' and c.leased_by is null
                order by c.sequence_no limit p_limit),
-        p_reason, p_actor, false);
-    return v_canceled;
+        p_reason, p_actor, false));
 end $$;
 
 -- Sends again what failed: the parked and the FAILED ones. A batch that was finished is open again,
@@ -168,21 +163,19 @@ create or replace function commandbus.retry_batch(
     p_domain text, p_batch_id uuid, p_actor text default null, p_limit int default 5000
 ) returns int
 language plpgsql as $$
-declare
-    v_retried int;
 begin
-    perform commandbus.find_batch(p_domain, p_batch_id);
-    select count(*) into v_retried from commandbus.requeue_commands(
+    perform commandbus.require_batch(p_domain, p_batch_id);
+    return (select count(*) from commandbus.requeue_commands(
         p_domain,
         array(select c.command_id from commandbus.command_bus_command c
                where c.batch_id = p_batch_id and c.domain = p_domain
                  and c.status in ('IN_TROUBLESHOOTING_QUEUE', 'FAILED')
                order by c.sequence_no limit p_limit),
-        array['IN_TROUBLESHOOTING_QUEUE', 'FAILED'], p_actor, true) r;
-    return v_retried;
+        array['IN_TROUBLESHOOTING_QUEUE', 'FAILED'], p_actor, true));
 end $$;
 
-create or replace function commandbus.find_batch(p_domain text, p_batch_id uuid) returns void
+-- An error if the domain has no such batch.
+create or replace function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
 language plpgsql as $$
 begin
     if not exists (select from commandbus.command_bus_batch b

@@ -7,9 +7,7 @@
 
 create or replace function commandbus.bulk_matches(p_domain text, p_filter jsonb)
 returns table (command_id uuid, parked_at timestamptz, command_type text, fingerprint text)
-language plpgsql stable
-set plan_cache_mode = force_custom_plan
-as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     v_unknown text;

@@ -82,11 +82,7 @@ end $$;
 create or replace function commandbus.still_parked(
     p_domain text, p_command_ids uuid[], p_parked timestamptz[]
 ) returns uuid[]
-language sql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-set enable_indexonlyscan = off -- an index with all columns would be read from end to end
-as $$
+language sql stable as $$
     with item as materialized (
         select p_domain as domain, u.command_id, u.parked_at
           from unnest(p_command_ids, p_parked) u(command_id, parked_at)
@@ -103,10 +99,7 @@ create or replace function commandbus.record_bulk(
     p_operation commandbus.command_bus_bulk_operation, p_first int, p_command_ids uuid[],
     p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamptz,
     out o_done int, out o_skipped int, out o_failed int)
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-as $$
+language plpgsql as $$
 begin
     with item as materialized (
         select p_operation.domain as domain, p_operation.operation_id as operation_id,
@@ -192,9 +185,7 @@ begin
       into v_ids, v_parked
       from commandbus.command_bus_bulk_item i
      where i.operation_id = p_operation_id and i.item_no between v_first and v_first + v_size - 1;
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = v_op.domain and c.command_id = any(v_ids)
-      order by c.command_id for update;
+    perform commandbus.lock_commands(v_op.domain, v_ids);
     v_ready := commandbus.still_parked(v_op.domain, v_ids, v_parked);
     if v_op.verb = 'retry' and commandbus.queue_exists(v_op.domain || '.commands') then
         v_lost := commandbus.lost_payloads(v_op.domain, v_ready);

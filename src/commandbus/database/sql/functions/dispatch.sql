@@ -12,9 +12,7 @@ create or replace function commandbus.store_commands(
     p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text,
     p_sequence_start int default null, p_actor text default null
 ) returns uuid[]
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
+language plpgsql as $$
 declare
     v_now      timestamptz := clock_timestamp();
     v_created  text := commandbus.iso8601(v_now);
@@ -94,11 +92,7 @@ end $$;
 -- holds; only a first success counts as an attempt.
 create or replace function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[])
 returns uuid[]
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
--- With the states known, the planner would walk the index of all stored commands instead.
-set plan_cache_mode = force_generic_plan
-as $$
+language plpgsql as $$
 declare
     v_now      timestamptz := clock_timestamp();
     v_ids      uuid[];
@@ -186,13 +180,9 @@ create or replace function commandbus.mark_dispatched(p_domain text, p_command_i
 returns int
 language plpgsql as $$
 declare
-    v_now    timestamptz;
+    v_now    timestamptz := commandbus.lock_commands(p_domain, p_command_ids);
     v_marked int;
 begin
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(p_command_ids)
-      order by c.command_id for update;
-    v_now := clock_timestamp();
     update commandbus.command_bus_command c
        set dispatch_status = 'queued', queued_at = v_now, updated_at = v_now,
            queue_attempt_count = c.queue_attempt_count + 1
@@ -216,14 +206,10 @@ declare
     v_adopted uuid[];
 begin
     v_ids := array(
-        select case when e ->> 'command_id'
-                         ~ '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$'
-                    then (e ->> 'command_id')::uuid end
+        select commandbus.message_command_id(e)
           from jsonb_array_elements(p_envelopes) with ordinality x(e, k) order by k);
-    -- Wait for whoever queues one of them just now: then it is known.
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(v_ids)
-      order by c.command_id for update;
+    -- Wait for a session that queues one of them just now: then it is known.
+    perform commandbus.lock_commands(p_domain, v_ids);
     v_adopted := commandbus.queue_stored(
         p_domain, array(select distinct i from unnest(v_ids) i where i is not null),
         array['pending_queue', 'pending_retry', 'queued']);

@@ -1,48 +1,17 @@
 -- The doctor: what must hold between commands, messages, batches, audit and replies, looked up on a
 -- live database. Nothing here writes.
 --
--- Each check returns a row for each thing that is wrong: the code of the fault (docs/runbook.md says
+-- Each check returns a row for each thing that is wrong: the code of the finding (docs/runbook.md says
 -- what it means and what to do), whose it is, and which. All are STABLE: called from one statement,
 -- or in one REPEATABLE READ transaction, they see one snapshot, and since every change of state is
 -- one transaction, what looks wrong in a snapshot is wrong. Ids come out, payloads never.
 --   p_domain null: all. p_since: only what was touched since then; null: everything.
 
--- All domains: those with commands (one index probe each), and those with queues.
-create or replace function commandbus.doctor_domains(p_domain text) returns setof text
-language sql stable as $$
-    with recursive known(name) as (
-        select min(c.domain) from commandbus.command_bus_command c
-        union all
-        select (select min(c.domain) from commandbus.command_bus_command c where c.domain > k.name)
-          from known k where k.name is not null
-    )
-    select d.name
-      from (select k.name from known k where k.name is not null
-            union
-            select left(m.queue_name, -length('__commands')) from pgmq.meta m
-             where m.queue_name like '%\_\_commands') d
-     where p_domain is null or d.name = p_domain
-     order by d.name
-$$;
-
--- The command that a message or a reply is about; null if it does not say.
-create or replace function commandbus.message_command_id(p_message jsonb) returns uuid
-language sql immutable as $$
-    select case when p_message ->> 'command_id'
-                     ~ '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$'
-                then (p_message ->> 'command_id')::uuid end
-$$;
-
--- I11, seen from the queue: messages that no command waits for.
-create or replace function commandbus.check_messages(
-    p_domain text default null, p_since timestamptz default null
-) returns table (code text, domain text, subject text, msg_id bigint)
-language plpgsql stable as $$
-declare
-    v_domain text;
+-- One message for each open command, seen from the queue: messages that no command waits for.
+create or replace function commandbus.check_messages(p_domain text default null, p_since timestamptz default null)
+returns table (code text, domain text, subject text, msg_id bigint) language plpgsql stable as $$
 begin
-    for v_domain in select * from commandbus.doctor_domains(p_domain) loop
-        continue when not commandbus.queue_exists(v_domain || '.commands');
+    for domain in select * from commandbus.queued_domains(p_domain) loop
         return query execute format($q$
             select case when c.command_id is null then 'MESSAGE_UNKNOWN'
                         when c.status = 'IN_TROUBLESHOOTING_QUEUE' then 'MESSAGE_OF_PARKED'
@@ -55,27 +24,22 @@ begin
                 on c.domain = $1 and c.command_id = m.command_id
              where c.command_id is null or c.status not in ('PENDING', 'IN_PROGRESS')
                 or c.msg_id <> m.msg_id $q$,
-            'q_' || commandbus.physical_queue(v_domain || '.commands')) using v_domain, p_since;
+            'q_' || commandbus.physical_queue(domain || '.commands')) using domain, p_since;
     end loop;
 end $$;
 
--- I11, seen from the commands: what is open has a message, or is held with its payload. I13: no more
+-- The same, seen from the commands: what is open has a message, or is stored with its payload. No more
 -- attempts than allowed. And a lease exactly where a worker may have one.
-create or replace function commandbus.check_commands(
-    p_domain text default null, p_since timestamptz default null
-) returns table (code text, domain text, subject text, msg_id bigint)
-language plpgsql stable as $$
-declare
-    v_domain text;
+create or replace function commandbus.check_commands(p_domain text default null, p_since timestamptz default null)
+returns table (code text, domain text, subject text, msg_id bigint) language plpgsql stable as $$
 begin
-    for v_domain in select * from commandbus.doctor_domains(p_domain) loop
-        if not commandbus.queue_exists(v_domain || '.commands') then
-            return query
-            select 'QUEUE_MISSING', v_domain, v_domain || '.commands', null::bigint
-             where exists (select from commandbus.command_bus_command c
-                            where c.domain = v_domain and c.status in ('PENDING', 'IN_PROGRESS'));
-            continue;
-        end if;
+    return query
+    select 'QUEUE_MISSING', d, d || '.commands', null::bigint
+      from commandbus.doctor_domains(p_domain) d
+     where not commandbus.queue_exists(d || '.commands')
+       and exists (select from commandbus.command_bus_command c
+                    where c.domain = d and c.status in ('PENDING', 'IN_PROGRESS'));
+    for domain in select * from commandbus.queued_domains(p_domain) loop
         return query execute format($q$
             select case when a.msg_id is not null or p.command_id is not null then 'MESSAGE_LOST'
                         else 'PAYLOAD_LOST' end, c.domain, c.command_id::text, c.msg_id
@@ -86,10 +50,10 @@ begin
                 on p.domain = c.domain and p.command_id = c.command_id
              where c.domain = $1 and c.status in ('PENDING', 'IN_PROGRESS')
                and ($2 is null or c.updated_at >= $2)
-               -- held, or said to be in a queue elsewhere: then the payload is what counts
+               -- stored, or said to be in a queue elsewhere: then the payload is what counts
                and q.msg_id is null and (c.msg_id is not null or p.command_id is null) $q$,
-            'q_' || commandbus.physical_queue(v_domain || '.commands'),
-            'a_' || commandbus.physical_queue(v_domain || '.commands')) using v_domain, p_since;
+            'q_' || commandbus.physical_queue(domain || '.commands'),
+            'a_' || commandbus.physical_queue(domain || '.commands')) using domain, p_since;
     end loop;
     return query
     select f.code, c.domain, c.command_id::text, c.msg_id
@@ -97,7 +61,7 @@ begin
      cross join lateral (values
            ('LEASE_STATE', c.status = 'IN_PROGRESS' and c.leased_by is null
                            or c.status not in ('PENDING', 'IN_PROGRESS') and c.leased_by is not null),
-           -- A limit that was lowered parks a command with more attempts than it has now: no fault.
+           -- A limit that was lowered parks a command with more attempts than it has now: nothing is wrong.
            ('ATTEMPTS_EXCEEDED', c.status in ('PENDING', 'IN_PROGRESS')
                                  and c.attempts > c.max_attempts)) f(code, is_wrong)
      where f.is_wrong and (p_domain is null or c.domain = p_domain)
@@ -105,12 +69,8 @@ begin
 end $$;
 
 -- What is parked is listed, what is listed is parked, and its payload is still there.
-create or replace function commandbus.check_troubleshooting(
-    p_domain text default null, p_since timestamptz default null
-) returns table (code text, domain text, subject text, msg_id bigint)
-language plpgsql stable as $$
-declare
-    v_domain text;
+create or replace function commandbus.check_troubleshooting(p_domain text default null, p_since timestamptz default null)
+returns table (code text, domain text, subject text, msg_id bigint) language plpgsql stable as $$
 begin
     return query
     select 'PARKED_UNLISTED', c.domain, c.command_id::text, c.msg_id
@@ -135,8 +95,7 @@ begin
         on t.domain = g.domain and t.fingerprint = g.fingerprint
      where coalesce(g.parked_count, -1) <> coalesce(t.n, 0)
        and (p_domain is null or coalesce(g.domain, t.domain) = p_domain);
-    for v_domain in select * from commandbus.doctor_domains(p_domain) loop
-        continue when not commandbus.queue_exists(v_domain || '.commands');
+    for domain in select * from commandbus.queued_domains(p_domain) loop
         return query execute format($q$
             select 'PARKED_WITHOUT_PAYLOAD', c.domain, c.command_id::text, c.msg_id
               from commandbus.command_bus_troubleshooting t
@@ -147,10 +106,11 @@ begin
                and not exists (select from pgmq.%I a where a.msg_id = c.msg_id)
                and not exists (select from commandbus.command_bus_payload_archive p
                                 where p.domain = c.domain and p.command_id = c.command_id) $q$,
-            'a_' || commandbus.physical_queue(v_domain || '.commands')) using v_domain, p_since;
+            'a_' || commandbus.physical_queue(domain || '.commands')) using domain, p_since;
     end loop;
 end $$;
 
+-- The counters of a batch as its commands give them.
 create or replace function commandbus.recount_batch(
     p_batch_id uuid, out total int, out completed int, out failed int, out canceled int, out parked int
 )
@@ -162,12 +122,10 @@ language sql stable as $$
       from commandbus.command_bus_command c where c.batch_id = p_batch_id
 $$;
 
--- I8: the counters of a batch are what a recount gives, and it is closed exactly if all have ended.
+-- The counters of a batch are what a recount gives, and it is closed exactly if all have ended.
 -- A batch that retention is removing is on its way out, and not counted.
-create or replace function commandbus.check_batches(
-    p_domain text default null, p_since timestamptz default null
-) returns table (code text, domain text, subject text, msg_id bigint)
-language sql stable as $$
+create or replace function commandbus.check_batches(p_domain text default null, p_since timestamptz default null)
+returns table (code text, domain text, subject text, msg_id bigint) language sql stable as $$
     select f.code, b.domain::text, b.batch_id::text, null::bigint
       from commandbus.command_bus_batch b
      cross join lateral commandbus.recount_batch(b.batch_id) r
@@ -175,7 +133,7 @@ language sql stable as $$
            ('BATCH_COUNTERS', (b.total_count, b.completed_count, b.failed_count, b.canceled_count,
                                b.in_troubleshooting_count)
                 is distinct from (r.total, r.completed, r.failed, r.canceled, r.parked)),
-           -- judged by its own counters: wrong ones are the other fault
+           -- judged by its own counters: wrong ones are the other finding
            ('BATCH_STATE', b.total_count > 0 and (
                 (b.completed_at is not null) <> (b.status in ('COMPLETED', 'COMPLETED_WITH_FAILURES'))
                 or (b.completed_at is not null) <> (b.total_sealed and b.total_count
@@ -184,13 +142,11 @@ language sql stable as $$
        and (p_since is null or b.completed_at is null or b.completed_at >= p_since)
 $$;
 
--- I12: the last event that the audit has of a command fits its state. I3, I10: a command ends once;
--- only a retry opens the way to another end. In the order of audit_id: the events of one command are
+-- The last event that the audit has of a command fits its state. A command ends once; only a retry
+-- opens the way to another end. In the order of audit_id: the events of one command are
 -- written under its row lock, so their numbers grow, whatever the clock does.
-create or replace function commandbus.check_audit(
-    p_domain text default null, p_since timestamptz default null
-) returns table (code text, domain text, subject text, msg_id bigint)
-language sql stable as $$
+create or replace function commandbus.check_audit(p_domain text default null, p_since timestamptz default null)
+returns table (code text, domain text, subject text, msg_id bigint) language sql stable as $$
     with told(event, allows, is_end) as (values
         ('SENT', array['PENDING'], false),
         ('RECEIVED', array['PENDING', 'IN_PROGRESS'], false),
@@ -219,20 +175,18 @@ language sql stable as $$
      -- SENT: retention took the command, and its id was used for another
      where e.is_end and e.next_event not in ('OPERATOR_RETRY', 'SENT')
         or e.next_event is null and e.status <> all (e.allows)
-        -- no word of it at all, and not because retention took the trail of an old one
+        -- no event at all, and not because retention took the trail of an old one
         or e.event_type is null and not (
                e.status in ('COMPLETED', 'CANCELED', 'FAILED')
                and e.updated_at < coalesce(commandbus.setting('audit_pruned_before.' || e.domain)::timestamptz,
                                            '-infinity'))
 $$;
 
--- I10, as far as it can be known: a reply that was read is gone. More replies of one command than it
+-- One reply for each end, as far as it can be known: a reply that was read is gone. More replies of one command than it
 -- has ends; and a reply that is not there although older ones lie there unread, so that no reader can
--- have come by.
-create or replace function commandbus.check_replies(
-    p_domain text default null, p_since timestamptz default null
-) returns table (code text, domain text, subject text, msg_id bigint)
-language plpgsql stable as $$
+-- have taken it.
+create or replace function commandbus.check_replies(p_domain text default null, p_since timestamptz default null)
+returns table (code text, domain text, subject text, msg_id bigint) language plpgsql stable as $$
 declare
     v_queue  text;
     v_unread timestamptz;

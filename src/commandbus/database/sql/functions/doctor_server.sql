@@ -1,18 +1,14 @@
 -- The doctor, second part: workers, chores and the server. These look at clocks and statistics, so
--- they say "for some minutes", never "at this moment". doctor.sql has the shape of the answers.
+-- they say "for some minutes", never "at this moment". doctor.sql says what a check returns.
 
--- Who should be working, and what has been left lying.
-create or replace function commandbus.check_work(
-    p_domain text default null, p_since timestamptz default null
-) returns table (code text, domain text, subject text, msg_id bigint)
-language plpgsql stable as $$
-declare
-    v_domain text;
+-- Workers that should be there, and work that nobody has taken up.
+create or replace function commandbus.check_work(p_domain text default null, p_since timestamptz default null)
+returns table (code text, domain text, subject text, msg_id bigint) language plpgsql stable as $$
 begin
-    for v_domain in select * from commandbus.doctor_domains(p_domain) loop
-        continue when not commandbus.queue_exists(v_domain || '.commands')
-            or exists (select from commandbus.command_bus_worker w
-                        where w.domain = v_domain and w.heartbeat_at > now() - interval '1 minute');
+    for domain in select * from commandbus.queued_domains(p_domain) loop
+        continue when exists (
+            select from commandbus.command_bus_worker w
+             where w.domain = check_work.domain and w.heartbeat_at > now() - interval '1 minute');
         return query execute format($q$
             select case when c.leased_by is null then 'NO_WORKER' else 'LEASE_LAPSED' end,
                    $1, coalesce(c.command_id::text, 'message ' || q.msg_id), q.msg_id
@@ -20,7 +16,7 @@ begin
               left join commandbus.command_bus_command c
                 on c.domain = $1 and c.command_id = commandbus.message_command_id(q.message)
              where q.vt < now() - interval '5 minutes' $q$,
-            'q_' || commandbus.physical_queue(v_domain || '.commands')) using v_domain;
+            'q_' || commandbus.physical_queue(domain || '.commands')) using domain;
     end loop;
     return query
     select 'WORKER_SILENT', w.domain, w.worker_id, null::bigint
@@ -72,7 +68,8 @@ create or replace function commandbus.check_server(
 language sql stable as $$
     with ours as (
         select t.oid, t.relname, t.relkind, t.relpersistence, t.reloptions,
-               format('%I.%I', s.nspname, t.relname) as name, split_part(substr(t.relname, 3), '__', 1) as queue_domain,
+               format('%I.%I', s.nspname, t.relname) as name,
+               split_part(substr(t.relname, 3), '__', 1) as queue_domain,
                t.relnamespace = 'pgmq'::regnamespace as is_queue
           from pg_class t join pg_namespace s on s.oid = t.relnamespace
          where t.relkind in ('r', 'p') and (
@@ -81,7 +78,7 @@ language sql stable as $$
                or t.relnamespace = 'pgmq'::regnamespace and t.relname ~ '^[qa]_.*__'
                   and split_part(substr(t.relname, 3), '__', 1)
                       in (select * from commandbus.doctor_domains(p_domain)))
-    ), fault(code, domain, subject) as (
+    ), finding(code, domain, subject) as (
         select 'AUDIT_UNPROTECTED', null, 'command_bus_audit'
          where not exists (
                select from pg_trigger g
@@ -140,7 +137,7 @@ language sql stable as $$
         select 'NOTIFY_QUEUE_FULL', null, round(u * 100) || ' % of the notification queue is used'
           from (select pg_notification_queue_usage()::numeric) n(u) where u > 0.1
     )
-    select f.code, f.domain, f.subject, null::bigint from fault f
+    select f.code, f.domain, f.subject, null::bigint from finding f
 $$;
 
 -- All of it, counted, for psql. Run by `commandbus doctor`, which adds what the server tells.

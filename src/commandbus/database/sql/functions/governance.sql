@@ -1,4 +1,4 @@
--- Governed batches (document 003): submission, decision and retry of batch tickets.
+-- Governed batches: submission, decision and retry of batch tickets.
 --
 -- A submission is one transaction of two calls: begin_submission decides whether it may be, then the
 -- application checks its items against what the database holds, and create_ticket writes all of it.
@@ -6,8 +6,8 @@
 -- Lock order: the advisory locks global -> user -> request, then rows as everywhere (command -> batch
 -- -> audit). The global lock keeps submissions apart until they commit: then what is counted is exact.
 
--- Where a governed batch stands, in 003's words (decision C17). A command in troubleshooting counts as
--- failed here, though it holds the batch itself open.
+-- The status of the ticket of a governed batch (docs/adr/0024). A command in troubleshooting counts as
+-- failed here, though the batch itself stays open.
 create or replace function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
 language sql immutable as $$
     select case
@@ -21,6 +21,7 @@ language sql immutable as $$
         else 'FAILED' end
 $$;
 
+-- Keeps submissions apart until they commit.
 create or replace function commandbus.lock_submission(
     p_user text, p_batch_type text, p_request_id uuid
 ) returns void
@@ -42,7 +43,7 @@ begin
     end if;
 end $$;
 
--- Whether a batch may be submitted now. The answer is never an error: refusals are many when a limit
+-- Whether a batch may be submitted now. A refusal is never an error: there are many when a limit
 -- is reached, and the caller ends the transaction either way.
 --   verdict: go; replay (ticket_id was created by the same request); mismatch (its request_id came
 --   with another body); size (waiting cannot help: refusal says the user's maximum); limit (refusal
@@ -72,7 +73,7 @@ begin
       from jsonb_array_elements(limits) s
      where s ->> 'limit_type' = 'user_pending_children' and (s ->> 'max_value')::int < p_size;
     if refusal is null then
-        -- What is pending ends when work gets done, and nobody knows when: half a minute is a guess.
+        -- It is not known when pending work ends: half a minute is a guess.
         select s || jsonb_build_object(
                    'verdict', 'limit', 'retry_after', coalesce((s ->> 'reset_seconds')::int, 30))
           into refusal
@@ -90,6 +91,7 @@ begin
     return next;
 end $$;
 
+-- The batch that this request has created before, if it has.
 create or replace function commandbus.find_request(
     p_user text, p_batch_type text, p_request_id uuid
 ) returns setof commandbus.command_bus_batch
@@ -98,6 +100,7 @@ language sql stable as $$
      where b.created_by = p_user and b.batch_type = p_batch_type and b.request_id = p_request_id
 $$;
 
+-- The limits as a document, in the order in which they are checked.
 create or replace function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
 language sql stable as $$
     select jsonb_agg(to_jsonb(s) - 'place' order by s.place)
@@ -106,7 +109,7 @@ language sql stable as $$
 $$;
 
 -- Creates a governed batch with its children, numbered from 1, after begin_submission and in the same
--- transaction. One that requires approval is held: nobody queues it before it is approved. Returns
+-- transaction. One that requires approval is only stored: it is queued when it is approved. Returns
 -- when it was created, and the limits as they stand now.
 --   p_details: what the audit should know beside what stands in the row
 create or replace function commandbus.create_ticket(
@@ -164,9 +167,9 @@ declare
     v_batch commandbus.command_bus_batch;
     v_ids   uuid[];
 begin
-    perform commandbus.find_batch(p_domain, p_ticket_id);
-    -- All of them, and waiting: one that somebody is just canceling would be stepped over by
-    -- queue_stored, and stay stored without end if the canceling is rolled back.
+    perform commandbus.require_batch(p_domain, p_ticket_id);
+    -- All of them, and waiting: one that another session is just canceling would be left out by
+    -- queue_stored, and never be queued if the canceling is rolled back.
     perform 1 from commandbus.command_bus_command c
       where c.batch_id = p_ticket_id and c.domain = p_domain order by c.command_id for update;
     select * into v_batch from commandbus.command_bus_batch b
@@ -197,7 +200,7 @@ begin
     end if;
 end $$;
 
--- The batch is locked.
+-- An error if this batch cannot be decided like this, or not by this user. The caller has locked it.
 create or replace function commandbus.refuse_decision(
     p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean
 ) returns void
@@ -249,7 +252,7 @@ language plpgsql as $$
 declare
     v_moved uuid[];
 begin
-    perform commandbus.find_batch(p_domain, p_ticket_id);
+    perform commandbus.require_batch(p_domain, p_ticket_id);
     perform 1 from commandbus.command_bus_command c
       where c.batch_id = p_ticket_id and c.domain = p_domain
         and c.status in ('IN_TROUBLESHOOTING_QUEUE', 'FAILED')

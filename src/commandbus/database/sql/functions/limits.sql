@@ -1,17 +1,15 @@
--- Limits (003 §6): two layers, exact under concurrency, in PostgreSQL alone.
+-- Limits of submissions, for all users and for each: two layers, exact under concurrency, in PostgreSQL alone.
 --
 -- What is pending is counted from live rows, so it cannot drift; only what has a window of time is
--- kept in rate_limit_counter. Whoever counts in order to decide holds the locks of lock_submission
--- until its commit; everybody else only looks.
+-- kept in rate_limit_counter. A submission that counts in order to decide holds the locks of
+-- lock_submission until its commit; all others only look.
 --   p_defaults: {"<limit_type>": n} for all five, from the settings of the process
 
--- The layers of 003 as rows, in the order in which they are checked. max_value null: lifted.
+-- The two layers as rows, in the order in which they are checked. max_value null: lifted.
 --   p_user null: the global layer only
 create or replace function commandbus.limit_states(p_user text, p_defaults jsonb)
 returns table (limit_type text, scope text, current_value int, max_value int, reset_seconds int)
-language plpgsql stable
-set enable_seqscan = off -- by the index of what is pending, also before the first analyze
-as $$
+language plpgsql stable as $$
 declare
     v_now       timestamptz := clock_timestamp();
     v_is_exempt boolean;
@@ -71,6 +69,7 @@ begin
     return next;
 end $$;
 
+-- When a window of one minute ends.
 create or replace function commandbus.seconds_left_in_minute(p_at timestamptz) returns int
 language sql stable as $$
     select ceil(extract(epoch from
@@ -137,6 +136,7 @@ language sql as $$
     values ('*', commandbus.nobody(), p_event, clock_timestamp(), p_details, p_actor);
 $$;
 
+-- Lifts the limits of a user, until p_expires_at or without limit; returns when.
 create or replace function commandbus.set_exemption(
     p_user text, p_actor text, p_reason text, p_expires_at timestamptz default null
 ) returns timestamptz
@@ -154,6 +154,7 @@ begin
     return v_now;
 end $$;
 
+-- Takes an exemption back; returns whether there was one.
 create or replace function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
 language plpgsql as $$
 begin

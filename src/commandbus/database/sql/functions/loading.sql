@@ -1,14 +1,15 @@
--- Loading: batches that are too large for one transaction, committed in checkpoints (002).
+-- Loading: batches that are too large for one transaction, committed in checkpoints.
 --
 -- A load is a batch whose total is not sealed, so it cannot end while it grows. Each checkpoint is
 -- one transaction: its commands, the total, and its own record with a digest of its rows. So a
 -- loader that was cut off sends the checkpoint again, and it is there once. start_mode says what
--- becomes of the commands: 'as_it_loads' queues them with their checkpoint; 'sealed' holds them
--- (dispatch.sql) until the whole source is in, so a bad row half-way has started nothing.
+-- becomes of the commands: 'as_it_loads' queues them with their checkpoint; 'sealed' only
+-- stores them (dispatch.sql) until the whole source is in, so a bad row half-way has started nothing.
 --
--- The row of the load is the first lock, taken by loaders only; then the order of support.sql.
+-- The row of the load is the first lock, taken by loaders only; then the order of locks.sql.
 -- A failed load may go on: its next checkpoint, or its seal, makes it whole again.
 
+-- The load of a batch, locked; an error if there is none.
 create or replace function commandbus.lock_load(p_domain text, p_batch_id uuid)
 returns commandbus.command_bus_load
 language plpgsql as $$
@@ -18,7 +19,7 @@ begin
     select * into v_load from commandbus.command_bus_load l
      where l.batch_id = p_batch_id and l.domain = p_domain for update;
     if not found then
-        perform commandbus.find_batch(p_domain, p_batch_id);
+        perform commandbus.require_batch(p_domain, p_batch_id);
         raise exception 'batch % was not made by `bus.loads.load`', p_batch_id
             using errcode = 'CB003', hint = 'load into a new batch';
     end if;
@@ -116,9 +117,7 @@ end $$;
 
 -- The source ended after p_rows rows: the batch may end from now on, and does so here if all its
 -- commands have ended already. A second seal changes nothing.
-create or replace function commandbus.seal_load(
-    p_domain text, p_batch_id uuid, p_rows int
-) returns void
+create or replace function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows int) returns void
 language plpgsql as $$
 declare
     v_now   timestamptz := clock_timestamp();
@@ -151,13 +150,9 @@ begin
 end $$;
 
 -- Queues the stored commands of the next p_limit rows of a sealed load; returns how many rows are
--- behind it now. Whoever goes on after a crash, the loader or a chore, finds the rest.
-create or replace function commandbus.dispatch_load(
-    p_domain text, p_batch_id uuid, p_limit int
-) returns int
-language plpgsql
-set enable_seqscan = off
-as $$
+-- behind it now. Who goes on after a crash, the loader or a chore, finds the rest.
+create or replace function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit int) returns int
+language plpgsql as $$
 declare
     v_load commandbus.command_bus_load := commandbus.lock_load(p_domain, p_batch_id);
     v_last int := least(v_load.rows_dispatched + p_limit, v_load.rows_committed);
@@ -175,9 +170,8 @@ begin
     v_ids := array(select c.command_id from commandbus.command_bus_command c
                     where c.batch_id = p_batch_id and c.sequence_no > v_load.rows_dispatched
                       and c.sequence_no <= v_last);
-    -- Waits for whoever cancels some of them just now; queue_stored would leave those out.
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(v_ids) order by c.command_id for update;
+    -- Waits for a session that cancels some of them just now; queue_stored would leave those out.
+    perform commandbus.lock_commands(p_domain, v_ids);
     perform commandbus.queue_stored(p_domain, v_ids, array['scheduled']);
     update commandbus.command_bus_load l
        set rows_dispatched = v_last, updated_at = clock_timestamp() where l.batch_id = p_batch_id;
@@ -189,9 +183,7 @@ begin
 end $$;
 
 -- Notes why a load stopped; what it committed stays, and it can be resumed.
-create or replace function commandbus.fail_load(
-    p_domain text, p_batch_id uuid, p_error text
-) returns void
+create or replace function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
 language sql as $$
     update commandbus.command_bus_load l
        set status = 'failed', last_error = p_error, updated_at = clock_timestamp()

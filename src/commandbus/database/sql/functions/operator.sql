@@ -1,9 +1,10 @@
 -- Operators: retry, cancel and complete what waits in troubleshooting, and cancel what has not
--- started. A parked command has no message in the queue, so its row is the first lock.
+-- started. No worker has these commands: that, and the state they are in, is the guard.
 --
 -- Each takes many ids. By default it is strict: if one of them cannot be moved, none is, and the
 -- error says which and why. Otherwise the ids that were moved come back.
 
+-- An error for the first of these commands that was not moved: it is unknown, or in another state.
 create or replace function commandbus.refuse_unmoved(
     p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text
 ) returns void
@@ -50,15 +51,12 @@ begin
     return query select unnest(v_moved);
 end $$;
 
--- Sends archived payloads again, for the commands that are in one of these states.
+-- Sends archived payloads again, for the commands that are in one of the states p_from.
 create or replace function commandbus.requeue_commands(
     p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean,
     p_edits jsonb default '{}'
 ) returns setof uuid
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-as $$
+language plpgsql as $$
 declare
     v_queue    text := commandbus.physical_queue(p_domain || '.commands');
     v_now      timestamptz;
@@ -73,10 +71,7 @@ begin
     if not commandbus.queue_exists(p_domain || '.commands') then
         return;
     end if;
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(p_command_ids)
-      order by c.command_id for update;
-    v_now := clock_timestamp();
+    v_now := commandbus.lock_commands(p_domain, p_command_ids);
     if p_edits <> '{}' then
         perform commandbus.refuse_outdated_edits(p_domain, p_edits, p_from);
     end if;
@@ -142,8 +137,8 @@ begin
     return query select unnest(v_ids);
 end $$;
 
--- An edit that was made from a payload which is not the command's any more would undo what somebody
--- else has done meanwhile. The commands are locked.
+-- An edit that was made from a payload which is not the command's any more would undo what another
+-- operator has done since. The caller has locked the commands.
 create or replace function commandbus.refuse_outdated_edits(
     p_domain text, p_edits jsonb, p_from text[]
 ) returns void
@@ -164,174 +159,103 @@ begin
     end if;
 end $$;
 
--- IN_TROUBLESHOOTING_QUEUE -> COMPLETED or CANCELED, with the reply that was held back till now.
-create or replace function commandbus.resolve_parked(
-    p_domain text, p_command_ids uuid[], p_status text, p_outcome text, p_event text,
-    p_data jsonb, p_error jsonb, p_details jsonb, p_actor text
-) returns uuid[]
+-- The one way to end what no worker has: from one state, with the reply, the counter and the audit line.
+--   p_outcome, p_data: of the reply; p_event: of the audit; p_reason: of a cancel, in both
+create or replace function commandbus.end_unleased(
+    p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text,
+    p_data jsonb, p_reason text, p_actor text, p_is_strict boolean
+) returns setof uuid
 language plpgsql as $$
 declare
-    v_now     timestamptz;
-    v_done    text;
-    v_ids     uuid[];
-    v_batches uuid[];
-    v_queues  text[];
-    v_replies jsonb[];
+    v_is_parked boolean := p_from = 'IN_TROUBLESHOOTING_QUEUE'; -- then it has no message, but a group
+    v_is_cancel boolean := p_to = 'CANCELED';
+    v_queue     text := p_domain || '.commands';
+    v_now       timestamptz;
+    v_done      text;
+    v_moved     record;
 begin
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(p_command_ids)
-      order by c.command_id for update;
-    v_now := clock_timestamp();
+    if not v_is_parked and commandbus.queue_exists(v_queue) then
+        perform commandbus.lock_messages(v_queue, array(
+            select c.msg_id from commandbus.command_bus_command c
+             where c.domain = p_domain and c.command_id = any(p_command_ids)));
+    end if;
+    v_now := commandbus.lock_commands(p_domain, p_command_ids);
     v_done := commandbus.iso8601(v_now);
     with moved as (
-        update commandbus.command_bus_command c set status = p_status, updated_at = v_now
+        update commandbus.command_bus_command c
+           set status = p_to, updated_at = v_now,
+               -- one that is only stored is not queued any more, and recovery need not look at it
+               dispatch_status = case when c.msg_id is null and c.dispatch_status <> 'queued'
+                                      then 'failed' else c.dispatch_status end
          where c.domain = p_domain and c.command_id = any(p_command_ids)
-           and c.status = 'IN_TROUBLESHOOTING_QUEUE'
-        returning c.command_id, c.batch_id, c.reply_queue,
-                  commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
-                                        p_outcome, v_done, p_data, p_error) as reply
+           and c.status = p_from and c.leased_by is null
+        returning c.command_id, c.msg_id, c.batch_id, c.reply_queue, commandbus.reply_body(
+                      p_domain, c.command_id, c.correlation_id, c.command_type, p_outcome, v_done, p_data,
+                      case when v_is_cancel
+                           then commandbus.reply_error('CANCELED', p_reason, 'CANCELED') end) as reply
     )
-    select array_agg(m.command_id), array_agg(m.batch_id), array_agg(m.reply_queue),
-           array_agg(m.reply)
-      into v_ids, v_batches, v_queues, v_replies from moved m;
-    if v_ids is null then
-        return '{}';
+    select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
+           array_agg(m.reply_queue) as queues, array_agg(m.reply) as replies
+      into v_moved from moved m;
+    if p_is_strict then
+        perform commandbus.refuse_unmoved(
+            p_domain, p_command_ids, v_moved.ids, case when v_is_cancel then 'cancel' else 'complete' end,
+            case when v_is_parked then 'a command in troubleshooting' else 'a command that is PENDING' end);
     end if;
-    perform commandbus.publish_replies(p_domain, v_queues, v_replies);
-    perform commandbus.move_batch_counters(v_batches, 'tsq', lower(p_status));
-    perform commandbus.leave_troubleshooting(p_domain, v_ids);
+    if v_moved.ids is null then
+        return;
+    end if;
+    if not v_is_parked then
+        perform pgmq.archive(commandbus.physical_queue(v_queue), v_moved.msgs);
+        if commandbus.setting('payload_archive') <> 'on' then
+            delete from commandbus.command_bus_payload_archive p
+             using unnest(v_moved.ids, v_moved.msgs) m(id, msg_id)
+             where p.domain = p_domain and p.command_id = m.id and m.msg_id is null;
+        end if;
+    end if;
+    perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
+    perform commandbus.move_batch_counters(
+        v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to));
+    if v_is_parked then
+        perform commandbus.leave_troubleshooting(p_domain, v_moved.ids);
+    end if;
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
-    select p_domain, m.id, p_event, v_now, p_details, m.batch_id, p_actor
-      from unnest(v_ids, v_batches) m(id, batch_id);
-    return v_ids;
+    select p_domain, m.id, p_event, v_now,
+           case when v_is_cancel then jsonb_build_object('reason', p_reason) end, m.batch_id, p_actor
+      from unnest(v_moved.ids, v_moved.batches) m(id, batch_id);
+    return query select unnest(v_moved.ids);
 end $$;
 
+-- IN_TROUBLESHOOTING_QUEUE -> COMPLETED, with the reply that was not sent until now.
 create or replace function commandbus.operator_complete(
     p_domain text, p_command_ids uuid[], p_result jsonb default null, p_actor text default null,
     p_is_strict boolean default true
 ) returns setof uuid
-language plpgsql as $$
-declare
-    v_moved uuid[] := commandbus.resolve_parked(
-        p_domain, p_command_ids, 'COMPLETED', 'SUCCESS', 'OPERATOR_COMPLETE',
-        p_result, null, null, p_actor);
-begin
-    if p_is_strict then
-        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'complete',
-                                          'a command in troubleshooting');
-    end if;
-    return query select unnest(v_moved);
-end $$;
+language sql as $$
+    select commandbus.end_unleased(p_domain, p_command_ids, 'IN_TROUBLESHOOTING_QUEUE', 'COMPLETED',
+                                   'SUCCESS', 'OPERATOR_COMPLETE', p_result, null, p_actor, p_is_strict)
+$$;
 
+-- IN_TROUBLESHOOTING_QUEUE -> CANCELED, with the reply that was not sent until now.
 create or replace function commandbus.operator_cancel(
     p_domain text, p_command_ids uuid[], p_reason text, p_actor text default null,
     p_is_strict boolean default true
 ) returns setof uuid
-language plpgsql as $$
-declare
-    v_moved uuid[] := commandbus.resolve_parked(
-        p_domain, p_command_ids, 'CANCELED', 'CANCELED', 'OPERATOR_CANCEL', null,
-        jsonb_build_object('code', 'CANCELED', 'message', p_reason, 'class', 'CANCELED'),
-        jsonb_build_object('reason', p_reason), p_actor);
-begin
-    if p_is_strict then
-        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'cancel',
-                                          'a command in troubleshooting');
-    end if;
-    return query select unnest(v_moved);
-end $$;
+language sql as $$
+    select commandbus.end_unleased(p_domain, p_command_ids, 'IN_TROUBLESHOOTING_QUEUE', 'CANCELED',
+                                   'CANCELED', 'OPERATOR_CANCEL', null, p_reason, p_actor, p_is_strict)
+$$;
 
--- PENDING -> CANCELED: what nobody works on. A leased command is refused. One that is held will not
--- be queued any more, and recovery need not look at it.
+-- PENDING -> CANCELED: what nobody works on. A leased command is refused.
 create or replace function commandbus.cancel_commands(
     p_domain text, p_command_ids uuid[], p_reason text, p_actor text default null,
     p_is_strict boolean default true
 ) returns setof uuid
 language plpgsql as $$
-declare
-    v_queue   text := p_domain || '.commands';
-    v_now     timestamptz;
-    v_done    text;
-    v_ids     uuid[];
-    v_msgs    bigint[];
-    v_batches uuid[];
-    v_queues  text[];
-    v_replies jsonb[];
 begin
     perform commandbus.check_domain(p_domain);
-    if commandbus.queue_exists(v_queue) then
-        perform commandbus.lock_messages(v_queue, array(
-            select c.msg_id from commandbus.command_bus_command c
-             where c.domain = p_domain and c.command_id = any(p_command_ids)));
-    end if;
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(p_command_ids)
-      order by c.command_id for update;
-    v_now := clock_timestamp();
-    v_done := commandbus.iso8601(v_now);
-    with moved as (
-        update commandbus.command_bus_command c
-           set status = 'CANCELED', updated_at = v_now,
-               dispatch_status = case when c.msg_id is null and c.dispatch_status <> 'queued'
-                                      then 'failed' else c.dispatch_status end
-         where c.domain = p_domain and c.command_id = any(p_command_ids)
-           and c.status = 'PENDING' and c.leased_by is null
-        returning c.command_id, c.msg_id, c.batch_id, c.reply_queue,
-                  commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
-                      'CANCELED', v_done, null, jsonb_build_object(
-                          'code', 'CANCELED', 'message', p_reason, 'class', 'CANCELED')) as reply
-    )
-    select array_agg(m.command_id), array_agg(m.msg_id), array_agg(m.batch_id),
-           array_agg(m.reply_queue), array_agg(m.reply)
-      into v_ids, v_msgs, v_batches, v_queues, v_replies from moved m;
-    if p_is_strict then
-        perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_ids, 'cancel',
-                                          'a command that is PENDING');
-    end if;
-    if v_ids is null then
-        return;
-    end if;
-    perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
-    if commandbus.setting('payload_archive') <> 'on' then
-        delete from commandbus.command_bus_payload_archive p
-         using unnest(v_ids, v_msgs) m(id, msg_id)
-         where p.domain = p_domain and p.command_id = m.id and m.msg_id is null;
-    end if;
-    perform commandbus.publish_replies(p_domain, v_queues, v_replies);
-    perform commandbus.move_batch_counters(v_batches, 'open', 'canceled');
-    insert into commandbus.command_bus_audit (
-        domain, command_id, event_type, ts, details_json, batch_id, actor)
-    select p_domain, m.id, 'CANCELED', v_now, jsonb_build_object('reason', p_reason),
-           m.batch_id, p_actor
-      from unnest(v_ids, v_batches) m(id, batch_id);
-    return query select unnest(v_ids);
+    return query
+    select commandbus.end_unleased(p_domain, p_command_ids, 'PENDING', 'CANCELED',
+                                   'CANCELED', 'CANCELED', null, p_reason, p_actor, p_is_strict);
 end $$;
-
--- A remark of a person, in the audit; nothing else changes.
-create or replace function commandbus.add_note(
-    p_domain text, p_command_id uuid, p_text text, p_actor text default null
-) returns void
-language plpgsql as $$
-begin
-    insert into commandbus.command_bus_audit (
-        domain, command_id, event_type, ts, details_json, batch_id, actor)
-    select c.domain, c.command_id, 'NOTE', clock_timestamp(), jsonb_build_object('text', p_text),
-           c.batch_id, p_actor
-      from commandbus.command_bus_command c
-     where c.domain = p_domain and c.command_id = p_command_id;
-    if not found then
-        raise exception 'no command % in domain %', p_command_id, quote_literal(p_domain)
-            using errcode = 'CB002', detail = p_command_id::text;
-    end if;
-end $$;
-
--- Keys of payloads that must not be shown, as the handlers of a domain declare them: so that also a
--- process without those handlers knows.  p_keys: {"<command type>": ["<key>", ...]}
-create or replace function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
-language sql as $$
-    insert into commandbus.command_bus_secret_key (domain, command_type, key)
-    select p_domain, t.key, k from jsonb_each(p_keys) t cross join jsonb_array_elements_text(t.value) k
-     order by 1, 2, 3
-    on conflict do nothing
-$$;

@@ -1,6 +1,6 @@
--- Recovery: what was stored but did not reach its queue is queued after all, or given up (002).
+-- Recovery: what was stored but did not reach its queue is queued after all, or given up.
 --
--- Run by whichever worker claims the chore; running it twice at once is harmless, because a command
+-- Run by the worker that claims the chore; running it twice at once is harmless, because a command
 -- is locked (SKIP LOCKED) and gets at most one message. Every try counts: a success when the command
 -- is queued, a failure here. Old commands are resolved like young ones; their age is reported.
 --
@@ -16,17 +16,12 @@ language plpgsql as $$
 declare
     c_code    constant text := 'QUEUE_RETRIES_EXCEEDED';
     c_message constant text := 'Max queue retries exceeded';
-    v_now     timestamptz;
-    v_done    text;
+    v_now     timestamptz := commandbus.lock_commands(p_domain, p_command_ids);
+    v_done    text := commandbus.iso8601(v_now);
     v_batches uuid[];
     v_queues  text[];
     v_replies jsonb[];
 begin
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(p_command_ids)
-      order by c.command_id for update;
-    v_now := clock_timestamp();
-    v_done := commandbus.iso8601(v_now);
     with failed as (
         update commandbus.command_bus_command c
            set dispatch_status = 'pending_retry', last_queue_error = p_error,
@@ -46,8 +41,8 @@ begin
            and c.queue_attempt_count + 1 >= p_max_attempts
         returning c.command_id, c.batch_id, c.reply_queue, c.queue_attempt_count,
                   commandbus.reply_body(p_domain, c.command_id, c.correlation_id, c.command_type,
-                      'FAILED', v_done, null, jsonb_build_object(
-                          'code', c_code, 'message', c_message, 'class', 'TRANSIENT')) as reply
+                      'FAILED', v_done, null,
+                      commandbus.reply_error(c_code, c_message, 'TRANSIENT')) as reply
     ), audited as (
         insert into commandbus.command_bus_audit (
             domain, command_id, event_type, ts, details_json, batch_id)
@@ -121,9 +116,7 @@ create or replace function commandbus.recover_dispatch(
     p_max_attempts int default 3, p_group int default 100,
     p_alert_after interval default interval '30 minutes'
 ) returns table (queued int, failed int, given_up int, overdue int)
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
+language plpgsql as $$
 declare
     v_now       timestamptz := clock_timestamp();
     v_throttled uuid[];
@@ -193,12 +186,9 @@ end $$;
 -- Optimistic creation says 'queued' before it sends. If its process ended in between, the commands
 -- without a message are to be sent: some may already be in another database's queue, and are adopted
 -- once all the same.
-create or replace function commandbus.expose_unsent(
-    p_domain text, p_alive_since timestamptz, p_now timestamptz
-) returns void
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
+create or replace function commandbus.expose_unsent(p_domain text, p_alive_since timestamptz, p_now timestamptz)
+returns void
+language plpgsql as $$
 begin
     with unsent as materialized (
         select c.domain, c.command_id
@@ -214,32 +204,4 @@ begin
            last_queue_error = 'its process ended before it was sent'
       from unsent u
      where c.domain = u.domain and c.command_id = u.command_id;
-end $$;
-
--- Whether the caller is to do this chore now: one process does, and not more often than p_every.
--- The lock keeps the others from waiting for one another, and ends with the transaction.
-create or replace function commandbus.claim_chore(p_name text, p_every interval) returns boolean
-language plpgsql as $$
-begin
-    if not pg_try_advisory_xact_lock(hashtextextended('commandbus.chore.' || p_name, 0)) then
-        return false;
-    end if;
-    insert into commandbus.command_bus_chore as k (name, started_at)
-    values (p_name, clock_timestamp())
-    on conflict (name) do update set started_at = excluded.started_at
-     where k.started_at <= excluded.started_at - p_every;
-    return found;
-end $$;
-
--- Workers that vanished without a word. One that was only cut off comes back with its next heartbeat.
-create or replace function commandbus.prune_workers(p_silent_for interval default interval '1 hour')
-returns int
-language plpgsql as $$
-declare
-    v_pruned int;
-begin
-    delete from commandbus.command_bus_worker w
-     where w.heartbeat_at < clock_timestamp() - p_silent_for;
-    get diagnostics v_pruned = row_count;
-    return v_pruned;
 end $$;

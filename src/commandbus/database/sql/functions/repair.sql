@@ -1,13 +1,23 @@
--- Repair: what the doctor may mend. Each function looks for its fault itself, takes the locks in the
--- order of support.sql, looks again under them, and writes an event for each thing it mended. It
--- returns what it mended, at most p_limit: call it again until nothing comes back. In READ COMMITTED
--- only: under the lock it must see what was committed meanwhile.
+-- Repair: what `doctor --fix` does. Each function looks for its finding itself, takes the locks in the
+-- order of locks.sql, looks again under them, and writes an event for each thing it repaired. It
+-- returns what it repaired, at most p_limit: call it again until nothing comes back. In READ COMMITTED
+-- only: under the lock it must see what was committed since.
+
+-- The audit line of a repair. p_command_id: of the command or batch; null: it is about neither.
+create or replace function commandbus.record_repair(
+    p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text
+) returns void
+language sql as $$
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    values (p_domain, coalesce(p_command_id, commandbus.nobody()), 'DOCTOR_REPAIR', clock_timestamp(),
+            p_details, p_batch_id, p_actor);
+$$;
 
 -- Messages that no command waits for go to the archive, where nothing is lost. Once a message is
 -- stray it stays so: a command that is sent again gets a new one.
-create or replace function commandbus.repair_messages(
-    p_domain text, p_actor text default null, p_limit int default 1000
-) returns setof text
+create or replace function commandbus.repair_messages(p_domain text, p_actor text default null, p_limit int default 1000)
+returns setof text
 language plpgsql as $$
 declare
     v_queue text := p_domain || '.commands';
@@ -38,23 +48,17 @@ begin
         return;
     end if;
     perform pgmq.archive(commandbus.physical_queue(v_queue), v_msgs);
-    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, actor)
-    select p_domain, coalesce(m.id, commandbus.nobody()), 'DOCTOR_REPAIR', clock_timestamp(),
-           jsonb_build_object('code', m.code, 'archived_msg_id', m.msg_id), p_actor
-      from unnest(v_msgs, v_ids, v_codes) m(msg_id, id, code);
+    perform commandbus.record_repair(
+                p_domain, m.id, null, jsonb_build_object('code', m.code, 'archived_msg_id', m.msg_id), p_actor)
+       from unnest(v_msgs, v_ids, v_codes) m(msg_id, id, code);
     return query select coalesce(m.id::text, 'message ' || m.msg_id)
                    from unnest(v_msgs, v_ids) m(msg_id, id);
 end $$;
 
--- Stands in the audit where an event is about no single command.
-create or replace function commandbus.nobody() returns uuid
-language sql immutable as $$ select '00000000-0000-0000-0000-000000000000'::uuid $$;
-
 -- An open command whose message is gone gets a new one, with the payload of the archive. If a worker
 -- holds it, the message shows up when the lease is over: its result, until then, takes it along.
-create or replace function commandbus.repair_lost_messages(
-    p_domain text, p_actor text default null, p_limit int default 1000
-) returns setof text
+create or replace function commandbus.repair_lost_messages(p_domain text, p_actor text default null, p_limit int default 1000)
+returns setof text
 language plpgsql as $$
 declare
     v_queue    text := commandbus.physical_queue(p_domain || '.commands');
@@ -71,9 +75,7 @@ begin
     if v_ids = '{}' then
         return;
     end if;
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(v_ids) order by c.command_id for update;
-    v_now := clock_timestamp();
+    v_now := commandbus.lock_commands(p_domain, v_ids);
     execute format($q$
         select array_agg(c.command_id order by c.sequence_no, c.command_id),
                array_agg(c.batch_id order by c.sequence_no, c.command_id),
@@ -102,19 +104,16 @@ begin
             select n.msg_id from unnest(v_msg_ids, v_leases) n(msg_id, lease)
              where n.lease = v_lease order by 1), v_lease);
     end loop;
-    insert into commandbus.command_bus_audit (
-        domain, command_id, event_type, ts, details_json, batch_id, actor)
-    select p_domain, n.id, 'DOCTOR_REPAIR', v_now,
-           jsonb_build_object('code', 'MESSAGE_LOST', 'msg_id', n.msg_id), n.batch_id, p_actor
-      from unnest(v_ids, v_msg_ids, v_batches) n(id, msg_id, batch_id);
+    perform commandbus.record_repair(p_domain, n.id, n.batch_id, jsonb_build_object(
+                'code', 'MESSAGE_LOST', 'msg_id', n.msg_id), p_actor)
+       from unnest(v_ids, v_msg_ids, v_batches) n(id, msg_id, batch_id);
     perform commandbus.wake_workers(p_domain);
     return query select i::text from unnest(v_ids) i;
 end $$;
 
 -- The list of what waits for an operator is made to fit the commands, never the other way round.
-create or replace function commandbus.repair_troubleshooting(
-    p_domain text, p_actor text default null, p_limit int default 1000
-) returns setof text
+create or replace function commandbus.repair_troubleshooting(p_domain text, p_actor text default null, p_limit int default 1000)
+returns setof text
 language plpgsql as $$
 declare
     v_ids      uuid[];
@@ -124,8 +123,7 @@ declare
 begin
     v_ids := array(select f.subject::uuid from commandbus.check_troubleshooting(p_domain) f
                     where f.code in ('PARKED_UNLISTED', 'LISTED_NOT_PARKED') order by 1 limit p_limit);
-    perform 1 from commandbus.command_bus_command c
-      where c.domain = p_domain and c.command_id = any(v_ids) order by c.command_id for update;
+    perform commandbus.lock_commands(p_domain, v_ids);
     select array_agg(c.command_id), array_agg(coalesce(
                (select a.details_json ->> 'reason' from commandbus.command_bus_audit a
                  where a.command_id = c.command_id and a.domain = c.domain
@@ -146,26 +144,18 @@ begin
                         where c.domain = t.domain and c.command_id = t.command_id
                           and c.status = 'IN_TROUBLESHOOTING_QUEUE');
     perform commandbus.leave_troubleshooting(p_domain, v_listed);
-    return query
-    with mended as (
-        select u.id, 'PARKED_UNLISTED' as code from unnest(v_unlisted) u(id)
-        union all select l.id, 'LISTED_NOT_PARKED' from unnest(v_listed) l(id)
-    ), audited as (
-        insert into commandbus.command_bus_audit (
-            domain, command_id, event_type, ts, details_json, actor)
-        select p_domain, m.id, 'DOCTOR_REPAIR', clock_timestamp(),
-               jsonb_build_object('code', m.code), p_actor
-          from mended m
-    )
-    select m.id::text from mended m;
+    perform commandbus.record_repair(p_domain, u, null, '{"code": "PARKED_UNLISTED"}', p_actor)
+       from unnest(v_unlisted) u;
+    perform commandbus.record_repair(p_domain, l, null, '{"code": "LISTED_NOT_PARKED"}', p_actor)
+       from unnest(v_listed) l;
+    return query select r::text from unnest(v_unlisted || v_listed) r;
 end $$;
 
--- Counts the groups again. Whoever moves a counter holds the list's row and the group's until its
+-- Counts the groups again. Who moves a counter holds the list's row and the group's until its
 -- commit, so under the group's lock the list is what has been counted. A group that is not there at
 -- all is made by the next command of its kind, or by leaving and entering: here it is entered again.
-create or replace function commandbus.repair_groups(
-    p_domain text, p_actor text default null, p_limit int default 1000
-) returns setof text
+create or replace function commandbus.repair_groups(p_domain text, p_actor text default null, p_limit int default 1000)
+returns setof text
 language plpgsql as $$
 declare
     v_found   text[];
@@ -189,20 +179,17 @@ begin
         perform commandbus.leave_troubleshooting(p_domain, v_members);
         perform commandbus.enter_troubleshooting(p_domain, v_members, v_reasons, clock_timestamp());
     end if;
-    insert into commandbus.command_bus_audit (
-        domain, command_id, event_type, ts, details_json, actor)
-    select p_domain, commandbus.nobody(), 'DOCTOR_REPAIR', clock_timestamp(),
-           jsonb_build_object('code', 'GROUP_COUNTERS', 'group', f), p_actor
-      from unnest(v_found) f;
+    perform commandbus.record_repair(p_domain, null, null, jsonb_build_object(
+                'code', 'GROUP_COUNTERS', 'group', f), p_actor)
+       from unnest(v_found) f;
     return query select unnest(v_found);
 end $$;
 
--- Recounts batches, each under its lock: whoever moves a counter holds it until its commands are
+-- Recounts batches, each under its lock: who moves a counter holds it until its commands are
 -- committed too, so what is counted then is exact. A batch whose commands have all ended is closed,
 -- and calls back, as it should have been; one that has not ended is open again.
-create or replace function commandbus.repair_batches(
-    p_domain text, p_actor text default null, p_limit int default 1000
-) returns setof text
+create or replace function commandbus.repair_batches(p_domain text, p_actor text default null, p_limit int default 1000)
+returns setof text
 language plpgsql as $$
 declare
     v_now   timestamptz;
@@ -232,15 +219,13 @@ begin
                              when b.status like 'COMPLETED%' then 'IN_PROGRESS'
                              else b.status end
          where b.batch_id = v_id;
-        insert into commandbus.command_bus_audit (
-            domain, command_id, event_type, ts, details_json, batch_id, actor)
-        values (v_batch.domain, v_id, 'DOCTOR_REPAIR', v_now, jsonb_build_object(
-                   'code', 'BATCH_COUNTERS', 'is_done', v_done,
-                   'was', jsonb_build_array(
-                       v_batch.total_count, v_batch.completed_count, v_batch.failed_count,
-                       v_batch.canceled_count, v_batch.in_troubleshooting_count),
-                   'is', jsonb_build_array(v_count.total, v_count.completed, v_count.failed,
-                                           v_count.canceled, v_count.parked)), v_id, p_actor);
+        perform commandbus.record_repair(v_batch.domain, v_id, v_id, jsonb_build_object(
+                    'code', 'BATCH_COUNTERS', 'is_done', v_done,
+                    'was', jsonb_build_array(
+                        v_batch.total_count, v_batch.completed_count, v_batch.failed_count,
+                        v_batch.canceled_count, v_batch.in_troubleshooting_count),
+                    'is', jsonb_build_array(v_count.total, v_count.completed, v_count.failed,
+                                            v_count.canceled, v_count.parked)), p_actor);
         if v_done then
             perform commandbus.close_batches(array[v_id], v_now);
         end if;
@@ -250,31 +235,29 @@ end $$;
 
 -- Workers that said nothing for a minute are struck off. One that was only cut off is back with its
 -- next heartbeat.
-create or replace function commandbus.repair_workers(
-    p_domain text, p_actor text default null, p_limit int default 1000
-) returns setof text
-language sql as $$
-    with struck as (
+create or replace function commandbus.repair_workers(p_domain text, p_actor text default null, p_limit int default 1000)
+returns setof text
+language plpgsql as $$
+declare
+    v_worker text;
+begin
+    for v_worker in
         delete from commandbus.command_bus_worker w
          where w.worker_id in (
                select s.worker_id from commandbus.command_bus_worker s
                 where s.domain = p_domain and s.heartbeat_at < clock_timestamp() - interval '1 minute'
                 order by s.worker_id limit p_limit for update skip locked)
         returning w.worker_id
-    ), audited as (
-        insert into commandbus.command_bus_audit (
-            domain, command_id, event_type, ts, details_json, actor)
-        select p_domain, commandbus.nobody(), 'DOCTOR_REPAIR', clock_timestamp(),
-               jsonb_build_object('code', 'WORKER_SILENT', 'worker', s.worker_id), p_actor
-          from struck s
-    )
-    select s.worker_id from struck s
-$$;
+    loop
+        perform commandbus.record_repair(p_domain, null, null, jsonb_build_object(
+                    'code', 'WORKER_SILENT', 'worker', v_worker), p_actor);
+        return next v_worker;
+    end loop;
+end $$;
 
 -- The queues of a domain are made again; what should lie in them is then found as MESSAGE_LOST.
-create or replace function commandbus.repair_queues(
-    p_domain text, p_actor text default null, p_limit int default 1000
-) returns setof text
+create or replace function commandbus.repair_queues(p_domain text, p_actor text default null, p_limit int default 1000)
+returns setof text
 language plpgsql as $$
 begin
     if p_limit < 1 or not exists (select from commandbus.check_commands(p_domain) f
@@ -282,8 +265,6 @@ begin
         return;
     end if;
     perform commandbus.ensure_domain(p_domain);
-    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, actor)
-    values (p_domain, commandbus.nobody(), 'DOCTOR_REPAIR', clock_timestamp(),
-            jsonb_build_object('code', 'QUEUE_MISSING'), p_actor);
+    perform commandbus.record_repair(p_domain, null, null, '{"code": "QUEUE_MISSING"}', p_actor);
     return next p_domain || '.commands';
 end $$;

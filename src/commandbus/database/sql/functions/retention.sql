@@ -1,12 +1,12 @@
 -- Retention: what is old and finished is removed, in chunks, each a transaction of its own.
 --
--- Nothing is removed unless somebody said how long to keep it. What is open or parked is never
+-- Nothing is removed unless a rule says how long to keep it. What is open or parked is never
 -- touched: not the command, not its batch, payload, archived message or audit. A run removes the
 -- audit first and the commands last, so that what one kind looks at is there till the end.
 --   kinds: audit; archives (PGMQ's, of commands); replies (unread, archived and in the inbox);
 --   commands (finished ones, and finished batches as a whole, with payloads, loads and metrics)
 
--- How long to keep a kind; p_domain null: in all domains that say nothing else; p_keep null: for ever.
+-- How long to keep a kind; p_domain null: in all domains that say nothing else; p_keep null: without limit.
 create or replace function commandbus.set_retention(
     p_domain text, p_kind text, p_keep interval, p_actor text default null
 ) returns void
@@ -17,7 +17,7 @@ begin
     end if;
     if p_kind is null or p_kind not in ('audit', 'archives', 'replies', 'commands')
        or p_keep < interval '1 hour' then
-        raise exception 'no such retention: % of %', coalesce(p_keep::text, 'forever'),
+        raise exception 'no such retention: % of %', coalesce(p_keep::text, 'no limit'),
             coalesce(quote_literal(p_kind), 'null')
             using errcode = 'CB007',
                   hint = 'use audit, archives, replies or commands, and one hour at least';
@@ -122,6 +122,7 @@ language sql stable as $$
               and (b.completed_at is null or b.completed_at >= p_before))
 $$;
 
+-- Archived messages of commands that have ended, in the order in which they were archived.
 create or replace function commandbus.prune_archives(
     p_domain text, p_before timestamptz, p_limit int, p_after text default null,
     p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
@@ -172,7 +173,7 @@ declare
     v_done  boolean := true;
 begin
     for v_queue in select q from commandbus.reply_tables(p_domain) q loop
-        -- what a consumer has leased is left to him
+        -- what a reader has leased is left to that reader
         execute format($q$
             delete from pgmq.%1$I where msg_id in (
                 select q.msg_id from pgmq.%1$I q

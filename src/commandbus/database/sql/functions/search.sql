@@ -2,8 +2,8 @@
 --
 -- No index stands on a column that changes (ADR 0002), so a status or an error code has none. What
 -- has no index is found by walking an index that gives the order, newest first, in windows that
--- grow, and a walk is bounded: after p_scan rows it says how far it came, and the caller goes on
--- from there if he wants to. So no call takes long, however rare the thing that is looked for.
+-- grow, and a walk is bounded: after p_scan rows it says how far it came, and the caller may go
+-- on from there. So no call takes long, however rare the thing that is looked for.
 
 -- Commands by what is known of them, null means any, newest first: by created_at, or by the time of
 -- parking if p_status is IN_TROUBLESHOOTING_QUEUE. `place` is the time that gives the order; to go
@@ -16,10 +16,7 @@ create or replace function commandbus.search_commands(
     p_error_code text, p_from_place timestamptz, p_from_id uuid, p_limit int,
     p_scan int default 100000
 ) returns table (place timestamptz, command commandbus.command_bus_command)
-language plpgsql stable
--- With the arguments known each plan has only the conditions that are asked for.
-set plan_cache_mode = force_custom_plan set enable_seqscan = off
-as $$
+language plpgsql stable as $$
 declare
     v_first  timestamptz := greatest(p_created_after, '-infinity');
     v_last   timestamptz := least(p_created_before, 'infinity');
@@ -106,9 +103,7 @@ create or replace function commandbus.search_window(
     p_created_after timestamptz, p_created_before timestamptz, p_error_code text,
     p_floor timestamptz, p_upper timestamptz, p_beyond_id uuid, p_limit int
 ) returns table (place timestamptz, command commandbus.command_bus_command)
-language plpgsql stable
-set plan_cache_mode = force_custom_plan set enable_seqscan = off
-as $$
+language plpgsql stable as $$
 begin
     if p_is_parked then
         return query
@@ -147,9 +142,7 @@ create or replace function commandbus.search_few(
     p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid,
     p_created_after timestamptz, p_created_before timestamptz, p_command_id uuid, p_error_code text
 ) returns table (place timestamptz, command commandbus.command_bus_command)
-language plpgsql stable
-set plan_cache_mode = force_custom_plan set enable_seqscan = off
-as $$
+language plpgsql stable as $$
 begin
     if p_command_id is not null and p_domain is null then
         -- Ids are indexed by domain: one probe for each domain.
@@ -176,120 +169,49 @@ begin
        and (p_created_before is null or c.created_at < p_created_before);
 end $$;
 
--- The audit by what is known of its events, null means any. p_is_newest_first says in which
--- direction to walk, p_from_id after which event. Ordered by audit_id: the order of writing.
--- A last row that has an audit_id and nothing else but a time says how far a bounded walk came.
-create or replace function commandbus.list_audit(
-    p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[],
-    p_since timestamptz, p_until timestamptz, p_from_id bigint, p_is_newest_first boolean,
-    p_limit int, p_scan int default 100000
-) returns setof commandbus.command_bus_audit
-language plpgsql stable
-set plan_cache_mode = force_custom_plan set enable_seqscan = off
-as $$
-declare
-    -- Events are written within a moment of their `ts`; never longer apart than this.
-    c_slack constant interval := interval '10 minutes';
-    v_low   bigint;
-    v_high  bigint;
-    v_floor bigint;
-    v_upper bigint;
-    v_step  int := least(1000, p_scan);
-    v_left  int := p_limit;
-    v_seen  int := 0;
-    v_rows  int;
-    v_mark  commandbus.command_bus_audit;
+-- Commands by what is known of them, newest first; null means any. What is parked is read from
+-- its own table, everything else backwards along created_at.
+create or replace function commandbus.query_commands(
+    p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid,
+    p_created_after timestamptz, p_created_before timestamptz, p_limit int, p_offset int
+) returns setof commandbus.command_bus_command
+language plpgsql stable as $$
 begin
-    if p_command_id is not null then
+    if p_status = 'IN_TROUBLESHOOTING_QUEUE' then
         return query
-        select a.* from commandbus.command_bus_audit a
-         where a.command_id = p_command_id
-           and (p_domain is null or a.domain = p_domain)
-           and (p_batch_id is null or a.batch_id = p_batch_id)
-           and (p_actor is null or a.actor = p_actor)
-           and (p_event_types is null or a.event_type = any(p_event_types))
-           and (p_since is null or a.ts >= p_since) and (p_until is null or a.ts < p_until)
-           and (p_from_id is null or case when p_is_newest_first then a.audit_id < p_from_id
-                                          else a.audit_id > p_from_id end)
-         order by case when p_is_newest_first then -a.audit_id else a.audit_id end limit p_limit;
+        select c.* from commandbus.command_bus_troubleshooting t
+          join commandbus.command_bus_command c
+            on c.domain = t.domain and c.command_id = t.command_id
+         where (p_domain is null or t.domain = p_domain)
+           and (p_command_type is null or t.command_type = p_command_type)
+           and (p_batch_id is null or c.batch_id = p_batch_id)
+           and (p_correlation_id is null or c.correlation_id = p_correlation_id)
+           and (p_created_after is null or c.created_at >= p_created_after)
+           and (p_created_before is null or c.created_at < p_created_before)
+         order by c.created_at desc, c.command_id limit p_limit offset p_offset;
         return;
     end if;
-    -- Nothing was written of a batch before it was there.
-    v_low := coalesce(commandbus.audit_id_at(greatest(p_since, (
-        select b.created_at from commandbus.command_bus_batch b
-         where b.batch_id = p_batch_id)) - c_slack), 0);
-    v_high := coalesce(commandbus.audit_id_at(p_until + c_slack), 9223372036854775807);
-    if p_is_newest_first then
-        v_high := least(v_high, p_from_id - 1);
-    else
-        v_low := greatest(v_low, p_from_id + 1);
-    end if;
-    while v_left > 0 loop
-        if p_is_newest_first then
-            select a.audit_id into v_floor from commandbus.command_bus_audit a
-             where a.audit_id <= v_high and a.audit_id >= v_low
-             order by a.audit_id desc offset v_step - 1 limit 1;
-            v_upper := v_high;
-        else
-            select a.audit_id into v_upper from commandbus.command_bus_audit a
-             where a.audit_id <= v_high and a.audit_id >= v_low
-             order by a.audit_id offset v_step - 1 limit 1;
-            v_floor := v_low;
-        end if;
-        return query
-        select a.* from commandbus.command_bus_audit a
-         where a.audit_id between coalesce(v_floor, v_low) and coalesce(v_upper, v_high)
-           and (p_domain is null or a.domain = p_domain)
-           and (p_batch_id is null or a.batch_id = p_batch_id)
-           and (p_actor is null or a.actor = p_actor)
-           and (p_event_types is null or a.event_type = any(p_event_types))
-           and (p_since is null or a.ts >= p_since) and (p_until is null or a.ts < p_until)
-         order by case when p_is_newest_first then -a.audit_id else a.audit_id end limit v_left;
-        get diagnostics v_rows = row_count;
-        v_left := v_left - v_rows;
-        v_seen := v_seen + v_step;
-        exit when v_floor is null or v_upper is null or v_left = 0;
-        if v_seen >= p_scan then
-            select a.audit_id, a.ts into v_mark.audit_id, v_mark.ts
-              from commandbus.command_bus_audit a
-             where a.audit_id = case when p_is_newest_first then v_floor else v_upper end;
-            return next v_mark;
-            exit;
-        end if;
-        if p_is_newest_first then
-            v_high := v_floor - 1;
-        else
-            v_low := v_upper + 1;
-        end if;
-        v_step := least(v_step * 4, p_scan - v_seen);
-    end loop;
+    return query
+    select c.* from commandbus.command_bus_command c
+     where (p_domain is null or c.domain = p_domain)
+       and (p_command_type is null or c.command_type = p_command_type)
+       and (p_status is null or c.status = p_status)
+       and (p_batch_id is null or c.batch_id = p_batch_id)
+       and (p_correlation_id is null or c.correlation_id = p_correlation_id)
+       and (p_created_after is null or c.created_at >= p_created_after)
+       and (p_created_before is null or c.created_at < p_created_before)
+     order by c.created_at desc, c.command_id limit p_limit offset p_offset;
 end $$;
 
--- About the first event that is not older than this, by halving: the time has no index, and ids
--- grow with it. Null is the open end: it comes back as null.
-create or replace function commandbus.audit_id_at(p_ts timestamptz) returns bigint
-language plpgsql stable as $$
-declare
-    v_low  bigint;
-    v_high bigint;
-    v_mid  bigint;
-    v_ts   timestamptz;
-begin
-    if p_ts is null then
-        return null;
-    end if;
-    select min(a.audit_id), max(a.audit_id) + 1 into v_low, v_high
-      from commandbus.command_bus_audit a;
-    while v_low < v_high loop
-        v_mid := v_low + (v_high - v_low) / 2;
-        -- the next one there is: ids have gaps
-        select a.ts into v_ts from commandbus.command_bus_audit a
-         where a.audit_id >= v_mid order by a.audit_id limit 1;
-        if v_ts < p_ts then
-            v_low := v_mid + 1;
-        else
-            v_high := v_mid;
-        end if;
-    end loop;
-    return v_low;
-end $$;
+-- The domains that know an id, of a command or of a batch: one index probe for each domain.
+create or replace function commandbus.find_domains(p_command_id uuid) returns setof text
+language sql stable as $$
+    select c.domain
+      from pgmq.meta m
+      join commandbus.command_bus_command c
+        on c.domain = left(m.queue_name, -length('__commands')) and c.command_id = p_command_id
+     where m.queue_name like '%\_\_commands'
+    union
+    select b.domain from commandbus.command_bus_batch b where b.batch_id = p_command_id
+     order by 1
+$$;

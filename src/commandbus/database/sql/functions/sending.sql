@@ -28,6 +28,18 @@ language sql stable as $$
     select '{"domain":"' || p_domain || '","created_at":"' || commandbus.iso8601(p_now) || '",'
 $$;
 
+-- Where commands are sent to: the queues are made on first use, and the batch, if there is one, must be there.
+create or replace function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
+language plpgsql as $$
+begin
+    if not commandbus.queue_exists(p_domain || '.commands') then
+        perform commandbus.ensure_domain(p_domain);
+    end if;
+    if p_batch_id is not null then
+        perform commandbus.require_batch(p_domain, p_batch_id);
+    end if;
+end $$;
+
 -- Sends commands and returns the ids that were there before; if there are any, nothing of the
 -- call is created, and the caller's transaction is still good to go on. Callers who would rather
 -- have an error use send_commands.
@@ -54,12 +66,7 @@ declare
     v_msg_ids   bigint[];
     v_inserted  uuid[];
 begin
-    if not commandbus.queue_exists(v_queue) then
-        perform commandbus.ensure_domain(p_domain);
-    end if;
-    if p_batch_id is not null then
-        perform commandbus.find_batch(p_domain, p_batch_id);
-    end if;
+    perform commandbus.ensure_target(p_domain, p_batch_id);
 
     select array_agg(i.command_id order by i.n), array_agg(i.type order by i.n),
            array_agg(i.reply_to order by i.n), array_agg(i.correlation_id order by i.n),
@@ -131,12 +138,7 @@ begin
                 || jsonb_build_object('reply_to', p_reply_to, 'max_attempts', p_max_attempts)),
             p_batch_id);
     end if;
-    if not commandbus.queue_exists(v_queue) then
-        perform commandbus.ensure_domain(p_domain);
-    end if;
-    if p_batch_id is not null then
-        perform commandbus.find_batch(p_domain, p_batch_id);
-    end if;
+    perform commandbus.ensure_target(p_domain, p_batch_id);
     if p_reply_to <> p_domain || '.replies' then
         perform commandbus.ensure_replies(p_domain, array[p_reply_to]);
     end if;
@@ -185,12 +187,7 @@ begin
                         ' start this process again with the same'
             using errcode = 'CB007';
     end if;
-    if not commandbus.queue_exists(v_queue) then
-        perform commandbus.ensure_domain(p_domain);
-    end if;
-    if p_batch_id is not null then
-        perform commandbus.find_batch(p_domain, p_batch_id);
-    end if;
+    perform commandbus.ensure_target(p_domain, p_batch_id);
     perform commandbus.ensure_replies(p_domain, v_replies);
     v_msg_ids := commandbus.put_packed(v_queue, commandbus.message_head(p_domain, v_now), p_messages);
     -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
@@ -227,9 +224,7 @@ end $$;
 -- Takes back what a send has written, in the same transaction, because it met a duplicate.
 create or replace function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[])
 returns void
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
+language plpgsql as $$
 begin
     perform pgmq.delete(commandbus.physical_queue(p_domain || '.commands'), p_msg_ids);
     delete from commandbus.command_bus_command c

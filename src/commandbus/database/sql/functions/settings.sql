@@ -1,5 +1,11 @@
 -- Settings that hold for the whole database, so that two processes cannot disagree on them.
 
+-- The value of a setting; null if there is none.
+create or replace function commandbus.setting(p_name text) returns text
+language sql stable as $$
+    select s.value from commandbus.command_bus_setting s where s.name = p_name
+$$;
+
 -- Changes a setting. The scope of ids may only be widened while it is safe: to 'global' when no id
 -- stands in two domains; back to 'domain' always.
 create or replace function commandbus.change_setting(p_name text, p_value text) returns void

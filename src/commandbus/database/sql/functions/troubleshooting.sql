@@ -1,4 +1,4 @@
--- Failure groups: what is parked for the same cause counts as one line.
+-- Troubleshooting: the list of parked commands, and their failure groups.
 --
 -- A group is a domain, a command type, the error's class and code, and its message without what
 -- differs from one failure to the next. Its counter moves in the transaction that parks a command
@@ -48,10 +48,7 @@ $$;
 create or replace function commandbus.enter_troubleshooting(
     p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamptz
 ) returns void
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-as $$
+language plpgsql as $$
 begin
     with item as materialized (
         select p_domain as domain, u.command_id, u.reason
@@ -88,13 +85,10 @@ begin
 end $$;
 
 -- Takes commands off the list and out of their groups. The only way out. A group that is empty
--- stays, so that a fault that comes back is known again.
+-- stays, so that a failure that comes back is known again.
 create or replace function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[])
 returns void
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-as $$
+language plpgsql as $$
 begin
     with item as materialized (
         select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
@@ -132,3 +126,54 @@ language sql stable as $$
        and starts_with(g.fingerprint, p_prefix)
      order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint limit p_limit
 $$;
+
+-- One page of what waits for an operator, longest first, with the payload that a retry would send: by
+-- key for pages, by offset for list_troubleshooting. p_command_id: only this one.
+create or replace function commandbus.page_troubleshooting(
+    p_domain text, p_command_type text, p_group text, p_command_id uuid,
+    p_after timestamptz, p_after_id uuid, p_limit int, p_offset int default 0
+) returns table (
+    domain text, command_id uuid, command_type text, reason text, parked_at timestamptz,
+    attempts int, max_attempts int, last_error_type text, last_error_code text,
+    last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid,
+    created_at timestamptz, data text)
+language plpgsql stable as $$
+begin
+    perform commandbus.check_domain(p_domain);
+    if not commandbus.queue_exists(p_domain || '.commands') then
+        return;
+    end if;
+    return query execute format(
+        'select c.domain, c.command_id, c.command_type, t.reason, t.parked_at, c.attempts,'
+        '       c.max_attempts, c.last_error_type, c.last_error_code, c.last_error_msg,'
+        '       c.correlation_id, c.reply_queue, c.batch_id, c.created_at,'
+        '       (coalesce(a.message, p.payload_json) -> ''data'')::text'
+        '  from (select * from commandbus.command_bus_troubleshooting t'
+        '         where t.domain = $1 and ($2 is null or t.command_type = $2)'
+        '           and ($3 is null or t.fingerprint = $3) and ($4 is null or t.command_id = $4)'
+        '           and ($5 is null or (t.parked_at, t.command_id) > ($5, $6))'
+        '         order by t.parked_at, t.command_id limit $7 offset $8) t'
+        '  join commandbus.command_bus_command c'
+        '    on c.domain = t.domain and c.command_id = t.command_id'
+        '  left join pgmq.%I a on a.msg_id = c.msg_id'
+        '  left join commandbus.command_bus_payload_archive p'
+        '    on p.domain = c.domain and p.command_id = c.command_id'
+        ' order by t.parked_at, t.command_id',
+        'a_' || commandbus.physical_queue(p_domain || '.commands'))
+        using p_domain, p_command_type, p_group, p_command_id, p_after, p_after_id, p_limit, p_offset;
+end $$;
+
+-- What waits for an operator, longest first, with the payload that a retry would send.
+create or replace function commandbus.list_troubleshooting(
+    p_domain text, p_command_type text, p_limit int, p_offset int, p_group text default null
+) returns table (
+    domain text, command_id uuid, command_type text, reason text, parked_at timestamptz,
+    attempts int, max_attempts int, last_error_type text, last_error_code text,
+    last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid,
+    created_at timestamptz, data text)
+language plpgsql stable as $$
+begin
+    return query
+    select * from commandbus.page_troubleshooting(
+        p_domain, p_command_type, p_group, null, null, null, p_limit, p_offset);
+end $$;

@@ -1,41 +1,24 @@
--- Commands: receive, and the leases after it. sending.sql has how they come to be, outcomes.sql how a
--- lease ends.
---
--- Each function takes many commands and is one round trip and one transaction. A lease is known
--- by (command_id, lease_epoch): the epoch grows at every receive and is never reset, so a worker
--- that lost its lease holds a number that matches nothing any more.
---
--- Plans. A group must find its commands by one index probe each, also on a table that grew since
--- the plan was cached, and before the first analyze. Hence the planner settings, and hence `item`:
--- a materialized list that carries the domain, so that the planner cannot turn the join into a walk
--- over all commands of the domain.
+-- Receiving: a worker leases the commands that are due. leases.sql has the fence that a lease is from then
+-- on, outcomes.sql how it ends.
 
--- The ids in a group of messages; null where somebody put something else into the queue. Only then
--- each text is looked at first, which costs three times as much as the plain conversion.
+-- The ids in a group of messages; null where another program has put something else into the queue. Only
+-- then each text is looked at first, which costs three times as much as the plain conversion.
 create or replace function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
 language plpgsql stable as $$
 begin
     return array(select (m ->> 'command_id')::uuid from unnest(p_messages) m);
 exception when invalid_text_representation then
-    return array(
-        select case when m ->> 'command_id' ~ '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$'
-                    then (m ->> 'command_id')::uuid end
-          from unnest(p_messages) m);
+    return array(select commandbus.message_command_id(m) from unnest(p_messages) m);
 end $$;
 
 -- Leases up to p_quantity commands for p_vt seconds.
 --   p_limits: {"<type>": max_attempts}, the policies registered at this worker; they win over
 --   what was stored at send.
 --   p_from_head: what is due at the head of the queue goes before what has been due for longest.
--- A lease that ended without a word (crash, pause, cut) is not held against the command unless it
+-- A lease that ended without a word (crash, pause, cut) does not count against the command unless it
 -- is known to have run alone. After the second one in a row `is_suspect` asks the worker to run it by
 -- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
 -- neighbours go free; and after a crash that nobody is to blame for, nothing runs alone.
---
--- The settings below, here and in the functions of outcomes.sql, leave one way to join items and
--- commands: for each item a look into the unique index. If the table was analyzed while it was as good
--- as empty, PostgreSQL takes a full walk through the commands for cheaper, for each item again. Such
--- a walk can go along an index, but not through a bitmap.
 create or replace function commandbus.receive_commands(
     p_domain text, p_vt int, p_quantity int, p_worker text,
     p_limits jsonb default '{}', p_mark_in_progress boolean default true,
@@ -44,10 +27,7 @@ create or replace function commandbus.receive_commands(
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
     created_at timestamptz, data text)
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     v_now      timestamptz := clock_timestamp();
@@ -68,7 +48,7 @@ begin
     with item as materialized (
         select p_domain as domain, u.msg_id, u.command_id, (u.message -> 'data')::text as data
           from unnest(v_msg_ids, v_ids, v_messages) u(msg_id, command_id, message)
-    ), held as (
+    ), leased as (
         update commandbus.command_bus_command c
            set status = case when p_mark_in_progress then 'IN_PROGRESS' else 'PENDING' end,
                attempts = c.attempts
@@ -85,7 +65,7 @@ begin
           from item m
          where c.domain = m.domain
            and c.command_id = m.command_id
-           -- one that is held is not started by a message that somebody else has put there
+           -- one that is only stored is not started by a message that another program has put there
            and c.status in ('PENDING', 'IN_PROGRESS')
            and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
            and c.attempts + case when c.leased_by is null or c.started_alone then 1 else 0 end
@@ -96,7 +76,7 @@ begin
                   c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed
     ), waiting as (
         select b.batch_id from commandbus.command_bus_batch b
-         where b.batch_id in (select h.batch_id from held h) and b.status = 'PENDING'
+         where b.batch_id in (select h.batch_id from leased h) and b.status = 'PENDING'
          order by b.batch_id for update
     ), begun as (
         update commandbus.command_bus_batch b set status = 'IN_PROGRESS', started_at = v_now
@@ -111,15 +91,15 @@ begin
                   from begun g
                 union all
                 select h.command_id, 'LEASE_EXPIRED', null, h.batch_id, null
-                  from held h where h.has_lapsed
+                  from leased h where h.has_lapsed
                 union all
                 select h.command_id, 'RECEIVED', jsonb_build_object('attempt', h.attempt),
                        h.batch_id, p_worker
-                  from held h) e
+                  from leased h) e
     )
     select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
            h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data
-      from held h;
+      from leased h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then
         perform commandbus.turn_away(p_domain, v_msg_ids, v_ids, p_worker, p_limits, v_now);
@@ -133,10 +113,7 @@ create or replace function commandbus.turn_away(
     p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb,
     p_now timestamptz
 ) returns void
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-as $$
+language plpgsql as $$
 declare
     v_spent jsonb;
     v_gone  bigint[];
@@ -182,50 +159,4 @@ begin
          where c.domain = p_domain and c.command_id = m.command_id and c.msg_id = m.msg_id
            and c.status in ('PENDING', 'IN_PROGRESS'));
     perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_gone);
-end $$;
-
--- A suspect is about to run with nothing beside it: if this lease lapses too, it is to blame.
-create or replace function commandbus.confirm_start(
-    p_domain text, p_command_id uuid, p_lease_epoch bigint
-) returns boolean
-language plpgsql as $$
-begin
-    update commandbus.command_bus_command c set started_alone = true
-     where c.domain = p_domain and c.command_id = p_command_id
-       and c.lease_epoch = p_lease_epoch and c.leased_by is not null;
-    return found;
-end $$;
-
--- Extends the leases that are still held and returns the commands whose lease is lost.
---   p_items: [{"command_id", "msg_id", "lease_epoch"}]
-create or replace function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt int)
-returns setof uuid
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_indexscan = off set enable_bitmapscan = on
-as $$
-declare
-    v_now  timestamptz;
-    v_kept uuid[];
-    v_msgs bigint[];
-begin
-    perform commandbus.lock_messages(p_domain || '.commands', array(
-        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
-    v_now := clock_timestamp();
-    with item as materialized (
-        select p_domain as domain, r.command_id, r.lease_epoch
-          from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint)
-    ), kept as (
-        update commandbus.command_bus_command c
-           set lease_expires_at = v_now + make_interval(secs => p_vt)
-          from item i
-         where c.domain = i.domain and c.command_id = i.command_id
-           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
-        returning c.command_id, c.msg_id
-    )
-    select array_agg(k.command_id), array_agg(k.msg_id order by k.msg_id) into v_kept, v_msgs from kept k;
-    perform pgmq.set_vt(commandbus.physical_queue(p_domain || '.commands'), v_msgs, p_vt);
-    return query
-    select i.command_id from jsonb_to_recordset(p_items) as i(command_id uuid)
-     where v_kept is null or i.command_id <> all(v_kept);
 end $$;

@@ -1,0 +1,54 @@
+-- Figures: the domains there are, and what metrics show of each.
+
+-- All domains: those with commands (one index probe each), and those with queues.
+create or replace function commandbus.doctor_domains(p_domain text) returns setof text
+language sql stable as $$
+    with recursive known(name) as (
+        select min(c.domain) from commandbus.command_bus_command c
+        union all
+        select (select min(c.domain) from commandbus.command_bus_command c where c.domain > k.name)
+          from known k where k.name is not null
+    )
+    select d.name
+      from (select k.name from known k where k.name is not null
+            union
+            select left(m.queue_name, -length('__commands')) from pgmq.meta m
+             where m.queue_name like '%\_\_commands') d
+     where p_domain is null or d.name = p_domain
+     order by d.name
+$$;
+
+-- Those of them that have a queue of commands.
+create or replace function commandbus.queued_domains(p_domain text default null) returns setof text
+language sql stable as $$
+    select d from commandbus.doctor_domains(p_domain) d where commandbus.queue_exists(d || '.commands')
+$$;
+
+-- The figures of all domains, for metrics: never a look at the table of commands. `delayed` is what
+-- is leased or backs off. The caller keeps the result for some seconds.
+create or replace function commandbus.domain_figures()
+returns table (
+    domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint,
+    workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision,
+    batch_remaining bigint)
+language plpgsql stable as $$
+begin
+    for domain in select * from commandbus.queued_domains() loop
+        execute format(
+            'select count(*) filter (where q.vt <= $1), count(*) filter (where q.vt > $1),'
+            '       coalesce(extract(epoch from $1 - min(q.enqueued_at) filter (where q.vt <= $1)), 0)'
+            '  from pgmq.%I q', 'q_' || commandbus.physical_queue(domain_figures.domain || '.commands'))
+           into ready, delayed, oldest_seconds using clock_timestamp();
+        select coalesce(sum(g.parked_count), 0) into parked
+          from commandbus.command_bus_failure_group g where g.domain = domain_figures.domain;
+        select count(*), coalesce(sum(w.concurrency), 0), coalesce(sum(w.in_flight), 0),
+               coalesce(extract(epoch from clock_timestamp() - min(w.heartbeat_at)), 0)
+          into workers, concurrency, in_flight, heartbeat_seconds
+          from commandbus.command_bus_worker w where w.domain = domain_figures.domain;
+        select coalesce(sum(b.total_count - b.completed_count - b.failed_count - b.canceled_count), 0)
+          into batch_remaining
+          from commandbus.command_bus_batch b
+         where b.domain = domain_figures.domain and b.status in ('PENDING', 'IN_PROGRESS');
+        return next;
+    end loop;
+end $$;

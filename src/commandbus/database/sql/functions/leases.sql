@@ -1,0 +1,141 @@
+-- Leases: the fence. A lease is known by (command_id, lease_epoch): the epoch grows at every receive and
+-- is never reset, so a worker that lost its lease has a number that matches nothing any more. Whatever a
+-- worker says about a command is checked against it here, and only here. receiving.sql gives leases,
+-- outcomes.sql says what becomes of a command when one ends.
+--
+-- Items are JSON objects: command_id, msg_id, lease_epoch, and what an outcome needs.
+-- They are joined to the commands as a materialized list that carries the domain: the planner cannot turn
+-- the join into a walk over all commands of the domain (planner.sql).
+
+-- Locks the messages of leases, in their order, before any command is touched: PGMQ's own delete, archive
+-- and set_vt match on msg_id alone and know nothing of a lost lease. Returns the time after the wait.
+create or replace function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamptz
+language plpgsql as $$
+begin
+    perform commandbus.lock_messages(p_domain || '.commands', array(
+        select (i ->> 'msg_id')::bigint from jsonb_array_elements(p_items) i));
+    return clock_timestamp();
+end $$;
+
+-- The one way out of a lease: ends those that still hold, and returns their commands, each with what its
+-- item says, and what the audit keeps of a failure. The caller has locked the messages.
+--   p_has_failed: the attempt failed, and its error is kept. If it has not, and p_status is PENDING, the
+--   command was never started: the attempt does not count, and a suspect is still one.
+create or replace function commandbus.end_leases(
+    p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamptz
+) returns table (
+    command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid,
+    reply_queue text, attempts int, data jsonb, delay_seconds float8, reason text, error_type text,
+    error_code text, error_msg text, failure jsonb)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_is_unstarted boolean := p_status = 'PENDING' and not p_has_failed;
+begin
+    return query
+    with item as materialized (
+        select p_domain as domain, r.*
+          from jsonb_to_recordset(p_items) as r(
+                   command_id uuid, lease_epoch bigint, data jsonb, delay_seconds float8, reason text,
+                   error_type text, error_code text, error_msg text, error_details jsonb)
+    )
+    update commandbus.command_bus_command c
+       set status = p_status, leased_by = null, lease_expires_at = null, started_alone = false,
+           lapses = case when v_is_unstarted then -abs(c.lapses) else 0 end,
+           attempts = case when v_is_unstarted then greatest(c.attempts - 1, 0) else c.attempts end,
+           last_error_type = case when p_has_failed then i.error_type else c.last_error_type end,
+           last_error_code = case when p_has_failed then i.error_code else c.last_error_code end,
+           last_error_msg = case when p_has_failed then i.error_msg else c.last_error_msg end,
+           updated_at = p_now
+      from item i
+     where c.domain = i.domain and c.command_id = i.command_id
+       and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+       and c.status in ('PENDING', 'IN_PROGRESS')
+    returning c.command_id, c.msg_id, c.batch_id, c.command_type, c.correlation_id, c.reply_queue,
+              c.attempts, i.data, i.delay_seconds, i.reason, i.error_type, i.error_code, i.error_msg,
+              case when p_has_failed
+                   then commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
+                                                   i.error_details, i.delay_seconds) end;
+end $$;
+
+-- What the audit keeps of a failed attempt.
+create or replace function commandbus.failure_details(
+    p_attempt int, p_class text, p_code text, p_message text, p_details jsonb, p_delay float8
+) returns jsonb
+language sql stable as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+               'attempt', p_attempt, 'class', p_class, 'code', p_code, 'message', p_message,
+               'retry_in_seconds', p_delay))
+        -- the details of the handler stay as they are, with their nulls
+        || case when p_details is null then '{}' else jsonb_build_object('details', p_details) end
+$$;
+
+-- Results of leases that were lost: recorded, returned, and otherwise ignored. A repeat of a call whose
+-- reply was lost is harmless: the lease is over, nothing moves, and it is not called stale.
+create or replace function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[])
+returns setof uuid
+language plpgsql as $$
+begin
+    if jsonb_array_length(p_items) = coalesce(cardinality(p_moved), 0) then
+        return;
+    end if;
+    return query
+    with item as materialized (
+        select p_domain as domain, r.command_id, r.lease_epoch
+          from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint)
+    ), stale as (
+        select i.command_id, i.lease_epoch, c.batch_id
+          from item i
+          join commandbus.command_bus_command c
+            on c.domain = i.domain and c.command_id = i.command_id
+         where (p_moved is null or i.command_id <> all(p_moved))
+           -- the same epoch without a lease: this very outcome was recorded before
+           and not (c.lease_epoch = i.lease_epoch and c.leased_by is null)
+    ), recorded as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, s.command_id, 'STALE_RESULT_REJECTED', clock_timestamp(),
+               jsonb_build_object('lease_epoch', s.lease_epoch), s.batch_id
+          from stale s
+    )
+    select s.command_id from stale s;
+end $$;
+
+-- A suspect is about to run with nothing beside it: if this lease lapses too, the command is to blame.
+create or replace function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint)
+returns boolean
+language plpgsql as $$
+begin
+    update commandbus.command_bus_command c set started_alone = true
+     where c.domain = p_domain and c.command_id = p_command_id
+       and c.lease_epoch = p_lease_epoch and c.leased_by is not null;
+    return found;
+end $$;
+
+-- Extends the leases that still hold, and returns the commands whose lease is lost.
+--   p_items: [{"command_id", "msg_id", "lease_epoch"}]
+create or replace function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt int)
+returns setof uuid
+language plpgsql as $$
+declare
+    v_now  timestamptz := commandbus.lock_leases(p_domain, p_items);
+    v_kept uuid[];
+    v_msgs bigint[];
+begin
+    with item as materialized (
+        select p_domain as domain, r.command_id, r.lease_epoch
+          from jsonb_to_recordset(p_items) as r(command_id uuid, lease_epoch bigint)
+    ), kept as (
+        update commandbus.command_bus_command c
+           set lease_expires_at = v_now + make_interval(secs => p_vt)
+          from item i
+         where c.domain = i.domain and c.command_id = i.command_id
+           and c.lease_epoch = i.lease_epoch and c.leased_by is not null
+        returning c.command_id, c.msg_id
+    )
+    select array_agg(k.command_id), array_agg(k.msg_id order by k.msg_id) into v_kept, v_msgs from kept k;
+    perform pgmq.set_vt(commandbus.physical_queue(p_domain || '.commands'), v_msgs, p_vt);
+    return query
+    select i.command_id from jsonb_to_recordset(p_items) as i(command_id uuid)
+     where v_kept is null or i.command_id <> all(v_kept);
+end $$;

@@ -1,0 +1,48 @@
+-- Locks: the order in which rows are locked, everywhere:
+--
+--     queue message -> command -> batch -> failure group -> audit; each kind in the order of its ids
+--
+-- A transaction that needs several takes them in that order. Otherwise two sessions would deadlock exactly
+-- when a lease lapses: receive has the message and waits for the command.
+
+-- Locks messages of a queue, before the commands that they belong to.
+create or replace function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
+language plpgsql as $$
+begin
+    execute format(
+        'select 1 from pgmq.%I where msg_id = any($1) order by msg_id for update',
+        'q_' || commandbus.physical_queue(p_queue)) using p_msg_ids;
+end $$;
+
+-- Locks commands, and returns the time after the wait: what is then written is not older than what the
+-- transaction has waited for.
+create or replace function commandbus.lock_commands(p_domain text, p_command_ids uuid[])
+returns timestamptz
+language plpgsql as $$
+begin
+    perform 1 from commandbus.command_bus_command c
+      where c.domain = p_domain and c.command_id = any(p_command_ids)
+      order by c.command_id for update;
+    return clock_timestamp();
+end $$;
+
+-- Locks what a mixed group is about to touch, if batches are among it: all its commands, then all
+-- their batches, each in one sorted pass. The functions for each kind of outcome lock in order by
+-- themselves; called one after the other they would take the batches of the completed, then those of
+-- the parked, and meet another group in a circle. Without a batch nothing is locked here.
+create or replace function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[])
+returns void
+language plpgsql as $$
+declare
+    -- a command never changes its batch
+    v_batches uuid[] := p_also || array(
+        select distinct c.batch_id from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = any(p_command_ids) and c.batch_id is not null);
+begin
+    if v_batches = '{}' then
+        return;
+    end if;
+    perform commandbus.lock_commands(p_domain, p_command_ids);
+    perform 1 from commandbus.command_bus_batch b
+      where b.batch_id = any(v_batches) order by b.batch_id for update;
+end $$;

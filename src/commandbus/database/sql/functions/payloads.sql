@@ -1,0 +1,51 @@
+-- Payloads: where the payload of a command is found when its message is not in the queue, and which parts
+-- of it must not be shown.
+
+-- Copies payloads from the queue into the table of payloads: then retries do not depend on how long PGMQ's
+-- archive is kept.
+create or replace function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
+language plpgsql as $$
+begin
+    execute format(
+        'insert into commandbus.command_bus_payload_archive (domain, command_id, payload_json)'
+        ' select $1, (q.message ->> ''command_id'')::uuid, q.message from pgmq.%I q'
+        ' where q.msg_id = any($2)'
+        ' on conflict (domain, command_id) do update'
+        ' set payload_json = excluded.payload_json, archived_at = now()',
+        'q_' || commandbus.physical_queue(p_domain || '.commands')) using p_domain, p_msg_ids;
+end $$;
+
+-- The payload of a command, from the queue, the archive or the payload table; null if it is gone
+-- (a completed command's message is deleted).
+create or replace function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
+language plpgsql stable as $$
+declare
+    v_msg_id  bigint;
+    v_payload text;
+begin
+    select c.msg_id into v_msg_id from commandbus.command_bus_command c
+     where c.domain = p_domain and c.command_id = p_command_id;
+    if not found or not commandbus.queue_exists(p_domain || '.commands') then
+        return null;
+    end if;
+    execute format(
+        'select coalesce((select (q.message -> ''data'')::text from pgmq.%I q where q.msg_id = $1),'
+        '                (select (a.message -> ''data'')::text from pgmq.%I a where a.msg_id = $1),'
+        '                (select (p.payload_json -> ''data'')::text'
+        '                   from commandbus.command_bus_payload_archive p'
+        '                  where p.domain = $2 and p.command_id = $3))',
+        'q_' || commandbus.physical_queue(p_domain || '.commands'),
+        'a_' || commandbus.physical_queue(p_domain || '.commands'))
+       into v_payload using v_msg_id, p_domain, p_command_id;
+    return v_payload;
+end $$;
+
+-- Keys of payloads that must not be shown, as the handlers of a domain declare them: so that also a
+-- process without those handlers knows.  p_keys: {"<command type>": ["<key>", ...]}
+create or replace function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
+language sql as $$
+    insert into commandbus.command_bus_secret_key (domain, command_type, key)
+    select p_domain, t.key, k from jsonb_each(p_keys) t cross join jsonb_array_elements_text(t.value) k
+     order by 1, 2, 3
+    on conflict do nothing
+$$;

@@ -1,0 +1,51 @@
+-- Planner: which plans the functions may use, in one place. The planner chooses by statistics, and those
+-- may say "one row" of a table that has thousands since; a session keeps such a plan until the table is
+-- analyzed again (docs/adr/0027). So the functions below leave it no choice.
+--
+-- Loaded last. Loading a function takes its settings away; they come back in the same transaction.
+-- What a function calls is planned under its settings as well, and a session keeps that plan for other
+-- callers: a function that needs other plans than its callers says so here.
+do $planner$
+declare
+    -- A group of items finds its rows by the key of each, never by a walk over the whole table.
+    c_by_key  constant text := 'set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off';
+    -- The same where the planner would still walk along an index, for its order. A bitmap has no order, and
+    -- needs a condition: the key of the item is the only one.
+    c_by_item constant text := c_by_key || ' set enable_indexscan = off set enable_bitmapscan = on';
+    -- With the arguments known each plan has only the conditions that are asked for.
+    c_custom  constant text := 'set plan_cache_mode = force_custom_plan';
+    v_rule record;
+begin
+    for v_rule in
+        select r.settings, f.name from (values
+            -- end_leases is called by outcomes only, and planned under their settings: to set five more for
+            -- each group would cost a group of one a few per cent.
+            (c_by_item, array[
+                'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.extend_leases',
+                'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
+                'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
+                'commandbus.requeue_commands',
+                'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
+                'commandbus.record_bulk']),
+            -- An index that has all columns of the query would be walked through, even as a bitmap.
+            (c_by_item || ' set enable_indexonlyscan = off', array['commandbus.still_parked']),
+            (c_by_key, array[
+                'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
+                'commandbus.store_commands', 'commandbus.recover_dispatch', 'commandbus.expose_unsent']),
+            -- With the states known, the planner would walk the index of all stored commands instead.
+            (c_by_key || ' set plan_cache_mode = force_generic_plan', array['commandbus.queue_stored']),
+            -- Called by receive_commands, which has index scans off; here the index gives the order.
+            ('set enable_indexscan = on', array['commandbus.read_messages']),
+            -- Deletes messages in the order of the index, which is that of lock_messages.
+            ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
+            -- By the index of what is pending, or of the numbers, also before the first analyze.
+            ('set enable_seqscan = off', array['commandbus.limit_states', 'commandbus.dispatch_load']),
+            (c_custom, array['commandbus.query_commands', 'commandbus.bulk_matches']),
+            (c_custom || ' set enable_seqscan = off', array[
+                'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',
+                'commandbus.list_audit'])
+        ) r(settings, functions) cross join unnest(r.functions) f(name)
+    loop
+        execute 'alter function ' || v_rule.name || ' ' || v_rule.settings;
+    end loop;
+end $planner$;

@@ -1,0 +1,114 @@
+-- Queues: the PGMQ queues of commands and replies, their tables, and the messages in them. Nothing here
+-- knows of commands.
+
+-- Whether a queue has been made.
+create or replace function commandbus.queue_exists(p_queue text) returns boolean
+language sql stable as $$
+    select to_regclass('pgmq.' || quote_ident('q_' || commandbus.physical_queue(p_queue))) is not null
+$$;
+
+-- Creates a queue if it is missing. The storage parameters keep dead messages from piling up at the
+-- head of the queue, where every read would have to step over them, and leave room in each page for
+-- the leased version of its messages: the log then takes what changed, not the message.
+create or replace function commandbus.ensure_queue(p_queue text) returns void
+language plpgsql as $$
+declare
+    v_physical text := commandbus.physical_queue(p_queue);
+begin
+    if commandbus.queue_exists(p_queue) then
+        return;
+    end if;
+    if v_physical !~ '^[a-z][a-z0-9_]{0,46}$' then
+        raise exception 'queue name % is not well formed', quote_literal(p_queue)
+            using errcode = 'CB005', hint = 'use <domain>.<suffix>, at most 47 characters in all';
+    end if;
+    perform pgmq.create(v_physical);
+    if p_queue like '%.commands' then
+        -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
+        execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
+        execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
+                       'q_' || v_physical);
+    end if;
+    execute format(
+        'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
+        ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_physical);
+end $$;
+
+-- The two queues of a domain, made on first use.
+create or replace function commandbus.ensure_domain(p_domain text) returns void
+language plpgsql as $$
+begin
+    perform commandbus.check_domain(p_domain);
+    perform commandbus.ensure_queue(p_domain || '.commands');
+    perform commandbus.ensure_queue(p_domain || '.replies');
+end $$;
+
+-- Puts messages into a queue, due at once, and returns their ids in order. What pgmq.send_batch does,
+-- in one statement instead of four nested functions, which a single send would feel.
+create or replace function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
+language plpgsql as $$
+declare
+    v_msg_ids bigint[];
+    v_table   text := 'q_' || commandbus.physical_queue(p_queue);
+begin
+    if cardinality(p_messages) = 1 then
+        execute format('insert into pgmq.%I (vt, message) values ($1, $2) returning array[msg_id]', v_table)
+           into v_msg_ids using clock_timestamp(), p_messages[1];
+        return v_msg_ids;
+    end if;
+    execute format(
+        'with put as (insert into pgmq.%I (vt, message) select $1, m from unnest($2) m returning msg_id)'
+        ' select array_agg(p.msg_id order by p.msg_id) from put p', v_table)
+       into v_msg_ids using clock_timestamp(), p_messages;
+    return v_msg_ids;
+end $$;
+
+-- The same for lines, each a message without its beginning, which all have in common.
+create or replace function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
+language plpgsql as $$
+declare
+    v_msg_ids bigint[];
+begin
+    execute format(
+        'with put as (insert into pgmq.%I (vt, message)'
+        '     select $1, ($2 || line)::jsonb from string_to_table($3, E''\n'') line returning msg_id)'
+        ' select array_agg(p.msg_id order by p.msg_id) from put p', 'q_' || commandbus.physical_queue(p_queue))
+       into v_msg_ids using clock_timestamp(), p_head, p_lines;
+    return v_msg_ids;
+end $$;
+
+-- Leases the messages that have been due for longest. In the order of vt, not of msg_id as pgmq.read
+-- does: there a read steps over every message that backs off before it finds one that is due, and
+-- after an outage those are a hundred thousand at the head of the queue (docs/adr/0019). p_now is a
+-- parameter, because clock_timestamp() could not be looked up in an index.
+-- In that order a message whose lease lapsed stands behind all that waited meanwhile. A worker asks
+-- now and then for what is due among the thousand oldest first: p_from_head.
+create or replace function commandbus.read_messages(
+    p_queue text, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean default false
+) returns table (msg_id bigint, message jsonb)
+language plpgsql as $$
+declare
+    v_table text := 'q_' || commandbus.physical_queue(p_queue);
+    v_taken int := 0;
+begin
+    if p_from_head then
+        return query execute format(
+            'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+            ' where m.ctid = any(array('
+            '     select q.ctid from pgmq.%1$I q'
+            '      where q.msg_id = any(array('
+            '                select h.msg_id from pgmq.%1$I h order by h.msg_id limit 1000))'
+            '        and q.vt <= $1'
+            '      order by q.msg_id limit $3 for update skip locked))'
+            ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity;
+        get diagnostics v_taken = row_count;
+    end if;
+    if v_taken < p_quantity then
+        return query execute format(
+            'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+            ' where m.ctid = any(array('
+            '     select q.ctid from pgmq.%1$I q where q.vt <= $1'
+            '      order by q.vt, q.msg_id limit $3 for update skip locked))'
+            ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity - v_taken;
+    end if;
+end $$;
