@@ -71,6 +71,13 @@ async def test_functions_whose_name_or_arguments_have_changed_are_replaced(
     for old in (
         "start_bulk(uuid, text, text, jsonb, jsonb, float8, text, boolean) returns uuid",
         "find_bulk(uuid) returns text",
+        "find_batch(text, uuid) returns text",
+        "complete_held(text, jsonb) returns uuid[]",
+        "create_held_batch(text, uuid, jsonb) returns void",
+        "held_envelopes(text, uuid[]) returns text",
+        "hold_commands(text, jsonb) returns uuid[]",
+        "queue_held(text, uuid[], text[]) returns uuid[]",
+        "resolve_parked(text, uuid[]) returns void",
     ):
         await conn.execute(
             f"create function commandbus.{old} language plpgsql as $$ begin end $$".encode()
@@ -172,6 +179,15 @@ async def test_a_migration_applied_in_another_form_is_refused(
     )
     with pytest.raises(SchemaTooNewError, match="0001_initial was applied in another form"):
         await migrate_database(dsn, Settings())
+
+
+async def test_a_database_of_the_first_version_is_accepted(dsn: str, conn: AsyncConnection) -> None:
+    for version, checksum in migrations.FORMER_CHECKSUMS.items():
+        await conn.execute(
+            "update commandbus.command_bus_migration set checksum = %s where version = %s",
+            (checksum, version),
+        )
+    assert await migrate_database(dsn, Settings()) == []
 
 
 async def test_an_empty_database_is_refused_by_whoever_does_not_create(
@@ -399,7 +415,11 @@ def test_migrations_are_numbered_without_gaps() -> None:
 def test_a_migration_is_breaking_when_its_first_line_says_so() -> None:
     assert Migration(2, "x", "-- breaking\nselect 1;").is_breaking
     assert not Migration(2, "x", "-- 0002\n-- breaking\nselect 1;").is_breaking
+
+
+def test_the_checksum_of_a_migration_is_that_of_its_statements() -> None:
     assert Migration(2, "x", "a").checksum != Migration(2, "x", "b").checksum
+    assert Migration(2, "x", "-- why\na  b").checksum == Migration(2, "x", "a\nb -- c").checksum
 
 
 async def test_a_database_that_may_only_be_read_is_told_by_a_database_error(

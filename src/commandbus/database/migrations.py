@@ -29,14 +29,23 @@ from commandbus.settings import Settings
 #: Keeps two migrators apart; held until the end of the transaction. "cmdbus" as a number.
 MIGRATION_LOCK = 0x636D64627573
 
-#: Loaded in this order: plain SQL functions are checked against what they call, and loading a function
-#: again takes its planner settings away, which the last file gives back.
+#: Loaded in this order: plain SQL functions are checked against what they call, and loading a
+#: function again takes its planner settings away, which the last file gives back.
 FUNCTION_FILES = (
-    "basics", "settings", "queues", "locks", "audit", "workers", "payloads", "replies", "batches",
-    "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle", "dispatch", "recovery",
-    "loading", "operator", "bulk", "bulk_run", "search", "figures", "doctor", "doctor_server",
-    "repair", "retention", "retention_batches", "limits", "governance", "tokens", "planner",
+    "former", "basics", "settings", "queues", "locks", "audit", "workers", "payloads", "replies",
+    "batches", "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle",
+    "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures",
+    "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
+    "tokens", "planner",
 )  # fmt: skip
+
+#: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.
+FORMER_CHECKSUMS = {
+    1: "86f8bf8a7df6ba6b20dc08c78889f79329d5d0ef780ec5228f70a6d332bb0e59",
+    2: "0daafb5c4a5501bb8ceb024e5b60b0d62ba9ff521d5097e59e540df3cce8d078",
+    3: "347ef496b06f2d622bf6f109b01de584cdfa104d05cbbf3a46311c411e49a8f6",
+    4: "f75bbe47b2a998722143c444d1988ff901cd46c3cb81ab27333b080d7f99e1be",
+}
 
 _BOOTSTRAP = """
 create schema if not exists {schema};
@@ -60,8 +69,9 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Of the file as shipped; a changed file is a mistake that `migrate` refuses."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """Of the statements, not the comments; `migrate` refuses a file that has changed."""
+        statements = re.sub(r"--[^\n]*", "", self.text)
+        return hashlib.sha256(" ".join(statements.split()).encode()).hexdigest()
 
     @property
     def is_breaking(self) -> bool:
@@ -201,7 +211,7 @@ def _refuse_newer(known: dict[int, tuple[str, bool]], package: int) -> None:
 
 
 def _refuse_changed(migration: Migration, recorded: tuple[str, bool]) -> None:
-    if recorded[0] != migration.checksum:
+    if recorded[0] not in {migration.checksum, FORMER_CHECKSUMS.get(migration.version)}:
         raise SchemaTooNewError(
             f"migration {migration.version:04}_{migration.name} was applied in another form than "
             "this package has; install the release that migrated this database"

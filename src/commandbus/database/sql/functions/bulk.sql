@@ -67,8 +67,6 @@ $$;
 -- the same id is the same operation, if its content is the same. p_expected_total: how many commands
 -- the caller expects to be frozen; another number is refused. An operation that exists freezes
 -- nothing, so there the number is not compared.
-drop function if exists commandbus.start_bulk(
-    uuid, text, text, jsonb, jsonb, float8, text, boolean);
 create or replace function commandbus.start_bulk(
     p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb default '{}',
     p_arguments jsonb default '{}', p_rate float8 default null, p_actor text default null,
@@ -177,7 +175,6 @@ language sql as $$
 $$;
 
 -- The status of an operation; raises if there is none.
-drop function if exists commandbus.find_bulk(uuid);
 create or replace function commandbus.require_bulk(p_operation_id uuid) returns text
 language plpgsql stable as $$
 declare

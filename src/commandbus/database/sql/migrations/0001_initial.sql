@@ -1,4 +1,4 @@
--- 0001: the tables of documents 004 §5 and 000, and what the engine adds to them.
+-- 0001: commands, audit, batches, and what the engine needs beside them.
 --
 -- Every update of a command row should be a HOT update: no index on a column that changes
 -- (status, attempts, lease, updated_at) except a BRIN, which does not stand in its way
@@ -114,8 +114,8 @@ create index idx_command_pending_retry
     on commandbus.command_bus_command (domain, created_at)
     where dispatch_status in ('pending_retry', 'pending_queue');
 
--- Batches whose commands some process is queueing in several commits: whoever finds the heartbeat
--- old knows that the process is gone, and how fast its commands may go out. The row is there until
+-- Batches whose commands some process is queueing in several commits. An old heartbeat says that the
+-- process is gone. The row also says how fast its commands may go out. The row is there until
 -- all of them are queued.
 create table commandbus.command_bus_dispatch (
     batch_id      uuid primary key references commandbus.command_bus_batch (batch_id),
@@ -161,7 +161,7 @@ create table commandbus.command_bus_load (
     checkpoint_size  int null,                       -- null: adaptive
     rows_committed   int not null default 0,
     checkpoints_done int not null default 0,
-    rows_dispatched  int not null default 0,         -- the first so many are not held any more
+    rows_dispatched  int not null default 0,         -- rows that have been queued
     insert_ms        double precision not null default 0, -- spent in its checkpoints
     last_error       text null,
     created_at       timestamptz not null default now(),

@@ -1,4 +1,4 @@
--- 0002: governed batches (document 003): tickets, approvals, limits.
+-- 0002: governed batches: tickets, approvals, limits.
 --
 -- A governed batch is a row of command_bus_batch with a batch_type. None of the new indexes is on a
 -- column that a counter changes, so the update of a counter is still a HOT update: is_pending is
@@ -21,7 +21,7 @@ alter table commandbus.command_bus_batch
     add constraint whole_decision check ((decision is null) = (decided_at is null)),
     add constraint governed_has_owner check (batch_type is null or created_by is not null);
 
--- A repeated request finds its batch here (003 §2).
+-- A repeated request finds its batch here.
 create unique index uq_batch_request
     on commandbus.command_bus_batch (created_by, batch_type, request_id)
     where request_id is not null;
