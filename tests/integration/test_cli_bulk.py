@@ -152,9 +152,8 @@ def test_an_operation_is_left_to_the_workers_stopped_and_resumed(
     [listed] = json.loads(run("bulk", "list", "--json", "--status", "running").stdout)["operations"]
     assert (listed["operation_id"], listed["total"], listed["done"]) == (own, 3, 0)
     assert own in run("bulk", "list", "--domain", "shop").stdout
-    cursor = json.loads(run("bulk", "list", "--limit", "1", "--json").stdout)["next_cursor"]
-    older = run("bulk", "list", "--limit", "1", "--cursor", cursor)
-    assert older.stdout == "There are no bulk operations.\n"
+    assert json.loads(run("bulk", "list", "--limit", "1", "--json").stdout)["next_cursor"] is None
+    assert run("bulk", "list", "--status", "finished").stdout == "There are no bulk operations.\n"
 
     stopped = run("bulk", "stop", own)
     assert stopped.stdout == f"{own} is stopped; 3 of 3 were not acted on\n"
@@ -171,6 +170,20 @@ def test_an_operation_is_left_to_the_workers_stopped_and_resumed(
         refused = run("bulk", verb, own)
         assert refused.exit_code == 1
         assert "is finished" in refused.stderr
+
+
+def test_operations_are_listed_page_by_page(run: Any, parked: dict[str, str]) -> None:
+    for code in ("DOWN", "LATE"):
+        run("tsq", "retry", "--domain", "shop", "--code", code, "--no-wait", "--rate", "1/h")
+
+    first = json.loads(run("bulk", "list", "--limit", "1", "--json").stdout)
+    rest = json.loads(
+        run("bulk", "list", "--limit", "1", "--cursor", first["next_cursor"], "--json").stdout
+    )
+
+    listed = [*first["operations"], *rest["operations"]]
+    assert [operation["conditions"]["error_code"] for operation in listed] == ["LATE", "DOWN"]
+    assert rest["next_cursor"] is None
 
 
 def test_items_that_failed_are_shown_and_end_with_exit_code_1(

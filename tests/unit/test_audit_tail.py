@@ -25,9 +25,9 @@ class Audit:
         self.numbers: set[int] = set()
         self.looked_from: list[int] = []
 
-    def audit_cursor(self, audit_id: int, **_: Any) -> str:
-        self.looked_from.append(audit_id)
-        return str(audit_id)
+    def cursor_after(self, number: int) -> str:
+        self.looked_from.append(number)
+        return str(number)
 
     async def audit(
         self, *, newest_first: bool = True, limit: int, cursor: str | None = None, **_: Any
@@ -46,7 +46,7 @@ async def test_the_latest_events_come_first_and_then_each_new_one_once(monkeypat
     monkeypatch.setattr(tails, "OVERLAP", 10)
     monkeypatch.setattr(tails, "_PAGE", 2)
     audit = Audit()
-    tail = AuditTail(cast("Search", audit), 2, {})
+    tail = AuditTail(cast("Search", audit), 2, {}, audit.cursor_after)
 
     assert await seen(tail) == []
     audit.numbers = {1, 2, 3}
@@ -64,7 +64,7 @@ async def test_a_tail_begins_with_the_latest_and_does_not_read_from_the_beginnin
     monkeypatch.setattr(tails, "OVERLAP", 10)
     audit = Audit()
     audit.numbers = set(range(1, 101))
-    tail = AuditTail(cast("Search", audit), 2, {})
+    tail = AuditTail(cast("Search", audit), 2, {}, audit.cursor_after)
 
     assert await seen(tail) == [99, 100]
     audit.numbers |= {101}

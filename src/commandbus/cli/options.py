@@ -127,9 +127,6 @@ By = Annotated[
 Reason = Annotated[
     str, typer.Option("--reason", "-r", help="Why; it is stored, and the reply contains it.")
 ]
-KeepAttempts = Annotated[
-    bool, typer.Option("--keep-attempts", help="Do not count attempts from zero again.")
-]
 Rate = Annotated[
     str | None, typer.Option("--rate", metavar="RATE", help="At most: 100/s, 600/m, 50/h.")
 ]
@@ -139,6 +136,16 @@ Wait = Annotated[
         "--wait/--no-wait", help="Do it here and show progress, or leave it to the workers."
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How parked commands are sent again."""
+
+    keep_attempts: Annotated[
+        bool, typer.Option("--keep-attempts", help="Do not count attempts from zero again.")
+    ] = False
+    operator: Operator = None
 
 
 @dataclass(frozen=True, slots=True)

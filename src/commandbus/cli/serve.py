@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Frame, Place
 from commandbus.cli.output import say, start_logging
-from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.cli.worker import Companion, Level, LogLevel, run_until_signal, run_until_stopped
 from commandbus.errors import InvalidSettingError
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def serve(
     async def work() -> bool:
         async with _opened(app, place) as bus:
             server = http_server(bus, settings, prefix=prefix)
-            return await run_until_signal(bus, list, Announced(server, lambda: _greet(server)))
+            service = Companion(partial(server.run, lambda: _greet(server)), server.stop)
+            return await run_until_signal(bus, list, service)
 
     run_until_stopped(work)
 
@@ -98,22 +100,6 @@ async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
 
 
 # -- shared with `up`
-
-
-class Announced:
-    """A server that says when it is there."""
-
-    def __init__(self, server: HttpServer, on_started: Callable[[], None]) -> None:
-        self._server = server
-        self._on_started = on_started
-
-    async def run(self) -> None:
-        """Serve until stopped."""
-        await self._server.run(self._on_started)
-
-    def stop(self) -> None:
-        """Take no more requests."""
-        self._server.stop()
 
 
 def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> HttpSettings:
@@ -164,19 +150,15 @@ def _authenticator(bus: CommandBus, settings: HttpSettings) -> Authenticator:
             return TokenAuth(bus.tokens, cache_seconds=settings.token_cache_seconds)
 
 
-class _extra:  # noqa: N801  (used like a function)
-    """Says which extra is missing, instead of which module."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
-        if isinstance(error, ModuleNotFoundError):
-            package = str(error.name).partition(".")[0]
-            if package in _API_PACKAGES:
-                raise InvalidSettingError(
-                    f"the HTTP service needs the package {package}; install commandbus[api]"
-                ) from None
-
-
-__all__ = ("Announced", "AuthKind", "http_server", "http_settings", "serve")
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Say which extra is missing, instead of which module."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _API_PACKAGES:
+            raise
+        raise InvalidSettingError(
+            f"the HTTP service needs the package {package}; install commandbus[api]"
+        ) from None

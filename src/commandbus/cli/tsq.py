@@ -9,9 +9,9 @@ import typer
 from commandbus.cli.bulk import decide
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
+    Again,
     DomainFilter,
     GroupFilter,
-    KeepAttempts,
     Limit,
     LongListing,
     OneCommand,
@@ -133,13 +133,7 @@ async def note(
 
 
 @command(tsq, "edit")
-async def edit(
-    frame: Frame,
-    one: OneCommand,
-    payload: Payload,
-    keep_attempts: KeepAttempts = False,
-    operator: Operator = None,
-) -> View:
+async def edit(frame: Frame, one: OneCommand, payload: Payload, again: Again) -> View:
     """Send a parked command again with an edited payload.
 
     Begin with what `tsq show ID --payload --json` prints: fields that are left masked keep their
@@ -148,21 +142,19 @@ async def edit(
     edited = payload.read()
     if edited is None:
         raise InvalidInputError("give the new payload with --data or --data-file")
-    actor, resets = actor_or_login(operator), not keep_attempts
+    actor, resets = actor_or_login(again.operator), not again.keep_attempts
     async with frame.open() as session:
         domain, wanted = await session.find(one)
-        retry = session.bus.troubleshooting.retry
-        await retry(domain, wanted, operator=actor, reset_attempts=resets, payload=edited)
+        send_again = session.bus.troubleshooting.retry
+        await send_again(domain, wanted, operator=actor, reset_attempts=resets, payload=edited)
     return View.line(f"{wanted} is queued again, edited", domain=domain, command_id=wanted)
 
 
 @command(tsq, "retry")
-async def retry(
-    frame: Frame, choice: Choice, keep_attempts: KeepAttempts = False, operator: Operator = None
-) -> View:
+async def retry(frame: Frame, choice: Choice, again: Again) -> View:
     """Send parked commands again, with the same payload: one by its id, or many by cause."""
-    arguments = {"reset_attempts": not keep_attempts}
-    return await decide(frame, choice, BulkVerb.RETRY, operator, arguments)
+    arguments = {"reset_attempts": not again.keep_attempts}
+    return await decide(frame, choice, BulkVerb.RETRY, again.operator, arguments)
 
 
 @command(tsq, "cancel")

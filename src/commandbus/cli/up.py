@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,8 +22,9 @@ from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Place
 from commandbus.cli.options import actor_or_login
 from commandbus.cli.output import print_fields, say, start_logging, text_of
-from commandbus.cli.serve import Announced, AuthKind, Host, Port, http_server, http_settings
+from commandbus.cli.serve import AuthKind, Host, Port, http_server, http_settings
 from commandbus.cli.worker import (
+    Companion,
     Level,
     LogLevel,
     Workers,
@@ -88,8 +90,9 @@ def up(
                     return await serve(bus, name, workers, lambda found: greet(found, None))
                 async with _web(bus, host, port, demo) as web:
                     domains: list[str] = []
-                    announced = Announced(web.server, lambda: greet(domains, web))
-                    return await serve(bus, name, workers, domains.extend, announced)
+                    run = partial(web.server.run, lambda: greet(domains, web))
+                    service = Companion(run, web.server.stop)
+                    return await serve(bus, name, workers, domains.extend, service)
 
     run_until_stopped(work)
 

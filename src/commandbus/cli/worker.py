@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
@@ -90,14 +90,13 @@ def shell_quoted(address: str) -> str:
 # -- serving
 
 
-class Companion(Protocol):
+@dataclass(frozen=True, slots=True)
+class Companion:
     """What runs beside the workers: the HTTP service."""
 
-    async def run(self) -> None:
-        """Run until stopped."""
-
-    def stop(self) -> None:
-        """End gently: `run` returns when it is over."""
+    run: Callable[[], Coroutine[Any, Any, None]]
+    #: Ends it gently: `run` returns when it is over.
+    stop: Callable[[], None]
 
 
 async def serve(

@@ -178,13 +178,10 @@ class Search:
             return Page(events, None)
         return Page(events, cursor_of([events[-1].audit_id], bound))
 
-    def audit_cursor(self, audit_id: int, **criteria: Any) -> str:
-        """The cursor of `audit(newest_first=False)` with these criteria, after this event."""
-        return cursor_of([audit_id], (_audit_search(**criteria), False))
-
     def tail(self, *, limit: int = 50, **criteria: Any) -> AuditTail:
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""
-        return AuditTail(self, limit, criteria)
+        bound = (_audit_search(**criteria), False)
+        return AuditTail(self, limit, criteria, lambda number: cursor_of([number], bound))
 
     async def domains(self, command_id: UUID) -> list[str]:
         """The domains that know this id."""

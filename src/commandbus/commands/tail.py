@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from commandbus.models import AuditEvent
@@ -21,10 +22,18 @@ class AuditTail:
     before the end of the look before it, and passes over what was seen.
     """
 
-    def __init__(self, search: Search, limit: int, criteria: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        search: Search,
+        limit: int,
+        criteria: dict[str, Any],
+        cursor_after: Callable[[int], str],
+    ) -> None:
         self._search = search
         self._limit = limit
         self._criteria = criteria
+        #: The cursor that continues after an event, oldest first.
+        self._cursor_after = cursor_after
         self._floor: int | None = None
         self._seen: set[int] = set()
 
@@ -47,7 +56,7 @@ class AuditTail:
     async def _after(self, number: int) -> list[AuditEvent]:
         """All events with a larger number."""
         events: list[AuditEvent] = []
-        cursor: str | None = self._search.audit_cursor(number, **self._criteria)
+        cursor: str | None = self._cursor_after(number)
         while cursor is not None:
             page = await self._search.audit(
                 **self._criteria, newest_first=False, limit=_PAGE, cursor=cursor
