@@ -25,7 +25,7 @@ from commandbus.errors import (
 ALL = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)
-    if kind.__module__ == errors.__name__
+    if kind.__module__ == errors.__name__ and issubclass(kind, BaseException)
 ]
 
 
