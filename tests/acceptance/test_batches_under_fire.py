@@ -24,6 +24,8 @@ from tests.acceptance.conftest import Effects
 from tests.acceptance.processes import WorkerProcess, worker_process
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 BATCHES = int(os.environ.get("FIRE_BATCHES", "2"))
 SIZE = int(os.environ.get("FIRE_SIZE", "1000"))
 SEED = int(os.environ.get("FIRE_SEED", "20261115"))

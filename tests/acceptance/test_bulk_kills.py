@@ -28,6 +28,8 @@ from tests.parking import MISCOUNTED, park
 from tests.sql.faults import codes
 from tests.waiting import until, working
 
+pytestmark = pytest.mark.long
+
 Connection = psycopg.AsyncConnection[Any]
 
 PARKED = int(os.environ.get("BULK_PARKED", "2000"))

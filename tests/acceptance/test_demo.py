@@ -20,7 +20,7 @@ import pytest
 
 from tests.waiting import until
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 PROGRAM = [sys.executable, "-m", "commandbus"]
 # A shell starts its background jobs with SIGINT ignored, and children inherit that. If the tests

@@ -17,6 +17,8 @@ from tests.acceptance.conftest import Effects
 from tests.acceptance.processes import worker_process
 from tests.waiting import until, until_status
 
+pytestmark = pytest.mark.long
+
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
 

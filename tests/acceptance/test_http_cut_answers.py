@@ -24,6 +24,8 @@ from commandbus import CommandBus
 from tests.acceptance.programs import program
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 CUTS = int(os.environ.get("CUT_ANSWERS", "10"))
 SEED = 20261116
 
@@ -100,7 +102,6 @@ async def proxied(port: int) -> AsyncIterator[tuple[CuttingProxy, str]]:
         await proxy.close()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_a_repeat_after_a_lost_answer_never_makes_a_second_batch(
     dsn: str,

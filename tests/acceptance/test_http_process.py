@@ -39,7 +39,7 @@ async def test_serve_refuses_a_database_that_is_not_set_up(empty_dsn: str, tmp_p
     assert "run `commandbus db init`" in served.logged
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_up_with_the_demo_prints_a_token_that_works_until_it_ends(
     dsn: str, tmp_path: Path
 ) -> None:

@@ -37,6 +37,8 @@ from commandbus.models import Command
 from tests.http_server import Served, served
 from tests.waiting import working
 
+pytestmark = pytest.mark.long
+
 CHECKS: list[Any] = [
     not_a_server_error,
     status_code_conformance,

@@ -22,6 +22,8 @@ from tests.acceptance.conftest import Effects
 from tests.acceptance.processes import worker_process
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 Connection = psycopg.AsyncConnection[Any]
 
 
@@ -99,7 +101,6 @@ async def assert_whole(conn: Connection, batch_id: UUID, count: int) -> None:
     assert await cursor.fetchone() == (count, True, count, count, "sealed", count, count)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("start", ["sealed", "as_it_loads"])
 async def test_a_loader_killed_five_times_loads_each_row_once(
     conn: Connection, dsn: str, tmp_path: Path, start: str
@@ -153,7 +154,6 @@ async def test_a_worker_beside_a_killed_loader_ends_the_batch_once_and_after_the
     assert await cursor.fetchone() == (count, count)
 
 
-@pytest.mark.slow
 async def test_ten_times_the_rows_take_no_more_memory(dsn: str, tmp_path: Path) -> None:
     peaks = []
     for count in (2_000, 20_000):

@@ -20,6 +20,8 @@ from tests.acceptance.conftest import Effects
 from tests.acceptance.processes import worker_process
 from tests.waiting import until
 
+pytestmark = pytest.mark.long
+
 Connection = psycopg.AsyncConnection[Any]
 
 COUNT = 150  # two groups: 100 and 50

@@ -134,7 +134,7 @@ async def test_an_app_that_is_not_there_is_a_usage_error(folder: Path) -> None:
     assert worker.logged.startswith("error: no module 'shop_ap'")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("app", ["shop_app:setup", "shop_app:own_bus"])
 async def test_up_brings_a_server_that_other_processes_can_use(folder: Path, app: str) -> None:
     arguments = ("up", app, "--data-dir", str(folder / "data"), "--log-level", "warning")

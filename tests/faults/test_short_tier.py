@@ -34,7 +34,7 @@ from faults.nemeses import PauseWorkers
 SEED = int(os.environ.get("FAULT_SEED", "20261116"))
 
 # One server for all runs, so one process for them; the rest of the suite has the other cores.
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.xdist_group("faults")]
+pytestmark = [pytest.mark.postgres, pytest.mark.long, pytest.mark.xdist_group("faults")]
 
 
 @pytest.fixture(scope="module")

@@ -298,7 +298,7 @@ def test_list_filters_and_sums_up(run: Any, dsn: str) -> None:
 
 def test_an_empty_list_says_so(run: Any) -> None:
     assert run("list").stdout == "No commands.\n"
-    empty: dict[str, Any] = {"commands": [], "next_cursor": None, "searched_back_to": None}
+    empty: dict[str, Any] = {"commands": [], "next_cursor": None, "searched_to": None}
     assert json.loads(run("list", "--json").stdout) == empty
 
 

@@ -20,6 +20,8 @@ from tests.sql.conftest import Open
 from tests.sql.helpers import FAILURE, Held, Session
 from tests.sql.tickets import submitted
 
+pytestmark = pytest.mark.long
+
 PARKED = "IN_TROUBLESHOOTING_QUEUE"
 PARK = {"reason": "PERMANENT", **FAILURE}
 

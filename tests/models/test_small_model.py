@@ -8,6 +8,8 @@ import pytest
 
 from tests.models.small_model import GUARDS, IMPLIED, Bounds, Found, Model, search
 
+pytestmark = pytest.mark.long
+
 #: Small worlds, each with something else in it: all of it at once would be millions of states.
 WORLDS = {
     "operators and a lapse": Bounds(1, operators=2, lapses=1),
@@ -70,7 +72,6 @@ def test_the_fence_alone_holds_off_a_zombie() -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not MOST_STATES, reason="MODEL_STATES says how many states to visit")
 def test_with_all_guards_nothing_goes_wrong_in_a_large_world() -> None:

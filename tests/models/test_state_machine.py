@@ -46,6 +46,8 @@ from tests.models.expected import Expected, Lease, Refusal
 from tests.models.observed import Observer
 from tests.models.schedules import DOCTOR
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "12"))
 STEPS = int(os.environ.get("MODEL_STEPS", "30"))
 COMMANDS = 6
@@ -430,7 +432,6 @@ def opened(dsn: str) -> Iterator[Place]:
             runner.run(place.pool.close())
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_any_sequence_of_operations_does_what_the_model_says(dsn: str) -> None:
     with opened(dsn) as place:

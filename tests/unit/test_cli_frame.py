@@ -106,7 +106,7 @@ def test_a_page_says_how_to_get_the_next_one(
 def test_a_search_that_stopped_early_has_it_in_its_document() -> None:
     when = datetime(2020, 5, 1, tzinfo=UTC)
 
-    view = page_view(Page([], "xyz", when), "names", print_names, searched="searched_to")
+    view = page_view(Page([], "xyz", when), "names", print_names, is_search=True)
 
     assert view.document["searched_to"] == when
 

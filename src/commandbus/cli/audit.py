@@ -72,7 +72,7 @@ async def audit(  # noqa: PLR0913  (each is an option)
         raise typer.Exit
     async with frame.open() as session:
         page = await session.bus.search.audit(**criteria, **listing.of_page)
-    return page_view(page, "events", print_events, searched="searched_to")
+    return page_view(page, "events", print_events, is_search=True)
 
 
 def print_events(events: Sequence[AuditEvent]) -> None:

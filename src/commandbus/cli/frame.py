@@ -175,17 +175,15 @@ def page_view(
     table: Callable[[list[Item]], object],
     *,
     to_json: Callable[[Item], Any] = jsonable,
-    searched: str | None = None,
+    is_search: bool = False,
 ) -> View:
-    """A page of a listing. `table` prints the items, or that there are none; `searched`: what JSON
-    calls how far a search looked.
-    """
+    """A page of a listing. `table` prints the items, or that there are none."""
     document: dict[str, Any] = {
         name: [to_json(item) for item in page.items],
         "next_cursor": page.next_cursor,
     }
-    if searched is not None:
-        document[searched] = page.searched_to
+    if is_search:
+        document["searched_to"] = page.searched_to
 
     def show() -> None:
         if page.items or page.next_cursor is None:

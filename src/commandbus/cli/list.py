@@ -71,7 +71,7 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     async with frame.open() as session:
         page = await session.bus.search.commands(domain=domain, **criteria, **listing.of_page)
         counts = await session.bus.upkeep.figures.statuses(domain) if summary else {}
-    view = page_view(page, "commands", print_commands, searched="searched_back_to")
+    view = page_view(page, "commands", print_commands, is_search=True)
     if not summary:
         return view
     rows: list[dict[str, Any]] = [
