@@ -46,7 +46,8 @@ def wait_until(condition: Callable[[], Any]) -> None:
 
 
 def postmaster_pid(data_dir: Path) -> int:
-    """The pid in the pid file."""
+    """The pid in the pid file, which a server on a busy machine may take a moment to write."""
+    wait_until((data_dir / "cluster" / "postmaster.pid").exists)
     return int((data_dir / "cluster" / "postmaster.pid").read_text().splitlines()[0])
 
 
