@@ -29,13 +29,14 @@ from commandbus.settings import Settings
 #: Keeps two migrators apart; held until the end of the transaction. "cmdbus" as a number.
 MIGRATION_LOCK = 0x636D64627573
 
-#: Loaded in this order: plain SQL functions are checked against what they call, and loading a function
-#: again takes its planner settings away, which the last file gives back.
+#: Loaded in this order: plain SQL functions are checked against what they call, and loading a
+#: function again takes its planner settings away, which the last file gives back.
 FUNCTION_FILES = (
     "basics", "settings", "queues", "locks", "audit", "workers", "payloads", "replies", "batches",
-    "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle", "dispatch", "recovery",
-    "loading", "operator", "bulk", "bulk_run", "search", "figures", "doctor", "doctor_server",
-    "repair", "retention", "retention_batches", "limits", "governance", "tokens", "planner",
+    "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle", "dispatch",
+    "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures", "doctor",
+    "doctor_server", "repair", "retention", "retention_batches", "limits", "governance", "tokens",
+    "planner",
 )  # fmt: skip
 
 _BOOTSTRAP = """
