@@ -89,6 +89,17 @@ async def test_functions_whose_name_or_arguments_have_changed_are_replaced(
     assert await describe(conn) == installed
 
 
+async def test_a_migration_gives_a_function_the_planner_settings_back_that_it_has_lost(
+    conn: AsyncConnection, installed: str
+) -> None:
+    await conn.execute("alter function commandbus.receive_commands reset all")
+    assert await describe(conn) != installed
+
+    assert await migrate(conn, Settings()) == []
+
+    assert await describe(conn) == installed
+
+
 async def test_migrators_at_once_apply_everything_once(empty_dsn: str, installed: str) -> None:
     applied = await asyncio.gather(*(migrate_database(empty_dsn, Settings()) for _ in range(4)))
     assert sorted(len(names) for names in applied) == [0, 0, 0, len(migrations.migrations())]

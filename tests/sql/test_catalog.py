@@ -35,6 +35,14 @@ def test_every_file_of_functions_is_loaded() -> None:
     assert {entry.name for entry in folder.iterdir()} == {f"{name}.sql" for name in FUNCTION_FILES}
 
 
+def test_planner_settings_are_in_the_file_that_is_loaded_last() -> None:
+    folder = files("commandbus").joinpath("database", "sql", "functions")
+    assert FUNCTION_FILES[-1] == "planner"
+    for name in FUNCTION_FILES[:-1]:
+        text = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
+        assert not re.search(r"(?m)^\s*set (enable_|plan_cache_mode)", text), name
+
+
 @pytest.mark.parametrize(
     ("table", "constraint", "words"),
     [

@@ -34,8 +34,8 @@ create or replace function commandbus.complete_leased(
 ) returns uuid[]
 language plpgsql as $$
 declare
-    v_now   timestamptz := clock_timestamp();
-    v_done  text := commandbus.iso8601(v_now);
+    v_now     timestamptz := clock_timestamp();
+    v_done    text := commandbus.iso8601(v_now);
     v_ids     uuid[];
     v_msgs    bigint[];
     v_batches uuid[];
@@ -48,10 +48,9 @@ begin
         insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
         select p_domain, m.command_id, 'COMPLETED', v_now, m.batch_id from moved m
     )
-    select array_agg(m.command_id) as ids, array_agg(m.msg_id order by m.msg_id) as msgs,
-           array_agg(m.batch_id) as batches, array_agg(m.reply_queue) as queues,
-           array_agg(commandbus.reply_body(p_domain, m.command_id, m.correlation_id, m.command_type,
-                                           'SUCCESS', v_done, m.data, null)) as replies
+    select array_agg(m.command_id), array_agg(m.msg_id order by m.msg_id), array_agg(m.batch_id),
+           array_agg(m.reply_queue), array_agg(commandbus.reply_body(
+               p_domain, m.command_id, m.correlation_id, m.command_type, 'SUCCESS', v_done, m.data, null))
       into v_ids, v_msgs, v_batches, v_queues, v_replies from moved m;
     if p_deleted <> coalesce(v_msgs, '{}') then
         raise assert_failure using message = 'a message that was deleted belongs to another lease';
