@@ -117,6 +117,25 @@ async def test_an_outcome_after_another_worker_ended_the_command_is_stale(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
+async def test_of_two_results_of_one_command_in_a_group_the_older_is_stale(
+    world: World, ending
+) -> None:
+    """A worker that lost a lease to itself, in a bad network, brings both results at once."""
+    [late] = await world.send_and_receive(new(), worker="w1")
+    await world.lapse()
+    [lease] = await world.receive(worker="w1")
+
+    assert await world.settle(ending(late), done(lease, {"by": "w1"})) == {late.command_id}
+
+    assert await world.status(late.command_id) is CommandStatus.COMPLETED
+    assert [reply["data"] for reply in await world.replies()] == [{"by": "w1"}]
+    events = (await world.dump())["audit"][late.command_id]
+    assert [details for kind, details, *_ in events if kind == "STALE_RESULT_REJECTED"] == [
+        {"lease_epoch": 1}
+    ]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 async def test_an_outcome_of_a_command_that_is_not_there_is_ignored(world: World, ending) -> None:
     import dataclasses
 

@@ -638,7 +638,7 @@ function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from t
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
-    plpgsql, volatile, body c0ff9b5a5cb079d32071eb90065dfedf
+    plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e10db959d5e927c6ac47d506ffd59819
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void

@@ -145,15 +145,13 @@ def settle(state: State, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
     ]
     lost: set[UUID] = set()
     for kind in OutcomeKind:
-        now, moved = state.clock.now(), set()
+        now = state.clock.now()
         group = [outcome for outcome in outcomes if outcome.kind is kind]
         for outcome in group:
             row = _leased_row(state, domain, outcome)
             if row is not None:
                 _move(state, row, outcome, now)
-                moved.add(row.command_id)
-        rest = [outcome for outcome in group if outcome.lease.command_id not in moved]
-        lost.update(_reject_stale(state, domain, rest))
+        lost.update(_reject_stale(state, domain, group))
     for outgoing in sends:
         send_commands(state, outgoing.domain, outgoing.commands, outgoing.batch_id)
     return lost
@@ -164,8 +162,8 @@ def _leased_row(state: State, domain: str, outcome: Outcome) -> CommandRow | Non
     return row if row is not None and row.is_open and row.is_leased_as(outcome.lease) else None
 
 
-def _reject_stale(state: State, domain: str, rest: Sequence[Outcome]) -> Iterator[UUID]:
-    for outcome in rest:
+def _reject_stale(state: State, domain: str, group: Sequence[Outcome]) -> Iterator[UUID]:
+    for outcome in group:
         row = state.commands.get((domain, outcome.lease.command_id))
         # The same epoch without a lease: this very outcome was recorded before.
         if row is not None and row.lease_epoch != outcome.lease.lease_epoch:

@@ -88,9 +88,9 @@ begin
           from item i
           join commandbus.command_bus_command c
             on c.domain = i.domain and c.command_id = i.command_id
-         where (p_moved is null or i.command_id <> all(p_moved))
-           -- the same epoch without a lease: this very outcome was recorded before
-           and not (c.lease_epoch = i.lease_epoch and c.leased_by is null)
+         -- The same epoch without a lease: this very outcome is recorded, now or before. Not by p_moved: a
+         -- worker that lost a lease to itself may bring the results of both at once.
+         where not (c.lease_epoch = i.lease_epoch and c.leased_by is null)
     ), recorded as (
         insert into commandbus.command_bus_audit (
             domain, command_id, event_type, ts, details_json, batch_id)
