@@ -76,25 +76,25 @@ def check_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 def ensure_cluster(folder: DataFolder, binaries: Binaries, deadline: Deadline) -> None:
     """Make the cluster if there is none; refuse one of another major version."""
-    _sweep_staging(folder)
+    for leftover in folder.path.glob("staging-*"):
+        # An initdb whose parent was killed may still write here: what it adds goes next time.
+        shutil.rmtree(leftover, ignore_errors=True)
     if not folder.cluster.exists():
         _warn_of_older_cluster(folder, binaries)
         _create_cluster(folder, binaries, deadline)
     try:
         found = folder.cluster.joinpath("PG_VERSION").read_text().strip()
     except OSError as error:
-        message = (
+        raise EmbeddedServerError(
             f"{folder.cluster} is not a whole PostgreSQL cluster (PG_VERSION is missing); "
             "restore it from a backup, or move it away to start empty"
-        )
-        raise EmbeddedServerError(message) from error
+        ) from error
     if found != str(binaries.major):
-        message = (
+        raise EmbeddedServerError(
             f"{folder.path} was made by PostgreSQL {found} but the server is PostgreSQL "
             f"{binaries.version}; set COMMANDBUS_PG_BIN to a PostgreSQL {found}, or choose "
             "another data folder and move the data with pg_dump"
         )
-        raise EmbeddedServerError(message)
 
 
 def write_settings(folder: DataFolder, settings: Mapping[str, str]) -> None:
@@ -112,11 +112,10 @@ def read_password(folder: DataFolder, user: str) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        message = (
+        raise EmbeddedServerError(
             f"cannot read the password file {path}: {error.strerror}; "
             "restore it from a backup, or move the data folder away to start empty"
-        )
-        raise EmbeddedServerError(message) from error
+        ) from error
 
 
 def tag_of(folder: DataFolder) -> str:
@@ -200,12 +199,6 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sweep_staging(folder: DataFolder) -> None:
-    for leftover in folder.path.glob("staging-*"):
-        # An initdb whose parent was killed may still write here: what it adds goes next time.
-        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _warn_of_older_cluster(folder: DataFolder, binaries: Binaries) -> None:

@@ -52,10 +52,9 @@ def decide(
     if is_alone:
         return Decision.REPLACE
     if not has_port:
-        message = (
+        raise EmbeddedServerError(
             f"the running server does not listen on port {tcp_port} and others use it; "
             "stop them first, or leave out tcp_port"
         )
-        raise EmbeddedServerError(message)
     log.warning("the running server has other settings and is in use; ours wait for a restart")
     return Decision.ADOPT

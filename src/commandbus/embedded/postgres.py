@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from psycopg.conninfo import make_conninfo
@@ -127,12 +126,7 @@ class EmbeddedPostgres:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the server."""
         self.stop()
 
@@ -156,8 +150,7 @@ class EmbeddedPostgres:
 
     def _conninfo(self, user: str, database: str) -> str:
         if self._use is None:
-            message = "the embedded server is not started; call start() first"
-            raise EmbeddedServerError(message)
+            raise EmbeddedServerError("the embedded server is not started; call start() first")
         # hostaddr is spelled out because libpq would prefer PGHOSTADDR to our host.
         address = {"host": self._use.record.socket_directory, "hostaddr": ""}
         if self._tcp_port is not None:
@@ -178,7 +171,7 @@ class EmbeddedPostgres:
         binaries = binaries_for(folder.account, found, home_directory)
         with folder.deciding(deadline):
             ensure_cluster(folder, binaries, deadline)
-            users = self._use.users if self._use else folder.open_users_lock()
+            users = self._use.users if self._use else folder.open_lock(folder.users_lock)
             try:
                 is_alone = users.try_exclusive()
                 # At once, because a failed upgrade has lost the shared lock. No race: all

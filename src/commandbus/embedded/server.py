@@ -123,22 +123,20 @@ def wait_until_ready(
         else:
             return True
         if any(hopeless in answer for hopeless in HOPELESS_ANSWERS):
-            message = (
+            raise EmbeddedServerError(
                 f"the server in {folder.path} cannot be used: {answer[:300]}; "
                 "restore its password files from a backup, or unset PGSERVICE"
             )
-            raise EmbeddedServerError(message)
         if not is_alive(process):
             raise ServerGoneError
         return False
 
     if not deadline.wait_until(is_ready):
         # Left running on purpose: a recovery that is cut off has to begin again.
-        message = (
+        raise ServerNotReadyError(
             f"the server in {folder.path} is not ready yet ({answer[-200:]}); it goes on in the "
             "background: start again later, or allow more start_timeout_seconds"
         )
-        raise ServerNotReadyError(message)
 
 
 def ensure_database(folder: DataFolder, record: ServerRecord) -> None:
@@ -163,11 +161,10 @@ def ensure_database(folder: DataFolder, record: ServerRecord) -> None:
         psycopg.connect(application).close()
     except psycopg.Error as error:
         answer = " ".join(str(error).split())
-        message = (
+        raise EmbeddedServerError(
             f"cannot open the database {APPLICATION_DATABASE!r} in {folder.path}: {answer[:300]}; "
             f"fix that and start again (log: {folder.log})"
-        )
-        raise EmbeddedServerError(message) from error
+        ) from error
 
 
 def checking_conninfo(folder: DataFolder, record: ServerRecord, user: str, database: str) -> str:

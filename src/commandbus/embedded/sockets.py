@@ -61,17 +61,18 @@ def clear_socket(folder: DataFolder, record: ServerRecord) -> None:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(PROBE_SECONDS)
         if probe.connect_ex(str(path)) not in {errno.ENOENT, errno.ECONNREFUSED}:
-            message = (
+            raise EmbeddedServerError(
                 f"a server that cannot be seen from here (another container?) uses {folder.path}; "
                 "stop it, or give every container its own data folder"
             )
-            raise EmbeddedServerError(message)
     _unlink_socket(directory, record.port)
 
 
 def quoted_directory(directory: str) -> str:
-    """The directory as the one element of `unix_socket_directories`."""
-    # unix_socket_directories is a list; in double quotes a comma or space is part of the name.
+    """The directory as the one element of the list `unix_socket_directories`.
+
+    In double quotes a comma or a space is part of the name.
+    """
     doubled = directory.replace('"', '""')
     return f'"{doubled}"'
 
