@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ from commandbus.errors import CommandBusError
 from commandbus.models import BatchCommand, CommandStatus
 from commandbus.names import NO_REPLY
 from commandbus.settings import Settings
-from commandbus.wiring import database_status, embedded_database, migrate_database, open_store
+from commandbus.wiring import database, database_status, migrate_database, open_store
 
 APP = "commandbus.demo.app:setup"
 WORKERS = 3
 CONCURRENCY = 10
-#: Short leases: those of the killed worker lapse while one watches.
+#: Short leases, so that those of the killed worker lapse soon.
 VT_SECONDS = 2
 #: One in this many commands meets a busy bank, and is tried again.
 BUSY_EVERY = 10
@@ -60,7 +60,7 @@ async def run_demo(options: Options, tell: Callable[[Told], None]) -> Result:
     """Run the demo; however it ends, no worker is left behind."""
     settings = Settings.from_env()
     began = time.monotonic()
-    async with _place(options) as address:
+    async with database(options.dsn, options.data_dir) as address:
         await migrate_database(address, settings)
         async with open_store(address, settings) as (_, store):
             stage = _Stage(address, settings, store, tell)
@@ -71,15 +71,6 @@ async def run_demo(options: Options, tell: Callable[[Told], None]) -> Result:
                 return await stage.play(options)
             finally:
                 await stage.clear()
-
-
-@asynccontextmanager
-async def _place(options: Options) -> AsyncIterator[str]:
-    if options.dsn is not None:
-        yield options.dsn
-        return
-    async with embedded_database(options.data_dir) as address:
-        yield address
 
 
 class _Stage:

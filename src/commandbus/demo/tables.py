@@ -1,7 +1,7 @@
 """The business of the demo, in a schema of its own, and the questions that prove the result.
 
 A payment is written in the transaction that sends its command; an effect in the transaction that
-completes it. Nothing keeps a command from having two effects but the bus: there is no unique key.
+completes it. Only the bus prevents a second effect of a command: there is no unique key.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def batch_types() -> list[BatchType]:
 
 
 async def names_are_free(conn: Any, caller: Caller, items: Sequence[Item]) -> list[ItemError]:
-    """Names must be well formed, stand once, and not be taken; sizes must be possible."""
+    """Names must be well formed, given once, and not taken; sizes must be possible."""
     del caller
     taken = await vm_tables.existing(conn, [item["name"] for item in items])
     errors = _twice(items)
@@ -135,7 +135,7 @@ async def names_are_free(conn: Any, caller: Caller, items: Sequence[Item]) -> li
 
 
 async def machines_exist(conn: Any, caller: Caller, items: Sequence[Item]) -> list[ItemError]:
-    """Each machine must be there, and stand once."""
+    """Each machine must be there, and be named once."""
     del caller
     known = await vm_tables.existing(conn, [item["name"] for item in items])
     missing = [
@@ -177,7 +177,7 @@ async def delete_vm(command: Command, ctx: HandlerContext) -> dict[str, Any]:
 
 
 async def power_vm(operation: str, command: Command, ctx: HandlerContext) -> dict[str, Any]:
-    """Start, stop or restart a machine. Twice the same does no harm."""
+    """Start, stop or restart a machine. Doing it twice does no harm."""
     name = command.data["name"]
     is_running = await vm_tables.power(ctx.conn, operation, name, command.command_id)
     if is_running is None:

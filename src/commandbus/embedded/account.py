@@ -97,10 +97,10 @@ class Account:
                 # New and ours; a private umask of root would lock the account out.
                 path.chmod(0o755)
 
-    def own(self, descriptor: int) -> None:
-        """Hand an open file over to the account, so that it and we can both use it later."""
+    def own(self, file: int | Path) -> None:
+        """Hand a file or folder over to the account, so that it and we can both use it later."""
         if self.is_dropped:
-            os.fchown(descriptor, self.uid, self.gid)
+            os.chown(file, self.uid, self.gid)
 
 
 def _end_session(process: subprocess.Popen[str]) -> None:
@@ -129,7 +129,7 @@ def choose_account(folder: Path) -> Account:
     if os.geteuid() != 0:
         return Account(str(os.geteuid()), os.geteuid(), os.getegid(), is_dropped=False)
     if folder.exists() and (owner := folder.stat()).st_uid != 0:
-        # A folder keeps its owner: 'nobody' made it, then somebody installed 'postgres'.
+        # A folder keeps its owner, also if it is 'nobody' and 'postgres' was installed later.
         return _dropped_to(owner.st_uid, owner.st_gid)
     for name in UNPRIVILEGED_ACCOUNTS:
         try:

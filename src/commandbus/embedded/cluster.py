@@ -1,7 +1,7 @@
 """The cluster inside the data folder: initdb, passwords, settings.
 
 A cluster appears by one rename. Until then it lies in a staging folder that no server ever
-looks at, so an initdb that was killed in the middle leaves only rubbish to sweep.
+uses, so an initdb that was killed in the middle leaves only files to remove.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APPLICATION_DATABASE = "commandbus"
 SETTINGS_FILE = "commandbus.conf"
 FIRST_MAJOR_WITH_BUILTIN_LOCALE = 17
 
-#: For a small machine. A queue lives on short rows that die young, hence the eager autovacuum.
+#: For a small machine. The rows of a queue are soon deleted, so autovacuum must run often.
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "max_connections": "200",
     "shared_buffers": "128MB",
@@ -54,7 +54,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "unix_socket_permissions": "0700",
 }
 
-#: What the supervisor itself decides; a user's value would make it lose sight of the server.
+#: What we decide ourselves; with other values we could not find or reach the server.
 RESERVED_SETTINGS = frozenset({
     "cluster_name", "config_file", "data_directory", "external_pid_file", "hba_file",
     "ident_file", "lc_messages", "listen_addresses", "log_destination", "logging_collector",

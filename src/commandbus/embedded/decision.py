@@ -7,7 +7,7 @@ A server is never judged by a pid alone: `running` was found by its command line
       itself within a minute) or how it was started
       is unknown                                      replace
     live, offers what is asked                        adopt
-    live, does not offer it, and nobody else uses it  replace
+    live, does not offer it, and no other uses it     replace
     live, does not offer it, and others use it        adopt, or refuse if TCP is missing
 """
 

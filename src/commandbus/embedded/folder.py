@@ -1,8 +1,8 @@
 """The data folder: where it is, what lies in it, and the two locks that guard it.
 
     <data folder>/        0700, owned by the account that runs the server
-      commandbus.lock     exclusive: held while somebody decides to init, start or stop
-      users.lock          shared: held by every process as long as it uses the server
+      commandbus.lock     exclusive: locked while a process decides to init, start or stop
+      users.lock          shared: locked by every process as long as it uses the server
       server.json         how the running server was started: socket, port, settings
       server.log          what the server says
       cluster/            PGDATA, with the passwords and our settings file
@@ -10,7 +10,7 @@
       .s.PGSQL.<port>     the socket, if the path is short enough
 
 Both locks are `flock`, so the kernel frees them when a process dies, however it dies. Lock
-order: commandbus.lock first. users.lock only ever changes hands under commandbus.lock.
+order: commandbus.lock first. users.lock is taken and released only under commandbus.lock.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class ServerRecord:
 
 
 class FileLock:
-    """One open lock file. Every instance is a holder of its own, also within one process."""
+    """One open lock file. Each instance locks for itself, also within one process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def try_exclusive(self) -> bool:
-        """Take or upgrade to the exclusive lock, unless anybody else holds any lock."""
+        """Take or upgrade to the exclusive lock, unless another instance has any lock."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,8 +103,7 @@ class DataFolder:
                     f"{self.path} holds files that are not of commandbus; "
                     "choose an empty or a new data folder"
                 )
-            if self.account.is_dropped:
-                os.chown(self.path, self.account.uid, self.account.gid)
+            self.account.own(self.path)
             self.path.chmod(0o700)
         if not self.account.can_write_in(self.path):
             raise EmbeddedServerError(
@@ -114,7 +113,7 @@ class DataFolder:
 
     @contextmanager
     def deciding(self, deadline: Deadline) -> Iterator[None]:
-        """Be the only one who inits, starts or stops a server in this folder."""
+        """Be the only process that inits, starts or stops a server in this folder."""
         lock = self.open_lock(self._decision_lock)
         try:
             if not deadline.wait_until(lock.try_exclusive):
@@ -146,7 +145,7 @@ class DataFolder:
         self.write_private(self._record, json.dumps(asdict(record)))
 
     def write_private(self, path: Path, text: str) -> None:
-        """Write a file for the account's eyes only; it appears whole or not at all."""
+        """Write a file that only the account can read; it appears whole or not at all."""
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with self._reporting_errors():
             descriptor = self._open(unfinished, os.O_WRONLY | os.O_EXCL)

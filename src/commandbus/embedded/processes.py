@@ -31,7 +31,7 @@ PS_WORDS = 9
 
 @dataclass(frozen=True)
 class Process:
-    """A live process; zombies are not listed, they hold nothing any more."""
+    """A live process. Zombies are not listed: they use nothing but their pid any more."""
 
     pid: int
     #: Opaque: equal if and only if it is the same process.

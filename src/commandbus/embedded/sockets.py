@@ -33,8 +33,7 @@ def choose_socket_directory(folder: DataFolder, record: ServerRecord | None, por
         if not base.is_dir() or not _fits(base / "commandbus-12345678", port):
             continue
         directory = Path(tempfile.mkdtemp(prefix="commandbus-", dir=base))
-        if folder.account.is_dropped:
-            os.chown(directory, folder.account.uid, folder.account.gid)
+        folder.account.own(directory)
         if folder.account.can_write_in(directory):
             return str(directory)
         directory.rmdir()
@@ -53,7 +52,7 @@ def remove_socket_directory(folder: DataFolder, record: ServerRecord) -> None:
 
 
 def clear_socket(folder: DataFolder, record: ServerRecord) -> None:
-    """Remove the socket of a dead server; refuse if somebody still answers on it."""
+    """Remove the socket of a dead server; refuse if a server still listens on it."""
     directory = Path(record.socket_directory)
     if not _is_private(directory, folder):
         return

@@ -15,7 +15,7 @@ from typing import Any
 MASK = "[REDACTED]"
 #: Characters of an error text that are kept.
 MAX_ERROR_TEXT = 512
-#: Characters that the details of a handler's error may have, about.
+#: About how many characters the details of a handler's error may have.
 MAX_DETAILS = 4_096
 #: Objects and arrays that are shown inside one another.
 MAX_DEPTH = 8
