@@ -317,6 +317,17 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class PgmqMessage:
+    """A message as PGMQ returns it."""
+
+    msg_id: int
+    read_ct: int
+    enqueued_at: datetime
+    vt: datetime
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedReply:
     """A reply as it lies in a queue, leased until it is acknowledged."""
 

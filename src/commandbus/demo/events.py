@@ -34,7 +34,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """Another was rolled back; how many traces are left (none)."""
+    """Another payment was rolled back with its command; `traces`: rows of it that are left."""
 
     traces: int
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ from commandbus.errors import CommandBusError
 from commandbus.models import BatchCommand, CommandStatus
 from commandbus.names import NO_REPLY
 from commandbus.settings import Settings
-from commandbus.wiring import database_status, embedded_database, migrate_database, open_store
+from commandbus.wiring import database, database_status, migrate_database, open_store
 
 APP = "commandbus.demo.app:setup"
 WORKERS = 3
 CONCURRENCY = 10
-#: Short leases: those of the killed worker lapse while one watches.
+#: Short leases, so that those of the killed worker lapse soon.
 VT_SECONDS = 2
 #: One in this many commands meets a busy bank, and is tried again.
 BUSY_EVERY = 10
@@ -60,10 +60,10 @@ async def run_demo(options: Options, tell: Callable[[Told], None]) -> Result:
     """Run the demo; however it ends, no worker is left behind."""
     settings = Settings.from_env()
     began = time.monotonic()
-    async with _place(options) as address:
+    async with database(options.dsn, options.data_dir) as address:
         await migrate_database(address, settings)
-        async with open_store(address, settings) as (pool, store):
-            stage = _Stage(address, settings, pool, store, tell)
+        async with open_store(address, settings) as (_, store):
+            stage = _Stage(address, settings, store, tell)
             await stage.books.prepare()
             version = (await database_status(address, settings)).server_version
             tell(ServerReady(version, time.monotonic() - began))
@@ -73,45 +73,30 @@ async def run_demo(options: Options, tell: Callable[[Told], None]) -> Result:
                 await stage.clear()
 
 
-@asynccontextmanager
-async def _place(options: Options) -> AsyncIterator[str]:
-    if options.dsn is not None:
-        yield options.dsn
-        return
-    async with embedded_database(options.data_dir) as address:
-        yield address
-
-
 class _Stage:
     """One run: its bus, its tables, its workers."""
 
     def __init__(
-        self,
-        address: str,
-        settings: Settings,
-        pool: Any,
-        store: Store,
-        tell: Callable[[Told], None],
+        self, address: str, settings: Settings, store: Store, tell: Callable[[Told], None]
     ) -> None:
         self._address = address
-        self._pool = pool
         self._store = store
         self._bus = CommandBus(store=store, settings=settings)
         self._tell = tell
         self._run_id = uuid4()
         self._workers: list[WorkerProcess] = []
         self._killed: Killed | None = None
-        self.books = Books(pool, settings.schema, DOMAIN)
+        self.books = Books(store.gateway, DOMAIN, self._run_id)
 
     async def play(self, options: Options) -> Result:
         """The steps."""
         await self._start_workers()
         await self._commit_one()
         traces = await self._roll_back_one()
-        sent = await self._send_many(options.commands)
-        await self._watch(sent, kill_at=sent // 2 if options.kill else None)
-        counts = await self.books.counts(self._run_id)
-        example = await self.books.example(self._run_id)
+        await self._send_many(options.commands)
+        await self._watch(options.commands, kill=options.kill)
+        counts = await self.books.counts()
+        example = await self.books.example()
         retried = await self._retry_one()
         return Result(
             counts=counts,
@@ -136,49 +121,46 @@ class _Stage:
     async def _commit_one(self) -> None:
         payment = Payment(uuid4(), account_id=1, amount_cents=4_200)
         began = time.monotonic()
-        async with self._pool.connection() as conn, conn.transaction():
-            await self._pay_and_send(conn, [payment])
+        async with self._store.gateway.transaction() as session:
+            await self._pay_and_send(session.conn, [payment])
         await self._until_completed(payment.payment_id)
         self._tell(Committed(payment.payment_id, time.monotonic() - began))
 
     async def _roll_back_one(self) -> int:
         payment = Payment(uuid4(), account_id=2, amount_cents=4_200)
         with suppress(_ChangedMindError):
-            async with self._pool.connection() as conn, conn.transaction():
-                await self._pay_and_send(conn, [payment])
+            async with self._store.gateway.transaction() as session:
+                await self._pay_and_send(session.conn, [payment])
                 raise _ChangedMindError
         traces = await self.books.count_traces(payment.payment_id)
         self._tell(RolledBack(traces))
         return traces
 
-    async def _send_many(self, commands: int) -> int:
+    async def _send_many(self, commands: int) -> None:
         # The one of _commit_one belongs to the run too.
         payments = [_payment(number, commands - 1) for number in range(commands - 1)]
         began = time.monotonic()
-        async with self._pool.connection() as conn, conn.transaction():
-            await self._pay_and_send(conn, payments)
+        async with self._store.gateway.transaction() as session:
+            await self._pay_and_send(session.conn, payments)
         self._tell(Sent(len(payments), time.monotonic() - began))
-        return commands
 
     async def _pay_and_send(self, conn: Any, payments: list[Payment]) -> None:
         """The business row and the command, in the caller's transaction."""
         await pay(conn, self._run_id, payments)
-        await self._bus.send_many(
-            DOMAIN,
-            [_command(payment, number, self._run_id) for number, payment in enumerate(payments, 1)],
-            conn=conn,
-        )
+        numbered = enumerate(payments, 1)
+        commands = [_command(payment, number, self._run_id) for number, payment in numbered]
+        await self._bus.send_many(DOMAIN, commands, conn=conn)
 
-    async def _watch(self, sent: int, kill_at: int | None) -> None:
+    async def _watch(self, sent: int, *, kill: bool) -> None:
         seen, seen_at = None, time.monotonic()
         while True:
-            progress = await self.books.progress(self._run_id, sent)
+            progress = await self.books.progress(sent)
             self._tell(progress)
             if progress.is_finished or time.monotonic() - seen_at > STALL_SECONDS:
                 return
             if progress != seen:
                 seen, seen_at = progress, time.monotonic()
-            if kill_at is not None and self._killed is None and progress.completed >= kill_at:
+            if kill and self._killed is None and progress.completed >= sent // 2:
                 await self._kill_one()
             await self._pause()
 
@@ -195,7 +177,7 @@ class _Stage:
         ours = [item.command_id for item in parked if item.correlation_id == self._run_id]
         if not ours:
             return None
-        await self.books.open_account(CLOSED_ACCOUNT, is_open=True)
+        await self.books.open_account(CLOSED_ACCOUNT)
         await self._bus.operator_retry(DOMAIN, ours[0], operator="demo")
         await self._until_completed(ours[0])
         self._tell(OperatorRetried(ours[0], len(ours) - 1))
@@ -218,7 +200,7 @@ class _Stage:
         # Not in a thread: a second Ctrl-C must not leave this half done.
         stop_all(self._workers)
         with suppress(CommandBusError):
-            pending = await self.books.pending(self._run_id)
+            pending = await self.books.pending()
             if pending:
                 reason = "the demo was interrupted"
                 await self._store.cancel(DOMAIN, pending, reason=reason, actor="demo")

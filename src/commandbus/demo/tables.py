@@ -1,17 +1,18 @@
 """The business of the demo, in a schema of its own, and the questions that prove the result.
 
 A payment is written in the transaction that sends its command; an effect in the transaction that
-completes it. Nothing keeps a command from having two effects but the bus: there is no unique key.
+completes it. Only the bus prevents a second effect of a command: there is no unique key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import UUID
 
-from commandbus.database.connections import Statement, run
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Gateway
 
 ACCOUNTS = 500
 #: Payments from this account fail until an operator opens it.
@@ -69,7 +70,7 @@ select payment_id, %s, account_id, amount_cents
   from unnest(%s::uuid[], %s::int[], %s::int[]) p(payment_id, account_id, amount_cents)
 """
 
-_FOUND: LiteralString = """
+_TRACES: LiteralString = """
 select (select count(*) from commandbus_demo.payment where payment_id = %s)
      + (select count(*) from {schema}.command_bus_command where domain = %s and command_id = %s)
 """
@@ -113,6 +114,28 @@ select count(*),
   from fates
 """
 
+_LEASES: LiteralString = (
+    "select count(*) from {schema}.command_bus_command"
+    " where domain = %s and leased_by like %s and status = 'IN_PROGRESS'"
+)
+_READY: LiteralString = (
+    "select count(*) from {schema}.command_bus_worker"
+    " where domain = %s and split_part(worker_id, ':', 2) = any(%s)"
+)
+_EXAMPLE: LiteralString = (
+    "select p.payment_id from commandbus_demo.payment p"
+    " join {schema}.command_bus_audit a on a.command_id = p.payment_id where p.run_id = %s"
+    " order by a.event_type = 'LEASE_EXPIRED' desc, a.event_type = 'FAILED' desc limit 1"
+)
+_PENDING: LiteralString = (
+    "select c.command_id from commandbus_demo.payment p"
+    " join {schema}.command_bus_command c on c.domain = %s and c.command_id = p.payment_id"
+    " where p.run_id = %s and c.status = 'PENDING'"
+)
+_OPEN_ACCOUNT: LiteralString = (
+    "update commandbus_demo.account set is_open = %s where account_id = %s"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Payment:
@@ -139,13 +162,9 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """What the tables say of a run, when it is over."""
+class Counts(Progress):
+    """What the tables say of a run when it is over."""
 
-    sent: int
-    completed: int
-    retried: int
-    in_troubleshooting: int
     redelivered: int
     lost: int
     double_effects: int
@@ -170,98 +189,61 @@ async def debit(
 
 async def pay(conn: Any, run_id: UUID, payments: Sequence[Payment]) -> None:
     """Record payments, in the caller's transaction."""
-    await conn.execute(
-        _PAY,
-        (
-            run_id,
-            [payment.payment_id for payment in payments],
-            [payment.account_id for payment in payments],
-            [payment.amount_cents for payment in payments],
-        ),
+    columns = (
+        [payment.payment_id for payment in payments],
+        [payment.account_id for payment in payments],
+        [payment.amount_cents for payment in payments],
     )
+    await conn.execute(_PAY, (run_id, *columns))
 
 
 class Books:
-    """The tables of the demo, and what they say beside those of the bus."""
+    """The tables of the demo, and what they say of one run beside those of the bus."""
 
-    def __init__(self, pool: Any, schema: str, domain: str) -> None:
-        self._pool = pool
+    def __init__(self, gateway: Gateway, domain: str, run_id: UUID) -> None:
+        self._gateway = gateway
         self._domain = domain
-        self._found = Statement(_FOUND, schema)
-        self._progress = Statement(_PROGRESS, schema)
-        self._counts = Statement(_COUNTS, schema)
-        self._leases = Statement(
-            "select count(*) from {schema}.command_bus_command where domain = %s"
-            " and leased_by like %s and status = 'IN_PROGRESS'",
-            schema,
-        )
-        self._ready = Statement(
-            "select count(*) from {schema}.command_bus_worker where domain = %s"
-            " and split_part(worker_id, ':', 2) = any(%s)",
-            schema,
-        )
-        self._example = Statement(
-            "select p.payment_id from commandbus_demo.payment p"
-            " join {schema}.command_bus_audit a on a.command_id = p.payment_id"
-            " where p.run_id = %s order by a.event_type = 'LEASE_EXPIRED' desc,"
-            " a.event_type = 'FAILED' desc limit 1",
-            schema,
-        )
-        self._pending = Statement(
-            "select c.command_id from commandbus_demo.payment p"
-            " join {schema}.command_bus_command c on c.domain = %s and c.command_id = p.payment_id"
-            " where p.run_id = %s and c.status = 'PENDING'",
-            schema,
-        )
+        self._run_id = run_id
 
     async def prepare(self) -> None:
         """Create what is missing; close the account whose payments must fail."""
-        async with self._pool.connection() as conn, conn.transaction():
-            await conn.execute(_TABLES)
-            await conn.execute(_ACCOUNTS, (OPENING_BALANCE_CENTS, ACCOUNTS))
-            await self.open_account(CLOSED_ACCOUNT, is_open=False, conn=conn)
+        async with self._gateway.transaction() as session:
+            await session.conn.execute(_TABLES)
+            await session.rows(_ACCOUNTS, (OPENING_BALANCE_CENTS, ACCOUNTS))
+            await session.rows(_OPEN_ACCOUNT, (False, CLOSED_ACCOUNT))
 
-    async def open_account(self, account_id: int, *, is_open: bool, conn: Any = None) -> None:
-        """Open or close an account."""
-        text: LiteralString = (
-            "update commandbus_demo.account set is_open = %s where account_id = %s"
-        )
-        if conn is not None:
-            await conn.execute(text, (is_open, account_id))
-            return
-        async with self._pool.connection() as own:
-            await own.execute(text, (is_open, account_id))
+    async def open_account(self, account_id: int) -> None:
+        """Open a closed account."""
+        await self._gateway.rows(_OPEN_ACCOUNT, (True, account_id))
 
     async def count_traces(self, payment_id: UUID) -> int:
         """2 if both the payment and its command are there, 0 if neither is."""
-        return int((await self._ask(self._found, payment_id, self._domain, payment_id))[0][0])
+        return int(await self._gateway.value(_TRACES, (payment_id, self._domain, payment_id)))
 
-    async def progress(self, run_id: UUID, sent: int) -> Progress:
+    async def progress(self, sent: int) -> Progress:
         """How far the run is."""
-        return Progress(sent, *(await self._ask(self._progress, self._domain, run_id))[0])
+        rows = await self._gateway.rows(_PROGRESS, (self._domain, self._run_id))
+        return Progress(sent, *rows[0])
 
-    async def counts(self, run_id: UUID) -> Counts:
+    async def counts(self) -> Counts:
         """What became of every command of the run, from the tables alone."""
-        rows = await self._ask(self._counts, run_id, self._domain, run_id, run_id, run_id)
-        return Counts(*rows[0])
+        run_id = self._run_id
+        params = (run_id, self._domain, run_id, run_id, run_id)
+        return (await self._gateway.rows(_COUNTS, params, into=Counts))[0]
 
     async def leases_of(self, pid: int) -> int:
-        """How many leases a worker process holds."""
-        return int((await self._ask(self._leases, self._domain, f"%:{pid}:%"))[0][0])
+        """How many leases a worker process has."""
+        return int(await self._gateway.value(_LEASES, (self._domain, f"%:{pid}:%")))
 
     async def are_ready(self, pids: Sequence[int]) -> bool:
         """Whether all these worker processes have begun to work."""
-        rows = await self._ask(self._ready, self._domain, [str(pid) for pid in pids])
-        return int(rows[0][0]) >= len(pids)
+        params = (self._domain, [str(pid) for pid in pids])
+        return int(await self._gateway.value(_READY, params)) >= len(pids)
 
-    async def example(self, run_id: UUID) -> UUID:
-        """A command of the run with a story: redelivered if there is one, else retried."""
-        return UUID(str((await self._ask(self._example, run_id))[0][0]))
+    async def example(self) -> UUID:
+        """A command to look at: one that was redelivered, else one that was retried, else any."""
+        return UUID(str(await self._gateway.value(_EXAMPLE, (self._run_id,))))
 
-    async def pending(self, run_id: UUID) -> list[UUID]:
-        """The commands of the run that no worker has."""
-        return [row[0] for row in await self._ask(self._pending, self._domain, run_id)]
-
-    async def _ask(self, statement: Statement, *params: object) -> list[Any]:
-        async with self._pool.connection() as conn:
-            return await run(conn, statement, params)
+    async def pending(self) -> list[UUID]:
+        """The commands of the run that are PENDING."""
+        return [row[0] for row in await self._gateway.rows(_PENDING, (self._domain, self._run_id))]

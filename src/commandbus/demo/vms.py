@@ -6,7 +6,7 @@ Run its workers with `commandbus worker commandbus.demo.vms:setup`. Deleting nee
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,10 +51,12 @@ async def setup(bus: CommandBus) -> None:
         await vm_tables.create_tables(transaction.conn)
     for batch_type in batch_types():
         bus.governance.declare(batch_type)
-    for command_type, handler, payload_type in handlers():
-        bus.register_handler(
-            DOMAIN, command_type, handler, transactional=True, payload_type=payload_type
-        )
+    register = partial(bus.register_handler, DOMAIN, transactional=True)
+    register("CreateVM", create_vm, payload_type=NewMachine)
+    register("DeleteVM", delete_vm, payload_type=Machine)
+    for operation in OPERATIONS:
+        handler = partial(power_vm, operation)
+        register(f"{operation.capitalize()}VM", handler, payload_type=Machine)
     bus.governance.register_handlers()
 
 
@@ -111,25 +113,11 @@ def batch_types() -> list[BatchType]:
     ]
 
 
-def handlers() -> list[
-    tuple[str, Callable[[Command, HandlerContext], Awaitable[Any]], type[NewMachine | Machine]]
-]:
-    """Command type, handler and payload type of each command."""
-    return [
-        ("CreateVM", create_vm, NewMachine),
-        ("DeleteVM", delete_vm, Machine),
-        *(
-            (f"{operation.capitalize()}VM", _PowerVM(operation), Machine)
-            for operation in OPERATIONS
-        ),
-    ]
-
-
 # -- checks, before anything is created
 
 
 async def names_are_free(conn: Any, caller: Caller, items: Sequence[Item]) -> list[ItemError]:
-    """Names must be well formed, stand once, and not be taken; sizes must be possible."""
+    """Names must be well formed, given once, and not taken; sizes must be possible."""
     del caller
     taken = await vm_tables.existing(conn, [item["name"] for item in items])
     errors = _twice(items)
@@ -147,7 +135,7 @@ async def names_are_free(conn: Any, caller: Caller, items: Sequence[Item]) -> li
 
 
 async def machines_exist(conn: Any, caller: Caller, items: Sequence[Item]) -> list[ItemError]:
-    """Each machine must be there, and stand once."""
+    """Each machine must be there, and be named once."""
     del caller
     known = await vm_tables.existing(conn, [item["name"] for item in items])
     missing = [
@@ -188,17 +176,12 @@ async def delete_vm(command: Command, ctx: HandlerContext) -> dict[str, Any]:
     return {"name": name}
 
 
-class _PowerVM:
-    """Starts, stops or restarts a machine. Twice the same does no harm."""
-
-    def __init__(self, operation: str) -> None:
-        self._operation = operation
-
-    async def __call__(self, command: Command, ctx: HandlerContext) -> dict[str, Any]:
-        name = command.data["name"]
-        is_running = await vm_tables.power(ctx.conn, self._operation, name, command.command_id)
-        if is_running is None:
-            raise PermanentCommandError("NO_SUCH_VM", f"there is no machine {name} any more")
-        if self._operation == "restart" and not is_running:
-            raise PermanentCommandError("NOT_RUNNING", f"{name} is off; start it instead")
-        return {"name": name, "is_running": is_running}
+async def power_vm(operation: str, command: Command, ctx: HandlerContext) -> dict[str, Any]:
+    """Start, stop or restart a machine. Doing it twice does no harm."""
+    name = command.data["name"]
+    is_running = await vm_tables.power(ctx.conn, operation, name, command.command_id)
+    if is_running is None:
+        raise PermanentCommandError("NO_SUCH_VM", f"there is no machine {name} any more")
+    if operation == "restart" and not is_running:
+        raise PermanentCommandError("NOT_RUNNING", f"{name} is off; start it instead")
+    return {"name": name, "is_running": is_running}

@@ -48,7 +48,7 @@ class WorkerProcess:
         return self._process.pid
 
     def check(self) -> None:
-        """Raise if it has ended, with its last words."""
+        """Raise if it has ended, with the last line that it wrote."""
         if self._process.poll() is not None:
             self._log.seek(0)
             words = self._log.read().decode(errors="replace").strip().rpartition("\n")[2]
@@ -63,7 +63,7 @@ class WorkerProcess:
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """End it without a chance to say anything."""
+        """End it at once, with SIGKILL."""
         self.signal(signal.SIGKILL)
         self._process.wait()
         self._log.close()

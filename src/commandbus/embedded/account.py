@@ -72,10 +72,7 @@ class Account:
 
     def can_run(self, program: Path) -> bool:
         """Whether the program and its libraries can be loaded, found out by doing it."""
-        try:
-            return self.run([str(program), "--version"], timeout_seconds=10).returncode == 0
-        except (OSError, subprocess.SubprocessError):
-            return False
+        return self._succeeds(str(program), "--version")
 
     def can_write_in(self, folder: Path) -> bool:
         """Whether the account can reach the folder and create files in it."""
@@ -83,15 +80,27 @@ class Account:
             return os.access(folder, os.W_OK | os.X_OK)
         # The kernel answers for the account itself: mode bits alone would miss parents and ACLs.
         script = 'test -w "$1" && test -x "$1"'
+        return self._succeeds("/bin/sh", "-c", script, "sh", str(folder))
+
+    def _succeeds(self, *command: str) -> bool:
         try:
-            return self.run(["/bin/sh", "-c", script, "sh", str(folder)], 10).returncode == 0
+            return self.run(command, timeout_seconds=10).returncode == 0
         except (OSError, subprocess.SubprocessError):
             return False
 
-    def own(self, descriptor: int) -> None:
-        """Hand an open file over to the account, so that it and we can both use it later."""
+    def make_folders(self, folder: Path) -> None:
+        """Create what is missing of the path; what exists is left alone."""
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            if self.is_dropped:
+                # New and ours; a private umask of root would lock the account out.
+                path.chmod(0o755)
+
+    def own(self, file: int | Path) -> None:
+        """Hand a file or folder over to the account, so that it and we can both use it later."""
         if self.is_dropped:
-            os.fchown(descriptor, self.uid, self.gid)
+            os.chown(file, self.uid, self.gid)
 
 
 def _end_session(process: subprocess.Popen[str]) -> None:
@@ -120,7 +129,7 @@ def choose_account(folder: Path) -> Account:
     if os.geteuid() != 0:
         return Account(str(os.geteuid()), os.geteuid(), os.getegid(), is_dropped=False)
     if folder.exists() and (owner := folder.stat()).st_uid != 0:
-        # A folder keeps its owner: 'nobody' made it, then somebody installed 'postgres'.
+        # A folder keeps its owner, also if it is 'nobody' and 'postgres' was installed later.
         return _dropped_to(owner.st_uid, owner.st_gid)
     for name in UNPRIVILEGED_ACCOUNTS:
         try:
@@ -128,11 +137,10 @@ def choose_account(folder: Path) -> Account:
         except KeyError:
             continue
         return Account(name, entry.pw_uid, entry.pw_gid, is_dropped=True)
-    message = (
+    raise EmbeddedServerError(
         "PostgreSQL does not run as root and there is no account "
         f"{' or '.join(UNPRIVILEGED_ACCOUNTS)} to drop to; run the application as a plain user"
     )
-    raise EmbeddedServerError(message)
 
 
 def _dropped_to(uid: int, gid: int) -> Account:

@@ -68,9 +68,8 @@ def find_binaries(explicit: Path | None = None) -> Binaries:
     A place that the caller names must be right; a place that was only guessed may be wrong
     (a wheel for another libc, a `pg_config` of a client-only installation) and is passed over.
     """
-    named = explicit or _from_environment()
-    if named is not None:
-        return _inspect(named, "explicit")
+    if named := explicit or os.environ.get(BINARIES_VARIABLE):
+        return _inspect(Path(named), "explicit")
     refusals = []
     for bin_directory, origin in _guesses():
         try:
@@ -78,8 +77,7 @@ def find_binaries(explicit: Path | None = None) -> Binaries:
         except EmbeddedServerError as error:
             refusals.append(str(error))
     seen = f" ({'; '.join(refusals)})" if refusals else ""
-    message = f"no PostgreSQL server found{seen}; {NEXT_STEP}"
-    raise EmbeddedServerError(message)
+    raise EmbeddedServerError(f"no PostgreSQL server found{seen}; {NEXT_STEP}")
 
 
 def binaries_for(
@@ -88,19 +86,13 @@ def binaries_for(
     """The same binaries in a place that the account can reach, copied there once if need be."""
     if account.can_run(binaries.postgres) and account.can_run(binaries.initdb):
         return binaries
-    copied = _copy_package(binaries, state_directory()) if account.is_dropped else None
+    copied = _copy_package(account, binaries, state_directory()) if account.is_dropped else None
     if copied is not None and account.can_run(copied.postgres) and account.can_run(copied.initdb):
         return copied
-    message = (
+    raise EmbeddedServerError(
         f"the account {account.name!r} cannot run the server in {binaries.bin_directory}; "
         "put it where that account can reach it, or run the application as a plain user"
     )
-    raise EmbeddedServerError(message)
-
-
-def _from_environment() -> Path | None:
-    named = os.environ.get(BINARIES_VARIABLE)
-    return Path(named) if named else None
 
 
 def _guesses() -> Iterator[tuple[Path, str]]:
@@ -121,8 +113,7 @@ def _inspect(bin_directory: Path, origin: str) -> Binaries:
     bin_directory = bin_directory.expanduser().absolute()
     for program in ("postgres", "initdb"):
         if not (bin_directory / program).is_file():
-            message = f"{bin_directory} has no {program!r}; {NEXT_STEP}"
-            raise EmbeddedServerError(message)
+            raise EmbeddedServerError(f"{bin_directory} has no {program!r}; {NEXT_STEP}")
     said = _output_of(bin_directory / "postgres", "--version")
     version = re.search(r"PostgreSQL\) (\d+[.\w]*)", said)
     if version is None:
@@ -154,7 +145,7 @@ def _output_of(program: Path, option: str) -> str:
     return done.stdout.strip()
 
 
-def _copy_package(binaries: Binaries, state_directory: Path) -> Binaries | None:
+def _copy_package(account: Account, binaries: Binaries, state_directory: Path) -> Binaries | None:
     """Copy a wheel's installation to where others may read it; None if it is not a wheel's.
 
     The programs find their libraries by the way from `<package>/<installation>/bin` to the
@@ -171,26 +162,20 @@ def _copy_package(binaries: Binaries, state_directory: Path) -> Binaries | None:
     if not target.is_dir():
         staging = target.with_name(f"{target.name}.{secrets.token_hex(4)}.new")
         try:
-            _make_public_folders(target.parent)
+            account.make_folders(target.parent)
             shutil.copytree(installation, staging / package.name / installation.name, symlinks=True)
             shutil.copytree(libraries, staging / libraries.name, symlinks=True)
             _make_readable(staging)
-            _move_into_place(staging, target)
+            staging.rename(target)
         except OSError as error:
-            message = f"cannot copy the server to {target}: {error.strerror}; set COMMANDBUS_HOME"
-            raise EmbeddedServerError(message) from error
+            # A full folder is never overwritten: another process may have made the same copy.
+            if not target.is_dir():
+                message = f"cannot copy the server to {target}: {error.strerror}"
+                raise EmbeddedServerError(f"{message}; set COMMANDBUS_HOME") from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     bin_directory = target / package.name / installation.name / "bin"
     return Binaries(bin_directory, binaries.version, binaries.origin)
-
-
-def _make_public_folders(folder: Path) -> None:
-    """Create what is missing of the path, open for others to pass; what exists is left alone."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        path.chmod(0o755)
 
 
 def _make_readable(copy: Path) -> None:
@@ -200,12 +185,3 @@ def _make_readable(copy: Path) -> None:
         if not path.is_symlink():
             is_open = path.is_dir() or path.stat().st_mode & 0o100
             path.chmod(0o755 if is_open else 0o644)
-
-
-def _move_into_place(staging: Path, target: Path) -> None:
-    try:
-        staging.rename(target)
-    except OSError:
-        # Another process finished the same copy first; a full folder is never overwritten.
-        if not target.is_dir():
-            raise

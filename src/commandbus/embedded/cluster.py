@@ -1,7 +1,7 @@
 """The cluster inside the data folder: initdb, passwords, settings.
 
 A cluster appears by one rename. Until then it lies in a staging folder that no server ever
-looks at, so an initdb that was killed in the middle leaves only rubbish to sweep.
+uses, so an initdb that was killed in the middle leaves only files to remove.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ APPLICATION_DATABASE = "commandbus"
 SETTINGS_FILE = "commandbus.conf"
 FIRST_MAJOR_WITH_BUILTIN_LOCALE = 17
 
-#: For a small machine. A queue lives on short rows that die young, hence the eager autovacuum.
+#: For a small machine. The rows of a queue are soon deleted, so autovacuum must run often.
 DEFAULT_SETTINGS: Mapping[str, str] = {
     "max_connections": "200",
     "shared_buffers": "128MB",
@@ -54,7 +54,7 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "unix_socket_permissions": "0700",
 }
 
-#: What the supervisor itself decides; a user's value would make it lose sight of the server.
+#: What we decide ourselves; with other values we could not find or reach the server.
 RESERVED_SETTINGS = frozenset({
     "cluster_name", "config_file", "data_directory", "external_pid_file", "hba_file",
     "ident_file", "lc_messages", "listen_addresses", "log_destination", "logging_collector",
@@ -76,25 +76,25 @@ def check_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 def ensure_cluster(folder: DataFolder, binaries: Binaries, deadline: Deadline) -> None:
     """Make the cluster if there is none; refuse one of another major version."""
-    _sweep_staging(folder)
+    for leftover in folder.path.glob("staging-*"):
+        # An initdb whose parent was killed may still write here: what it adds goes next time.
+        shutil.rmtree(leftover, ignore_errors=True)
     if not folder.cluster.exists():
         _warn_of_older_cluster(folder, binaries)
         _create_cluster(folder, binaries, deadline)
     try:
         found = folder.cluster.joinpath("PG_VERSION").read_text().strip()
     except OSError as error:
-        message = (
+        raise EmbeddedServerError(
             f"{folder.cluster} is not a whole PostgreSQL cluster (PG_VERSION is missing); "
             "restore it from a backup, or move it away to start empty"
-        )
-        raise EmbeddedServerError(message) from error
+        ) from error
     if found != str(binaries.major):
-        message = (
+        raise EmbeddedServerError(
             f"{folder.path} was made by PostgreSQL {found} but the server is PostgreSQL "
             f"{binaries.version}; set COMMANDBUS_PG_BIN to a PostgreSQL {found}, or choose "
             "another data folder and move the data with pg_dump"
         )
-        raise EmbeddedServerError(message)
 
 
 def write_settings(folder: DataFolder, settings: Mapping[str, str]) -> None:
@@ -112,11 +112,10 @@ def read_password(folder: DataFolder, user: str) -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
-        message = (
+        raise EmbeddedServerError(
             f"cannot read the password file {path}: {error.strerror}; "
             "restore it from a backup, or move the data folder away to start empty"
-        )
-        raise EmbeddedServerError(message) from error
+        ) from error
 
 
 def tag_of(folder: DataFolder) -> str:
@@ -200,12 +199,6 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sweep_staging(folder: DataFolder) -> None:
-    for leftover in folder.path.glob("staging-*"):
-        # An initdb whose parent was killed may still write here: what it adds goes next time.
-        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _warn_of_older_cluster(folder: DataFolder, binaries: Binaries) -> None:

@@ -7,7 +7,7 @@ A server is never judged by a pid alone: `running` was found by its command line
       itself within a minute) or how it was started
       is unknown                                      replace
     live, offers what is asked                        adopt
-    live, does not offer it, and nobody else uses it  replace
+    live, does not offer it, and no other uses it     replace
     live, does not offer it, and others use it        adopt, or refuse if TCP is missing
 """
 
@@ -52,10 +52,9 @@ def decide(
     if is_alone:
         return Decision.REPLACE
     if not has_port:
-        message = (
+        raise EmbeddedServerError(
             f"the running server does not listen on port {tcp_port} and others use it; "
             "stop them first, or leave out tcp_port"
         )
-        raise EmbeddedServerError(message)
     log.warning("the running server has other settings and is in use; ours wait for a restart")
     return Decision.ADOPT

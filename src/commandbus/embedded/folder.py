@@ -1,8 +1,8 @@
 """The data folder: where it is, what lies in it, and the two locks that guard it.
 
     <data folder>/        0700, owned by the account that runs the server
-      commandbus.lock     exclusive: held while somebody decides to init, start or stop
-      users.lock          shared: held by every process as long as it uses the server
+      commandbus.lock     exclusive: locked while a process decides to init, start or stop
+      users.lock          shared: locked by every process as long as it uses the server
       server.json         how the running server was started: socket, port, settings
       server.log          what the server says
       cluster/            PGDATA, with the passwords and our settings file
@@ -10,7 +10,7 @@
       .s.PGSQL.<port>     the socket, if the path is short enough
 
 Both locks are `flock`, so the kernel frees them when a process dies, however it dies. Lock
-order: commandbus.lock first. users.lock only ever changes hands under commandbus.lock.
+order: commandbus.lock first. users.lock is taken and released only under commandbus.lock.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class ServerRecord:
 
 
 class FileLock:
-    """One open lock file. Every instance is a holder of its own, also within one process."""
+    """One open lock file. Each instance locks for itself, also within one process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def try_exclusive(self) -> bool:
-        """Take or upgrade to the exclusive lock, unless anybody else holds any lock."""
+        """Take or upgrade to the exclusive lock, unless another instance has any lock."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -86,46 +86,44 @@ class DataFolder:
         self.log = path / "server.log"
         self._record = path / "server.json"
         self._decision_lock = path / "commandbus.lock"
-        self._users_lock = path / "users.lock"
+        self.users_lock = path / "users.lock"
         self._log_start = 0
 
     def prepare(self) -> None:
         """Create the folder or check that it is ours, private and writable."""
         with self._reporting_errors():
             if not self.path.exists():
-                self._create()
+                self.account.make_folders(self.path.parent)
+                self.path.mkdir(mode=0o700, exist_ok=True)
             self._check_kind()
-            if not self._decision_lock.exists() and any(self.path.iterdir()):
-                # Looked at twice: another process may have made its lock file in between.
-                self._check_empty()
-            if self.account.is_dropped:
-                os.chown(self.path, self.account.uid, self.account.gid)
+            has_files = not self._decision_lock.exists() and any(self.path.iterdir())
+            # Looked at twice: another process may have made its lock file in between.
+            if has_files and not self._decision_lock.exists():
+                raise EmbeddedServerError(
+                    f"{self.path} holds files that are not of commandbus; "
+                    "choose an empty or a new data folder"
+                )
+            self.account.own(self.path)
             self.path.chmod(0o700)
         if not self.account.can_write_in(self.path):
-            message = (
+            raise EmbeddedServerError(
                 f"the account {self.account.name!r} cannot reach or write {self.path}; "
                 "choose a folder that it can reach, or run the application as its owner"
             )
-            raise EmbeddedServerError(message)
 
     @contextmanager
     def deciding(self, deadline: Deadline) -> Iterator[None]:
-        """Be the only one who inits, starts or stops a server in this folder."""
-        lock = self._open_lock(self._decision_lock)
+        """Be the only process that inits, starts or stops a server in this folder."""
+        lock = self.open_lock(self._decision_lock)
         try:
             if not deadline.wait_until(lock.try_exclusive):
-                message = (
+                raise EmbeddedServerError(
                     f"another process is still starting or stopping the server in {self.path}; "
                     "try again, or allow more start_timeout_seconds"
                 )
-                raise EmbeddedServerError(message)
             yield
         finally:
             lock.close()
-
-    def open_users_lock(self) -> FileLock:
-        """The lock that counts the users of the server; not yet taken."""
-        return self._open_lock(self._users_lock)
 
     def read_record(self, tag: str) -> ServerRecord | None:
         """How the last server of this cluster was started; None if that cannot be told."""
@@ -147,7 +145,7 @@ class DataFolder:
         self.write_private(self._record, json.dumps(asdict(record)))
 
     def write_private(self, path: Path, text: str) -> None:
-        """Write a file for the account's eyes only; it appears whole or not at all."""
+        """Write a file that only the account can read; it appears whole or not at all."""
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with self._reporting_errors():
             descriptor = self._open(unfinished, os.O_WRONLY | os.O_EXCL)
@@ -182,15 +180,6 @@ class DataFolder:
         except OSError:
             return []
 
-    def _create(self) -> None:
-        missing = [folder for folder in self.path.parents if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            if self.account.is_dropped:
-                # New and ours; a private umask of root would lock the account out.
-                folder.chmod(0o755)
-        self.path.mkdir(mode=0o700, exist_ok=True)
-
     def _check_kind(self) -> None:
         if not self.path.is_dir():
             message = f"{self.path} is not a folder; move it away or choose another data folder"
@@ -198,24 +187,16 @@ class DataFolder:
         found = self.path.stat()
         owners = {self.account.uid, os.geteuid()}
         if found.st_uid not in owners or found.st_mode & stat.S_ISVTX:
-            message = (
+            raise EmbeddedServerError(
                 f"{self.path} belongs to somebody else (uid {found.st_uid}); "
                 "choose another data folder, or run the application as its owner"
             )
-            raise EmbeddedServerError(message)
         if not found.st_mode & stat.S_IWUSR:
             message = f"{self.path} is read-only; make it writable or choose another data folder"
             raise EmbeddedServerError(message)
 
-    def _check_empty(self) -> None:
-        if not self._decision_lock.exists():
-            message = (
-                f"{self.path} holds files that are not of commandbus; "
-                "choose an empty or a new data folder"
-            )
-            raise EmbeddedServerError(message)
-
-    def _open_lock(self, path: Path) -> FileLock:
+    def open_lock(self, path: Path) -> FileLock:
+        """One of the two locks; not yet taken."""
         with self._reporting_errors():
             return FileLock(self._open(path, os.O_RDWR))
 
@@ -229,11 +210,10 @@ class DataFolder:
         try:
             yield
         except OSError as error:
-            message = (
+            raise EmbeddedServerError(
                 f"cannot use the data folder {self.path}: {error.strerror}; "
                 f"choose a writable folder (argument data_dir, or {HOME_VARIABLE})"
-            )
-            raise EmbeddedServerError(message) from error
+            ) from error
 
 
 def home_directory() -> Path:

@@ -13,42 +13,16 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from psycopg.conninfo import make_conninfo
 
+from commandbus.embedded import cluster, server, sockets
 from commandbus.embedded.account import choose_account
 from commandbus.embedded.binaries import Binaries, binaries_for, find_binaries
-from commandbus.embedded.cluster import (
-    APPLICATION_DATABASE,
-    APPLICATION_USER,
-    SUPERUSER,
-    check_settings,
-    ensure_cluster,
-    read_password,
-    tag_of,
-    write_settings,
-)
 from commandbus.embedded.decision import Decision, decide
 from commandbus.embedded.folder import DataFolder, FileLock, ServerRecord, home_directory
 from commandbus.embedded.processes import Deadline, Process, find_postmaster, is_alive
-from commandbus.embedded.server import (
-    ServerGoneError,
-    ServerNotReadyError,
-    clear_leftovers,
-    ensure_database,
-    launch,
-    read_pid_file,
-    start_failure,
-    stop_server,
-    wait_until_ready,
-)
-from commandbus.embedded.sockets import (
-    choose_socket_directory,
-    clear_socket,
-    remove_socket_directory,
-)
 from commandbus.errors import EmbeddedServerError, InvalidSettingError
 
 log = logging.getLogger(__name__)
@@ -100,7 +74,7 @@ class EmbeddedPostgres:
             raise InvalidSettingError(message)
         self._data_dir = data_dir
         self._tcp_port = tcp_port
-        self._settings = check_settings(settings or {})
+        self._settings = cluster.check_settings(settings or {})
         self._start_timeout_seconds = start_timeout_seconds
         self._binaries = binaries
         self._stop_on_exit = stop_on_exit
@@ -127,12 +101,7 @@ class EmbeddedPostgres:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the server."""
         self.stop()
 
@@ -144,25 +113,24 @@ class EmbeddedPostgres:
     @property
     def dsn(self) -> str:
         """How to connect to the database `commandbus`."""
-        return self.dsn_for(APPLICATION_DATABASE)
+        return self.dsn_for(cluster.APPLICATION_DATABASE)
 
     def dsn_for(self, database: str) -> str:
         """How to connect to a database as the application: it may create databases and roles."""
-        return self._conninfo(APPLICATION_USER, database)
+        return self._conninfo(cluster.APPLICATION_USER, database)
 
     def superuser_dsn_for(self, database: str) -> str:
         """How to connect as superuser, for the few things that only a superuser may do."""
-        return self._conninfo(SUPERUSER, database)
+        return self._conninfo(cluster.SUPERUSER, database)
 
     def _conninfo(self, user: str, database: str) -> str:
         if self._use is None:
-            message = "the embedded server is not started; call start() first"
-            raise EmbeddedServerError(message)
+            raise EmbeddedServerError("the embedded server is not started; call start() first")
         # hostaddr is spelled out because libpq would prefer PGHOSTADDR to our host.
         address = {"host": self._use.record.socket_directory, "hostaddr": ""}
         if self._tcp_port is not None:
             address = {"host": "127.0.0.1", "hostaddr": "127.0.0.1", "sslmode": "disable"}
-        password = read_password(self._use.folder, user)
+        password = cluster.read_password(self._use.folder, user)
         port = self._use.record.port
         return make_conninfo(
             "", **address, port=port, user=user, password=password, dbname=database
@@ -177,8 +145,8 @@ class EmbeddedPostgres:
         folder.prepare()
         binaries = binaries_for(folder.account, found, home_directory)
         with folder.deciding(deadline):
-            ensure_cluster(folder, binaries, deadline)
-            users = self._use.users if self._use else folder.open_users_lock()
+            cluster.ensure_cluster(folder, binaries, deadline)
+            users = self._use.users if self._use else folder.open_lock(folder.users_lock)
             try:
                 is_alone = users.try_exclusive()
                 # At once, because a failed upgrade has lost the shared lock. No race: all
@@ -201,12 +169,12 @@ class EmbeddedPostgres:
         is_alone: bool,
         deadline: Deadline,
     ) -> tuple[Process, ServerRecord]:
-        tag = tag_of(folder)
+        tag = cluster.tag_of(folder)
         running = find_postmaster(tag, folder.account.uid)
         record = folder.read_record(tag)
         decision = decide(
             running=running,
-            pid_in_file=read_pid_file(folder),
+            pid_in_file=server.read_pid_file(folder),
             record=record,
             tcp_port=self._tcp_port,
             settings=self._settings,
@@ -214,15 +182,15 @@ class EmbeddedPostgres:
         )
         if decision is Decision.ADOPT and running is not None and record is not None:
             try:
-                wait_until_ready(folder, record, running, deadline)
-            except ServerGoneError:
+                server.wait_until_ready(folder, record, running, deadline)
+            except server.ServerGoneError:
                 # It was shutting down, or died in recovery: launch another.
                 pass
             else:
-                ensure_database(folder, record)
+                server.ensure_database(folder, record)
                 return running, record
         if decision is Decision.REPLACE and running is not None:
-            stop_server(running)
+            server.stop_server(running)
         return self._launch(folder, binaries, record, deadline)
 
     def _launch(
@@ -232,24 +200,24 @@ class EmbeddedPostgres:
         last: ServerRecord | None,
         deadline: Deadline,
     ) -> tuple[Process, ServerRecord]:
-        clear_leftovers(folder, last)
+        server.clear_leftovers(folder, last)
         port = self._tcp_port or SOCKET_PORT
-        directory = choose_socket_directory(folder, last, port)
+        directory = sockets.choose_socket_directory(folder, last, port)
         has_tcp = self._tcp_port is not None
-        record = ServerRecord(tag_of(folder), directory, port, has_tcp, self._settings)
-        write_settings(folder, self._settings)
+        record = ServerRecord(cluster.tag_of(folder), directory, port, has_tcp, self._settings)
+        cluster.write_settings(folder, self._settings)
         folder.write_record(record)
-        clear_socket(folder, record)
-        process = launch(folder, binaries, record)
+        sockets.clear_socket(folder, record)
+        process = server.launch(folder, binaries, record)
         try:
-            wait_until_ready(folder, record, process, deadline)
-            ensure_database(folder, record)
-        except ServerGoneError:
-            raise start_failure(folder) from None
-        except ServerNotReadyError:
+            server.wait_until_ready(folder, record, process, deadline)
+            server.ensure_database(folder, record)
+        except server.ServerGoneError:
+            raise server.start_failure(folder) from None
+        except server.ServerNotReadyError:
             raise
         except BaseException:
-            stop_server(process)
+            server.stop_server(process)
             raise
         return process, record
 
@@ -275,7 +243,7 @@ class _Use:
         """Give up the shared lock; stop the server if no other process has it."""
         if not self.folder.path.exists():
             # The folder was removed, with its locks: no other process can find this server.
-            stop_server(self.process)
+            server.stop_server(self.process)
             self.users.close()
             return
         with self.folder.deciding(Deadline.after(STOP_TURN_SECONDS)):
@@ -289,5 +257,5 @@ class _Use:
         # Looked up anew: another user may have replaced the server since.
         running = find_postmaster(self.record.tag, self.folder.account.uid)
         if running is not None:
-            stop_server(running)
-        remove_socket_directory(self.folder, self.record)
+            server.stop_server(running)
+        sockets.remove_socket_directory(self.folder, self.record)

@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,7 @@ PS_WORDS = 9
 
 @dataclass(frozen=True)
 class Process:
-    """A live process; zombies are not listed, they hold nothing any more."""
+    """A live process. Zombies are not listed: they use nothing but their pid any more."""
 
     pid: int
     #: Opaque: equal if and only if it is the same process.
@@ -157,16 +157,10 @@ def _parse_ps_line(line: str) -> Process | None:
     words = line.split(None, PS_WORDS - 1)
     if len(words) < PS_WORDS or words[2].startswith("Z"):
         return None
-    pid, uid, started, command = int(words[0]), int(words[1]), words[3:8], words[8]
-    return Process(pid, _sortable(started), uid, _split_command(command))
-
-
-def _sortable(lstart: Sequence[str]) -> str:
-    moment = time.strptime(" ".join(lstart[1:]), "%b %d %H:%M:%S %Y")
-    return time.strftime("%Y-%m-%dT%H:%M:%S", moment)
-
-
-def _split_command(command: str) -> tuple[str, ...]:
+    moment = time.strptime(" ".join(words[4:8]), "%b %d %H:%M:%S %Y")
+    # In this form later starts sort after earlier ones.
+    started = time.strftime("%Y-%m-%dT%H:%M:%S", moment)
     # `ps` does not quote: the program's path ends where our first option begins.
-    program, option, rest = command.partition(" -D ")
-    return (program, "-D", *rest.split()) if option else (command,)
+    program, option, rest = words[8].partition(" -D ")
+    arguments = (program, "-D", *rest.split()) if option else (program,)
+    return Process(int(words[0]), started, int(words[1]), arguments)

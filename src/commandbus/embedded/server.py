@@ -1,4 +1,4 @@
-"""The server process: launch it, wait until it answers, stop it.
+"""The server process: launch it, wait until it accepts connections, stop it.
 
 Everything here runs under the decision lock of the data folder.
 """
@@ -44,8 +44,8 @@ ORPHANS_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 FIRST_LIBPQ_WITH_REQUIRE_AUTH = 160000
 
-#: Waiting longer will not help: the answer will be the same.
-HOPELESS_ANSWERS = ("password authentication failed", "definition of service")
+#: Errors of connecting that will be the same however long we wait.
+FINAL_ERRORS = ("password authentication failed", "definition of service")
 
 #: The servers that this process launched. Kept so that they can be reaped by whichever
 #: instance stops them, and so that no Popen is thrown away while its process lives.
@@ -61,12 +61,12 @@ class ServerNotReadyError(EmbeddedServerError):
 
 
 def launch(folder: DataFolder, binaries: Binaries, record: ServerRecord) -> Process:
-    """Start the server; it does not answer yet when this returns."""
+    """Start the server; it does not accept connections yet when this returns."""
     environment = child_environment()
     stale_pid = read_pid_file(folder)
     if stale_pid is not None:
-        # No server of this cluster runs, so this pid is somebody else's by now. PostgreSQL
-        # would refuse to start while it lives, but takes its own grandparent for harmless.
+        # No server of this cluster runs, so this pid is another program's by now. PostgreSQL
+        # would refuse to start while that one lives, but does not mind its own grandparent.
         # Unlike removing the file this keeps PostgreSQL's check of the shared memory in it.
         environment["PG_GRANDPARENT_PID"] = str(stale_pid)
     command = [
@@ -111,34 +111,32 @@ def wait_until_ready(
 ) -> None:
     """Wait, through crash recovery if need be, until the server accepts our password."""
     conninfo = checking_conninfo(folder, record, SUPERUSER, "postgres")
-    answer = ""
+    said = ""
 
     def is_ready() -> bool:
-        nonlocal answer
+        nonlocal said
         seconds = max(1, math.ceil(min(CONNECT_SECONDS, deadline.remaining_seconds)))
         try:
             psycopg.connect(conninfo, connect_timeout=seconds).close()
         except psycopg.OperationalError as error:
-            answer = " ".join(str(error).split())
+            said = " ".join(str(error).split())
         else:
             return True
-        if any(hopeless in answer for hopeless in HOPELESS_ANSWERS):
-            message = (
-                f"the server in {folder.path} cannot be used: {answer[:300]}; "
+        if any(final in said for final in FINAL_ERRORS):
+            raise EmbeddedServerError(
+                f"the server in {folder.path} cannot be used: {said[:300]}; "
                 "restore its password files from a backup, or unset PGSERVICE"
             )
-            raise EmbeddedServerError(message)
         if not is_alive(process):
             raise ServerGoneError
         return False
 
     if not deadline.wait_until(is_ready):
         # Left running on purpose: a recovery that is cut off has to begin again.
-        message = (
-            f"the server in {folder.path} is not ready yet ({answer[-200:]}); it goes on in the "
+        raise ServerNotReadyError(
+            f"the server in {folder.path} is not ready yet ({said[-200:]}); it goes on in the "
             "background: start again later, or allow more start_timeout_seconds"
         )
-        raise ServerNotReadyError(message)
 
 
 def ensure_database(folder: DataFolder, record: ServerRecord) -> None:
@@ -162,16 +160,15 @@ def ensure_database(folder: DataFolder, record: ServerRecord) -> None:
         application = checking_conninfo(folder, record, APPLICATION_USER, APPLICATION_DATABASE)
         psycopg.connect(application).close()
     except psycopg.Error as error:
-        answer = " ".join(str(error).split())
-        message = (
-            f"cannot open the database {APPLICATION_DATABASE!r} in {folder.path}: {answer[:300]}; "
+        said = " ".join(str(error).split())
+        raise EmbeddedServerError(
+            f"cannot open the database {APPLICATION_DATABASE!r} in {folder.path}: {said[:300]}; "
             f"fix that and start again (log: {folder.log})"
-        )
-        raise EmbeddedServerError(message) from error
+        ) from error
 
 
 def checking_conninfo(folder: DataFolder, record: ServerRecord, user: str, database: str) -> str:
-    """A connection through the socket in which no PG* variable has a say.
+    """How to connect through the socket, whatever the PG* variables say.
 
     An empty value counts as given, so libpq does not look for PGHOSTADDR or PGOPTIONS.
     """
@@ -228,7 +225,7 @@ def clear_leftovers(folder: DataFolder, record: ServerRecord | None) -> None:
         clear_socket(folder, record)
     pid_file = folder.cluster / "postmaster.pid"
     if pid_file.exists() and read_pid_file(folder) is None:
-        # Empty or garbage, which PostgreSQL refuses for ever. Kept under another name.
+        # Empty or garbage: PostgreSQL would refuse to start each time. Kept under another name.
         pid_file.replace(folder.cluster / "postmaster.pid.broken")
 
 
@@ -242,10 +239,10 @@ def read_pid_file(folder: DataFolder) -> int | None:
 
 
 def start_failure(folder: DataFolder) -> EmbeddedServerError:
-    """The error for a server that ended by itself, with its own last words."""
+    """The error for a server that ended by itself, with the last error in its log."""
     reap()
     lines = folder.read_new_log()
-    # "the database system is starting up" was said to us, it is not why the server ended.
+    # "the database system is starting up" was for us when we connected; it is not the cause.
     grave = [
         line for line in lines if re.search(r"\b(FATAL|PANIC): +(?!the database system)", line)
     ]

@@ -33,8 +33,7 @@ def choose_socket_directory(folder: DataFolder, record: ServerRecord | None, por
         if not base.is_dir() or not _fits(base / "commandbus-12345678", port):
             continue
         directory = Path(tempfile.mkdtemp(prefix="commandbus-", dir=base))
-        if folder.account.is_dropped:
-            os.chown(directory, folder.account.uid, folder.account.gid)
+        folder.account.own(directory)
         if folder.account.can_write_in(directory):
             return str(directory)
         directory.rmdir()
@@ -53,7 +52,7 @@ def remove_socket_directory(folder: DataFolder, record: ServerRecord) -> None:
 
 
 def clear_socket(folder: DataFolder, record: ServerRecord) -> None:
-    """Remove the socket of a dead server; refuse if somebody still answers on it."""
+    """Remove the socket of a dead server; refuse if a server still listens on it."""
     directory = Path(record.socket_directory)
     if not _is_private(directory, folder):
         return
@@ -61,17 +60,18 @@ def clear_socket(folder: DataFolder, record: ServerRecord) -> None:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(PROBE_SECONDS)
         if probe.connect_ex(str(path)) not in {errno.ENOENT, errno.ECONNREFUSED}:
-            message = (
+            raise EmbeddedServerError(
                 f"a server that cannot be seen from here (another container?) uses {folder.path}; "
                 "stop it, or give every container its own data folder"
             )
-            raise EmbeddedServerError(message)
     _unlink_socket(directory, record.port)
 
 
 def quoted_directory(directory: str) -> str:
-    """The directory as the one element of `unix_socket_directories`."""
-    # unix_socket_directories is a list; in double quotes a comma or space is part of the name.
+    """The directory as the one element of the list `unix_socket_directories`.
+
+    In double quotes a comma or a space is part of the name.
+    """
     doubled = directory.replace('"', '""')
     return f'"{doubled}"'
 

@@ -41,14 +41,6 @@ def open_file(path: Path, suffix: str) -> Rows:
             return _rows(parquet.iter_batches(batch_size=SLICE_ROWS)), parquet.metadata.num_rows
         pyarrow = importlib.import_module("pyarrow")
         ipc = importlib.import_module("pyarrow.ipc")
-    except ImportError:
-        raise SourceError(
-            f"reading {path.name!r} needs pyarrow; install it, or export the table to .jsonl "
-            "or .csv"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise SourceError(f"cannot read {str(path)!r}: {error}") from error
-    try:
         # Mapped, not read: a batch may be as large as the file.
         mapped = pyarrow.memory_map(str(path))
         try:
@@ -56,6 +48,11 @@ def open_file(path: Path, suffix: str) -> Rows:
         except pyarrow.ArrowInvalid:
             return _rows(ipc.open_stream(pyarrow.memory_map(str(path)))), None
         return _rows(file.get_batch(n) for n in range(file.num_record_batches)), None
+    except ImportError:
+        raise SourceError(
+            f"reading {path.name!r} needs pyarrow; install it, or export the table to .jsonl "
+            "or .csv"
+        ) from None
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot read {str(path)!r}: {error}") from error
 

@@ -22,11 +22,10 @@ from commandbus.loads.model import (
     LoadResult,
     LoadStart,
     LoadStatus,
-    NewLoad,
     OnProgress,
     RowFormat,
 )
-from commandbus.loads.run import LARGEST_SIZE, LoadRun
+from commandbus.loads.run import DISPATCH_LOAD, LARGEST_SIZE, LoadRun
 from commandbus.loads.sources import name_of, open_source
 from commandbus.models import BatchCommand
 from commandbus.names import check_choice, check_command_type, check_domain, check_uuid
@@ -35,14 +34,22 @@ _BEGIN_LOAD: LiteralString = (
     "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
     " cast(%s as jsonb), %s, cast(%s as jsonb))"
 )
-_GET_LOAD: LiteralString = (
+_LOADS: LiteralString = (
     "select l.batch_id, l.domain, l.source, l.row_format, l.start_mode, l.status,"
     " l.checkpoint_size, l.rows_committed, l.checkpoints_done, l.rows_dispatched, l.last_error,"
     " l.created_at, l.updated_at, coalesce(c.first_row, 1), c.digest"
     " from {schema}.command_bus_load l left join {schema}.command_bus_load_checkpoint c"
     " on c.batch_id = l.batch_id and c.checkpoint_no = l.checkpoints_done"
-    " where l.domain = %s and l.batch_id = %s"
 )
+_GET_LOAD: LiteralString = _LOADS + " where l.domain = %s and l.batch_id = %s"
+_INTERRUPTED_LOADS: LiteralString = _LOADS + (
+    " where (l.status = 'loading' or l.status = 'sealed' and l.rows_dispatched < l.rows_committed)"
+    " and l.updated_at < clock_timestamp() - make_interval(secs => cast(%s as float8))"
+    " order by l.updated_at"
+)
+
+#: Rows that one transaction of `dispatch_rest` queues.
+DISPATCH_LIMIT = 1_000
 
 
 class Loads:
@@ -92,33 +99,23 @@ class Loads:
             created_by=created_by,
             on_complete_command=on_complete_command,
         )
-        new = NewLoad(
-            batch=new_batch(self._preparer, domain, options, batch_id),
-            source=name_of(source),
-            row_format=_checked_format(RowFormat(command_type, id_column, type_column)),
-            start=check_choice(LoadStart, start, "start"),
-            checkpoint_size=_checked_size(checkpoint_size),
-        )
-        async with open_source(source, new.row_format) as reader:
+        batch = new_batch(self._preparer, domain, options, batch_id)
+        row_format = _checked_format(RowFormat(command_type, id_column, type_column))
+        how = (check_choice(LoadStart, start, "start").value, _checked_size(checkpoint_size))
+        async with open_source(source, row_format) as reader:
             if await reader.is_at_end():
                 raise InvalidInputError(
                     "the source has no rows, and a batch needs at least one command; "
                     "nothing was created"
                 )
-            await self._begin(new)
-            load = await self.require(domain, new.batch.batch_id)
+            gateway, columns = self._store.gateway, encoding.dump(asdict(row_format))
+            # What encoding.batch gives last is about callbacks, and a load has none.
+            params = (domain, batch.batch_id, name_of(source), columns, *how)
+            await gateway.ensure_domain(domain)
+            # Creates the batch, or finds that it is there, begun in the same way.
+            await gateway.rows(_BEGIN_LOAD, (*params, *encoding.batch(batch)[:-1]), domain=domain)
+            load = await self.require(domain, batch.batch_id)
             return await LoadRun(self._store, self._preparer, load, reader, on_progress).run()
-
-    async def _begin(self, load: NewLoad) -> None:
-        """Create the batch of a load, or find that it is there, begun in the same way."""
-        gateway, batch = self._store.gateway, load.batch
-        name, custom_data, created_by, on_complete, _ = encoding.batch(batch)
-        await gateway.ensure_domain(batch.domain)
-        params = (
-            batch.domain, batch.batch_id, load.source, encoding.dump(asdict(load.row_format)),
-            load.start.value, load.checkpoint_size, name, custom_data, created_by, on_complete,
-        )  # fmt: skip
-        await gateway.rows(_BEGIN_LOAD, params, domain=batch.domain)
 
     async def resume(
         self,
@@ -153,6 +150,23 @@ class Loads:
         raise InvalidOperationError(
             f"batch {wanted} was not made by `bus.loads.load`; load into a new batch"
         )
+
+
+async def interrupted_loads(store: Store, idle_seconds: float) -> list[LoadMetadata]:
+    """Loads that are not done and that no process has continued for this long.
+
+    Loading the same source again resumes one. A sealed one is all in the database: `dispatch_rest`
+    needs no source.
+    """
+    return await store.gateway.rows(_INTERRUPTED_LOADS, (idle_seconds,), into=_load_of)
+
+
+async def dispatch_rest(store: Store, load: LoadMetadata) -> None:
+    """Queue the rows of a sealed load that are not queued yet."""
+    params = (load.domain, load.batch_id, DISPATCH_LIMIT)
+    rows = 0
+    while rows < load.rows_committed:
+        rows = await store.gateway.value(DISPATCH_LOAD, params, domain=load.domain)
 
 
 def _load_of(*row: Any) -> LoadMetadata:

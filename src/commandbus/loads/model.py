@@ -1,4 +1,4 @@
-"""The words of loading: values that travel between the loader, the store and the caller."""
+"""Loads in values: how a row is read, how far a load is, how it ended."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 from uuid import UUID
-
-from commandbus.models import NewBatch
 
 
 class LoadStart(StrEnum):
@@ -38,17 +36,6 @@ class RowFormat:
     command_type: str | None = None
     id_column: str | None = None
     type_column: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NewLoad:
-    """A load that was checked, ready to be begun."""
-
-    batch: NewBatch
-    source: str
-    row_format: RowFormat
-    start: LoadStart
-    checkpoint_size: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +68,6 @@ class LoadMetadata:
     def has_failed(self) -> bool:
         """It stopped because of an error, and can be resumed."""
         return self.status is LoadStatus.FAILED
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptedLoad:
-    """A load that no process has continued for a while.
-
-    Loading the same source again resumes it. A sealed one is all in the database: queueing the rest
-    needs no source.
-    """
-
-    batch_id: UUID
-    domain: str
-    source: str
-    rows_committed: int
-    updated_at: datetime
-    is_sealed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """LoadRun: one run of a load, from its last checkpoint to its end or to what stops it.
 
 Rows are read, checked and committed chunk by chunk; each chunk is one transaction that the database
-knows by its number and its digest. So a chunk may be sent again when nobody knows whether it was
+knows by its number and its digest. So a chunk may be sent again when it is not known whether it was
 committed, and a loader that was killed goes on after the last one.
 """
 
@@ -46,7 +46,7 @@ FIRST_SIZE, SMALLEST_SIZE, LARGEST_SIZE = 1_000, 100, 10_000
 TARGET_SECONDS = 0.5
 #: A checkpoint also ends here, so that large payloads do not fill the memory.
 MAX_CHUNK_BYTES = 8 * 1024 * 1024
-#: How long a step is repeated while the database is away.
+#: How long a step is repeated while the database cannot be reached.
 RETRY_SECONDS = 60.0
 #: First and longest pause between two such tries.
 RETRY_PAUSE_SECONDS = (0.05, 2.0)
@@ -226,7 +226,7 @@ class LoadRun:
             self._report("dispatching", dispatched, dispatched - load.rows_dispatched, began)
 
     async def _insist(self, statement: LiteralString, *arguments: Any) -> Any:
-        """Every step may be repeated: so a database that is away for a while ends no load."""
+        """Run a step, again and again while the database cannot be reached: repeating is safe."""
         params = (self._load.domain, self._load.batch_id, *arguments)
         deadline = time.monotonic() + RETRY_SECONDS
         pauses = Backoff(*RETRY_PAUSE_SECONDS)

@@ -207,7 +207,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 async def _count(path: Path, rows: Callable[[BinaryIO], Iterator[RawRow]]) -> int | None:
-    """How many rows there are, so that progress can say how long; None for a pipe."""
+    """How many rows there are, so that progress can say how much is left; None for a pipe."""
 
     def count() -> int | None:
         if not path.is_file():

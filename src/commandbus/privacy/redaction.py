@@ -15,7 +15,7 @@ from typing import Any
 MASK = "[REDACTED]"
 #: Characters of an error text that are kept.
 MAX_ERROR_TEXT = 512
-#: Characters that the details of a handler's error may have, about.
+#: About how many characters the details of a handler's error may have.
 MAX_DETAILS = 4_096
 #: Objects and arrays that are shown inside one another.
 MAX_DEPTH = 8
@@ -130,11 +130,8 @@ def redact_details(
 
 def secret_values(data: Any, marked: Collection[str] = ()) -> tuple[str, ...]:
     """The values of a payload that must not be shown, as texts: to find them in an error text."""
-    found = {
-        text
-        for text in _texts_below(data, marked, is_secret=False, depth=0)
-        if len(text) >= MIN_SECRET_LENGTH
-    }
+    texts = texts_in(data, marked, is_secret=False, max_depth=MAX_DEPTH)
+    found = {text for text in texts if len(text) >= MIN_SECRET_LENGTH}
     # The longest first: one may be a part of another.
     return tuple(sorted(found, key=lambda text: (-len(text), text))[:MAX_SECRETS])
 
@@ -195,17 +192,19 @@ class _Copy:
         return copied
 
 
-def _texts_below(
-    value: Any, marked: Collection[str], *, is_secret: bool, depth: int
+def texts_in(
+    value: Any, marked: Collection[str] = (), *, is_secret: bool, max_depth: float = math.inf
 ) -> Iterator[str]:
-    if depth > MAX_DEPTH:
+    """The texts and numbers in a value that are secret, or stand under a key that is."""
+    if max_depth < 0:
         return
+    below = max_depth - 1
     if isinstance(value, Mapping):
         for key, item in value.items():
-            below = is_secret or is_sensitive_key(text_of(key), marked)
-            yield from _texts_below(item, marked, is_secret=below, depth=depth + 1)
+            is_below = is_secret or is_sensitive_key(text_of(key), marked)
+            yield from texts_in(item, marked, is_secret=is_below, max_depth=below)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts_below(item, marked, is_secret=is_secret, depth=depth + 1)
-    elif is_secret and isinstance(value, str | int | float) and not isinstance(value, bool):
-        yield str(value)
+            yield from texts_in(item, marked, is_secret=is_secret, max_depth=below)
+    elif is_secret and value is not None and not isinstance(value, bool):
+        yield text_of(value)

@@ -27,7 +27,7 @@ from typing import (
 )
 
 from commandbus.errors import InvalidPayloadError, InvalidSettingError
-from commandbus.privacy.redaction import normalised, redact_text, text_of
+from commandbus.privacy.redaction import normalised, redact_text, text_of, texts_in
 
 
 class Secret:
@@ -92,20 +92,10 @@ def _refusal(error: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, st
     place = redact_text(".".join(map(text_of, error.get("loc", ()))), 200)
     kind = text_of(error.get("type", "wrong"))
     # A validator of the application's own may well quote what it was given.
-    values = sorted({text for text in _texts_in(data) if len(text) >= 3}, key=len, reverse=True)
+    given = {text for text in texts_in(data, is_secret=True) if len(text) >= 3}
+    values = sorted(given, key=len, reverse=True)
     text = redact_text(text_of(error.get("msg", kind)), 200, secrets=values)
     return place, redact_text(f"{place}: {kind}", 200), text
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts_in(item)
-    elif value is not None and not isinstance(value, bool):
-        yield text_of(value)
 
 
 def _misfits(payload_type: type, data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -154,18 +144,13 @@ def _marked_keys(kind: Any, seen: set[Any]) -> Iterator[str]:
     if not _is_model(kind) or kind in seen:
         return
     seen.add(kind)
-    marked = _marked_by_metadata(kind)
+    specs = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    marked = {spec.name for spec in specs if spec.metadata.get("secret")}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if name in marked or _is_marked(hint):
             yield from (name, *_aliases(kind, name))
         for inner in _kinds_in(hint):
             yield from _marked_keys(inner, seen)
-
-
-def _marked_by_metadata(kind: Any) -> set[str]:
-    if not dataclasses.is_dataclass(kind):
-        return set()
-    return {spec.name for spec in dataclasses.fields(kind) if spec.metadata.get("secret")}
 
 
 def _is_marked(hint: Any) -> bool:

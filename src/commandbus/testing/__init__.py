@@ -8,8 +8,9 @@
 What is listed in __all__ is public; everything else may change.
 """
 
+from commandbus.models import PgmqMessage
 from commandbus.testing.clock import FakeClock
-from commandbus.testing.fakes import FakePgmqClient, PgmqMessage
+from commandbus.testing.fakes import FakePgmqClient
 from commandbus.testing.helpers import fake_bus, run_until_idle, sent, store_of
 from commandbus.testing.memory import InMemoryStore
 

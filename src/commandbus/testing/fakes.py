@@ -13,22 +13,12 @@ from typing import Any
 import orjson
 
 from commandbus.errors import DatabaseError, SchemaMissingError
+from commandbus.models import PgmqMessage
 from commandbus.names import MAX_QUEUE_LENGTH, physical_queue
 from commandbus.testing.clock import FakeClock
 
 #: How many of the oldest messages are the head of a queue; as in the SQL function read_messages.
 HEAD = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class PgmqMessage:
-    """A message as PGMQ returns it; the twin of commandbus.database.pgmq.client.PgmqMessage."""
-
-    msg_id: int
-    read_ct: int
-    enqueued_at: datetime
-    vt: datetime
-    message: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,8 @@ async def run_until_idle(
     try:
         async with asyncio.timeout(timeout):
             await _drain(bus, store, names, concurrency)
-            while skip_waits and _skip_wait(store, names):
+            while skip_waits and (later := _due_times(store, names)):
+                store.clock.advance_to(min(later))
                 await _drain(bus, store, names, concurrency)
             await bus._completions.step()
     except TimeoutError:
@@ -83,18 +84,10 @@ async def run_until_idle(
         ) from None
 
 
-def _skip_wait(store: InMemoryStore, domains: tuple[str, ...]) -> bool:
-    """Advance the clock to the next command that will be due; False if there is none."""
-    later = [moment for domain in domains if (moment := _next_due(store, domain)) is not None]
-    if later:
-        store.clock.advance_to(min(later))
-    return bool(later)
-
-
 async def _drain(
     bus: CommandBus, store: InMemoryStore, domains: tuple[str, ...], concurrency: int
 ) -> None:
-    if not any(_is_busy(store, domain) for domain in domains):
+    if not _is_busy(store, domains):
         return
     workers = [
         asyncio.create_task(bus.run_worker(domain, concurrency=concurrency)) for domain in domains
@@ -118,25 +111,27 @@ async def _drain(
 async def _until_quiet(store: InMemoryStore, domains: tuple[str, ...]) -> None:
     changed = asyncio.Event()
     with store.watched_by(changed.set):
-        while any(_is_busy(store, domain) for domain in domains):
+        while _is_busy(store, domains):
             await changed.wait()
             changed.clear()
 
 
-def _is_busy(store: InMemoryStore, domain: str) -> bool:
+def _is_busy(store: InMemoryStore, domains: tuple[str, ...]) -> bool:
     """Whether a command is due now, or leased by a worker that lives."""
-    due_at = _next_due(store, domain)
-    if due_at is not None and due_at <= store.clock.now():
+    now = store.clock.now()
+    if any(moment <= now for moment in _due_times(store, domains)):
         return True
     return store.read(
         lambda state: any(
             row.leased_by in store.workers
             for row in state.commands.values()
-            if row.domain == domain
+            if row.domain in domains
         )
     )
 
 
-def _next_due(store: InMemoryStore, domain: str) -> datetime | None:
-    """When the next command is due: a new one, a retry, or one whose lease lapses."""
-    return store.read(lambda state: state.queues.next_visible(commands_queue(domain)))
+def _due_times(store: InMemoryStore, domains: tuple[str, ...]) -> list[datetime]:
+    """When the next command of each is due: a new one, a retry, or one whose lease lapses."""
+    queues = [commands_queue(domain) for domain in domains]
+    found = store.read(lambda state: [state.queues.next_visible(queue) for queue in queues])
+    return [moment for moment in found if moment is not None]

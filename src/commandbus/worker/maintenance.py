@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.database.store import Store
-from commandbus.loads.interrupted import dispatch_rest, interrupted_loads
+from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings

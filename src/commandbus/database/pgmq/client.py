@@ -7,8 +7,6 @@ to the rows that must change with it. `commandbus.testing.FakePgmqClient` has th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import orjson
@@ -16,18 +14,8 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from commandbus.database.sqlstate import translated
+from commandbus.models import PgmqMessage
 from commandbus.names import physical_queue
-
-
-@dataclass(frozen=True, slots=True)
-class PgmqMessage:
-    """A message as PGMQ returns it."""
-
-    msg_id: int
-    read_ct: int
-    enqueued_at: datetime
-    vt: datetime
-    message: Any
 
 
 class PgmqClient:

@@ -129,7 +129,7 @@ class MemoryListener:
     async def run(self) -> None:
         self._listeners.append(self)
         try:
-            # All take a look: nothing has told them what happened before.
+            # All subscribers look once: nothing has told them what happened before.
             self.notify(None)
             await asyncio.Event().wait()
         finally:

@@ -199,7 +199,7 @@ def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> Non
             _record_failure(state, row, failure)
             state.record(row, AuditEventType.GIVEN_UP, now)
         case OutcomeKind.RELEASE:
-            # As if it had never been taken; but a suspect that was given back is still one.
+            # As if it had never been leased; but a suspect that is released is still a suspect.
             attempts, lapses = max(row.attempts - 1, 0), -abs(row.lapses)
             row = _ended(state, row, CommandStatus.PENDING, now, attempts=attempts, lapses=lapses)
             state.queues.set_vt(row.queue_name, [row.msg_id], now)
