@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from importlib import import_module
 from uuid import UUID, uuid4
 
 from benchmarks.adapters.base import PAYLOAD, Adapter, serve
@@ -25,6 +26,10 @@ class CommandBusAdapter(Adapter):
             await bus.send("setup", "Work", uuid4(), {})  # the first use creates queues
 
     async def open(self) -> None:
+        # Loaded with the first worker, once in a process: not what a command costs. A checkout that
+        # loads it with the package has no such module.
+        with suppress(ImportError):
+            import_module("commandbus.worker.workers")
         self._new_id = uuid4 if self.settings.get("random_ids") else new_id
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}
