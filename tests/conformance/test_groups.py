@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commandbus import CommandBus
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
-from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.models import ParkReason
 from commandbus.paging import MAX_LIMIT
 from commandbus.troubleshooting.groups import Groups
 from commandbus.troubleshooting.model import FailureGroup

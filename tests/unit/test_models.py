@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from commandbus import models
-from commandbus.models import CommandStatus, Lease, QueuedReply
+from commandbus.database.model import Lease, QueuedReply
+from commandbus.models import CommandStatus
 
 VALUES = [
     kind

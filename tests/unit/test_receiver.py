@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from commandbus.database.model import Lease
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.models import Lease
 from commandbus.worker import receiver as receiver_module
 from commandbus.worker.receiver import FIRST_POLL_SECONDS, Receiver
 from tests.unit.stubs import StubStore, a_lease, soon

@@ -22,6 +22,7 @@ from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
 from commandbus.commands.sending import Preparer
+from commandbus.database.model import NewBatch
 from commandbus.database.rows import BATCH_COLUMNS, COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
 from commandbus.errors import BatchNotFoundError, InvalidInputError
@@ -31,7 +32,6 @@ from commandbus.models import (
     BatchStatus,
     CommandMetadata,
     CommandStatus,
-    NewBatch,
     NewCommand,
 )
 from commandbus.names import (

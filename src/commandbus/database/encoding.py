@@ -13,7 +13,8 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.models import Edit, Lease, NewBatch, NewCommand, Outcome, OutcomeKind
+from commandbus.database.model import Edit, Lease, NewBatch, Outcome, OutcomeKind
+from commandbus.models import NewCommand
 
 
 def dump(value: Any) -> str:

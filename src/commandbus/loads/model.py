@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 from uuid import UUID
 
-from commandbus.models import NewBatch
+from commandbus.database.model import NewBatch
 
 
 class LoadStart(StrEnum):

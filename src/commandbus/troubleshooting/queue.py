@@ -11,11 +11,12 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.database.model import Edit
 from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.handler import HandlerRegistry
-from commandbus.models import CommandStatus, Edit, TroubleshootingItem
+from commandbus.models import CommandStatus, TroubleshootingItem
 from commandbus.names import (
     check_command_type,
     check_domain,

@@ -12,10 +12,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
 from commandbus.loops import Backoff
-from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.models import ParkReason
 from commandbus.privacy.redaction import redact_text
 
 #: Outcomes in one commit; beyond this a longer group gains little and holds its locks longer.

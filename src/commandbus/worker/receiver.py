@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.loops import Backoff, Loop
-from commandbus.models import Lease
 
 #: First wait after the queue was found empty, in seconds.
 FIRST_POLL_SECONDS = 0.002

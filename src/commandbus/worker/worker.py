@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from commandbus.database.model import Lease
 from commandbus.database.store import LeaseExtender, Store
 from commandbus.errors import CommandBusError
 from commandbus.handler import HandlerRegistry, SendPreparer
 from commandbus.loops import Loop
-from commandbus.models import Lease
 from commandbus.names import wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
