@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import UUID
 
 from commandbus.errors import (
@@ -137,19 +137,9 @@ class HandlerRegistry:
         }
 
 
-class SendPreparer(Protocol):
-    """Checks and encodes a command that a handler wants to send."""
-
-    def __call__(
-        self,
-        domain: str,
-        command_type: str,
-        command_id: UUID,
-        data: dict[str, Any],
-        reply_to: str | None,
-        correlation_id: UUID | None,
-    ) -> NewCommand:
-        """Return what will be sent, or raise what is wrong with it."""
+#: Checks and encodes what a handler sends, or raises what is wrong with it: domain, command type,
+#: command id, payload, reply queue, correlation id.
+SendPreparer = Callable[[str, str, UUID, dict[str, Any], str | None, UUID | None], NewCommand]
 
 
 @dataclass(slots=True, eq=False, repr=False)
