@@ -268,12 +268,7 @@ class CommandBus(Facets):
         return self._registry.domains()
 
     async def run_worker(
-        self,
-        domain: str,
-        *,
-        concurrency: int = 10,
-        vt_seconds: int = 30,
-        use_notify: bool = True,
+        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True
     ) -> None:
         """Process the commands of a domain until `stop` is called."""
         from commandbus.worker.worker import WorkerOptions

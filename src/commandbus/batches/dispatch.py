@@ -24,12 +24,7 @@ from typing import LiteralString
 from uuid import UUID
 
 from commandbus.batches.callbacks import Completions
-from commandbus.batches.model import (
-    CreationMetric,
-    DispatchMode,
-    DispatchResult,
-    DispatchStatus,
-)
+from commandbus.batches.model import CreationMetric, DispatchMode, DispatchResult, DispatchStatus
 from commandbus.batches.queues import MessageQueue
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch

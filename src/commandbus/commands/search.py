@@ -168,8 +168,7 @@ class Search:
         bound = (criteria, newest_first)
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.rows(
-            _LIST_AUDIT,
-            (*astuple(criteria), start, newest_first, limit, SCAN_LIMIT),
+            _LIST_AUDIT, (*astuple(criteria), start, newest_first, limit, SCAN_LIMIT)
         )
         # A last row without a domain says how far the search looked before it stopped early.
         events = [AuditEvent(*row) for row in rows if row[1] is not None]

@@ -66,13 +66,7 @@ def _message(command: NewCommand) -> bytes:
 
 def batch(new: NewBatch) -> tuple[str | None, str | None, str | None, str | None, bool]:
     """What the functions that create a batch take after the commands."""
-    return (
-        new.name,
-        text(new.custom_data),
-        new.created_by,
-        text(new.on_complete),
-        new.notifies,
-    )
+    return (new.name, text(new.custom_data), new.created_by, text(new.on_complete), new.notifies)
 
 
 def text(encoded: bytes | None) -> str | None:

@@ -9,11 +9,7 @@ from typing import Any
 import orjson
 
 from commandbus.commands.sending import Preparer
-from commandbus.errors import (
-    BatchSizeExceededError,
-    InvalidBatchRequestError,
-    InvalidPayloadError,
-)
+from commandbus.errors import BatchSizeExceededError, InvalidBatchRequestError, InvalidPayloadError
 from commandbus.governance.model import Item, ItemError
 from commandbus.governance.types import BatchType
 from commandbus.models import NewCommand

@@ -199,12 +199,7 @@ class Governance(Limits):
     # -- acting
 
     async def retry(
-        self,
-        caller: Caller,
-        ticket_id: UUID,
-        *,
-        reason: str | None = None,
-        among: Among = None,
+        self, caller: Caller, ticket_id: UUID, *, reason: str | None = None, among: Among = None
     ) -> ChildRetry:
         """Send failed children again, unless they were sent as often as their type allows.
 
