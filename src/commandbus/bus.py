@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from uuid import UUID
 
-from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
 from commandbus.facets import Facets
 from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
@@ -44,7 +42,10 @@ from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout, check_worker_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from commandbus.commands.replies import LeasedReply
+    from commandbus.database.store import Store
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
@@ -267,12 +268,7 @@ class CommandBus(Facets):
         return self._registry.domains()
 
     async def run_worker(
-        self,
-        domain: str,
-        *,
-        concurrency: int = 10,
-        vt_seconds: int = 30,
-        use_notify: bool = True,
+        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True
     ) -> None:
         """Process the commands of a domain until `stop` is called."""
         from commandbus.worker.worker import WorkerOptions

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from commandbus.commands.sending import Preparer, Sending
-from commandbus.database.store import Store
 from commandbus.handler import HandlerRegistry
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from commandbus.batches.callbacks import Completions
     from commandbus.commands.replies import Replies
     from commandbus.commands.search import Search
+    from commandbus.database.store import Store
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
     from commandbus.troubleshooting.bulk import BulkOperations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import UUID
 
 from commandbus.errors import (
@@ -14,10 +14,13 @@ from commandbus.errors import (
     InvalidOperationError,
     InvalidSettingError,
 )
-from commandbus.models import Command, Lease, OutgoingCommands
+from commandbus.models import Command, NewCommand
 from commandbus.names import check_command_type, check_domain
 from commandbus.privacy.secrets import check_payload_type, secret_keys
 from commandbus.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from commandbus.database.model import Lease
 
 AsyncHandler = Callable[[Command, "HandlerContext"], Awaitable[Any]]
 SyncHandler = Callable[[Command, "HandlerContext"], Any]
@@ -134,19 +137,9 @@ class HandlerRegistry:
         }
 
 
-class SendPreparer(Protocol):
-    """Checks and encodes a command that a handler wants to send."""
-
-    def __call__(
-        self,
-        domain: str,
-        command_type: str,
-        command_id: UUID,
-        data: dict[str, Any],
-        reply_to: str | None,
-        correlation_id: UUID | None,
-    ) -> OutgoingCommands:
-        """Return what will be sent, or raise what is wrong with it."""
+#: Checks and encodes what a handler sends, or raises what is wrong with it: domain, command type,
+#: command id, payload, reply queue, correlation id.
+SendPreparer = Callable[[str, str, UUID, dict[str, Any], str | None, UUID | None], NewCommand]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -158,7 +151,7 @@ class HandlerContext:
     _extend: Callable[[Lease, float], Awaitable[None]]
     _prepare: SendPreparer
     _conn: Any = None
-    _sends: list[OutgoingCommands] = field(default_factory=list)
+    _sends: list[tuple[str, NewCommand]] = field(default_factory=list)
 
     @property
     def attempt(self) -> int:
@@ -218,21 +211,14 @@ class HandlerContext:
 
         It gets the correlation id of this command, unless another is given.
         """
-        self._sends.append(
-            self._prepare(
-                domain,
-                command_type,
-                command_id,
-                data,
-                reply_to,
-                correlation_id or self.correlation_id,
-            )
-        )
-        return self._sends[-1].commands[0].command_id
+        inherited = correlation_id or self.correlation_id
+        command = self._prepare(domain, command_type, command_id, data, reply_to, inherited)
+        self._sends.append((domain, command))
+        return command.command_id
 
     @property
-    def sends(self) -> tuple[OutgoingCommands, ...]:
-        """What this handler asked to be sent."""
+    def sends(self) -> tuple[tuple[str, NewCommand], ...]:
+        """What this handler asked to be sent, each with its domain."""
         return tuple(self._sends)
 
 

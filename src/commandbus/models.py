@@ -1,9 +1,9 @@
-"""The data of commandbus: frozen values that all folders share."""
+"""The data of commandbus: frozen values that applications and all folders share."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -203,19 +203,6 @@ class BatchMetadata:
     completed_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """A batch that was checked, ready to be stored. JSON is encoded already."""
-
-    batch_id: UUID
-    domain: str
-    name: str | None
-    custom_data: bytes | None
-    created_by: str | None
-    on_complete: bytes | None
-    notifies: bool
-
-
 BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None]]
 
 
@@ -240,97 +227,3 @@ class Reply:
     completed_at: datetime
     data: Any
     error: ReplyError | None
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A received command that is this worker's alone for a while, as number `lease_epoch`.
-
-    The payload is still text: each is decoded by itself, so that one that cannot be decoded does
-    not stop the others.
-    """
-
-    domain: str
-    command_id: UUID
-    command_type: str
-    msg_id: int
-    lease_epoch: int
-    attempt: int
-    max_attempts: int
-    is_suspect: bool
-    correlation_id: UUID
-    reply_queue: str
-    batch_id: UUID | None
-    created_at: datetime
-    payload: str | None = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What is stored of a failed attempt; redacted already."""
-
-    error_type: str
-    code: str
-    message: str
-    details: dict[str, Any] | None = None
-
-
-class OutcomeKind(StrEnum):
-    """The ways a lease ends; each is one SQL function."""
-
-    COMPLETE = "complete"
-    RETRY = "retry"
-    PARK = "park"
-    FAIL = "fail"
-    RELEASE = "release"
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingCommands:
-    """Commands that a handler sends, to be committed with its outcome."""
-
-    domain: str
-    commands: tuple[NewCommand, ...]
-    batch_id: UUID | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one lease ends: decided by the executor, written by the completer."""
-
-    lease: Lease
-    kind: OutcomeKind
-    result: bytes = b"null"
-    delay_seconds: float = 0.0
-    reason: ParkReason | None = None
-    failure: Failure | None = None
-    sends: tuple[OutgoingCommands, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A payload that replaces another at a retry: encoded, with its redacted difference."""
-
-    data: bytes
-    previous_msg_id: int | None
-    changes: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PgmqMessage:
-    """A message as PGMQ returns it."""
-
-    msg_id: int
-    read_ct: int
-    enqueued_at: datetime
-    vt: datetime
-    message: Any
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedReply:
-    """A reply as it lies in a queue, leased until it is acknowledged."""
-
-    queue: str
-    msg_id: int
-    body: str = field(repr=False)

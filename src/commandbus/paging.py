@@ -7,7 +7,6 @@ it (its filter is part of the cursor), so that it cannot lead into another one.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, is_dataclass
@@ -124,4 +123,6 @@ def _digest(bound: object) -> str:
         astuple(part) if is_dataclass(part) and not isinstance(part, type) else part
         for part in parts
     ]
-    return hashlib.sha256(repr(plain).encode()).hexdigest()[:8]
+    from hashlib import sha256  # noqa: PLC0415  (every program imports this module, few need that)
+
+    return sha256(repr(plain).encode()).hexdigest()[:8]

@@ -1,14 +1,15 @@
-"""Retry policy: what becomes of a failed attempt. Pure functions; no clock, no I/O."""
+"""Retry policy: how often a command is tried, and what ends it.
+
+`commandbus.worker.outcomes` applies it to a failed attempt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from commandbus.errors import InvalidSettingError, PermanentCommandError
-from commandbus.models import Failure, ParkReason
-from commandbus.privacy.redaction import redact_details, redact_text, text_of
 
 DEFAULT_MAX_ATTEMPTS = 3
 #: Seconds after the first, second, third failure; the last one repeats.
@@ -16,9 +17,6 @@ DEFAULT_BACKOFF_SCHEDULE = (10.0, 60.0, 300.0)
 MAX_ATTEMPTS_LIMIT = 1_000
 #: One year, in seconds.
 MAX_BACKOFF_SECONDS = 31_536_000.0
-
-TRANSIENT = "TRANSIENT"
-PERMANENT = "PERMANENT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +56,9 @@ class RetryPolicy:
             return 0.0
         return float(self.backoff_schedule[min(attempt, len(self.backoff_schedule)) - 1])
 
-
-@dataclass(frozen=True, slots=True)
-class RetryAfter:
-    """Try again after this many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Park:
-    """Into troubleshooting, for this reason."""
-
-    reason: ParkReason
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """End as FAILED, with a reply."""
-
-
-Decision = RetryAfter | Park | GiveUp
+    def is_permanent(self, error: BaseException) -> bool:
+        """Whether no retry can fix this error."""
+        return isinstance(error, (PermanentCommandError, *self.permanent_errors))
 
 
 def check_max_attempts(value: int) -> int:
@@ -88,48 +68,6 @@ def check_max_attempts(value: int) -> int:
             f"max_attempts is {value!r}; use a whole number from 1 to {MAX_ATTEMPTS_LIMIT}"
         )
     return value
-
-
-def decide(error: BaseException, attempt: int, max_attempts: int, policy: RetryPolicy) -> Decision:
-    """Decide what becomes of a command whose attempt failed with this error."""
-    if is_permanent(error, policy):
-        return _end(policy, ParkReason.PERMANENT)
-    if attempt >= max_attempts:
-        return _end(policy, ParkReason.EXHAUSTED)
-    return RetryAfter(policy.delay_after(attempt))
-
-
-def is_permanent(error: BaseException, policy: RetryPolicy) -> bool:
-    """Say whether no retry can fix this error."""
-    return isinstance(error, (PermanentCommandError, *policy.permanent_errors))
-
-
-def describe_failure(
-    error: BaseException,
-    policy: RetryPolicy,
-    *,
-    marked: Collection[str] = (),
-    secrets: Sequence[str] = (),
-) -> Failure:
-    """Turn an exception into what is stored of it: class, code, redacted text and details.
-
-    `marked` are the secret keys of the payload's type, `secrets` its values that must not be shown.
-    """
-    code = getattr(error, "code", None)
-    message = getattr(error, "message", None)
-    details = getattr(error, "details", None)
-    return Failure(
-        error_type=PERMANENT if is_permanent(error, policy) else TRANSIENT,
-        code=redact_text(
-            str(code if isinstance(code, str) else type(error).__name__), 200, secrets=secrets
-        ),
-        message=redact_text(
-            message if isinstance(message, str) else text_of(error), secrets=secrets
-        ),
-        details=redact_details(details, marked=marked, secrets=secrets)
-        if isinstance(details, dict)
-        else None,
-    )
 
 
 def _is_schedule(value: object) -> bool:
@@ -142,7 +80,3 @@ def _are_exceptions(value: object) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
     )
-
-
-def _end(policy: RetryPolicy, reason: ParkReason) -> Decision:
-    return GiveUp() if policy.when_exhausted == "fail" else Park(reason)

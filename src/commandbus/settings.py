@@ -166,14 +166,8 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 def check_worker_settings(concurrency: Any, vt_seconds: Any) -> None:
     """Refuse a concurrency or a visibility timeout outside the allowed range."""
-    if type(concurrency) is not int or not 1 <= concurrency <= 10_000:
-        raise InvalidSettingError(
-            f"concurrency is {concurrency!r}; use a whole number from 1 to 10,000"
-        )
-    if type(vt_seconds) is not int or not 1 <= vt_seconds <= 43_200:
-        raise InvalidSettingError(
-            f"vt_seconds is {vt_seconds!r}; use whole seconds from 1 to 43,200 (12 hours)"
-        )
+    check_number(concurrency, "concurrency", 1, 10_000, is_whole=True)
+    check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
 
 
 def check_timeout(timeout: float) -> None:

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg_pool import AsyncConnectionPool
 
+from commandbus.database.model import Lease, Outcome, OutgoingCommands
 from commandbus.errors import (
     CommandBusError,
     CommandNotFoundError,
     DatabaseError,
     DuplicateCommandError,
 )
-from commandbus.models import Lease, Outcome, OutgoingCommands
 from commandbus.names import INBOX, NO_REPLY
 from tests.conformance.batching import CLOSING
 from tests.conformance.worlds import (

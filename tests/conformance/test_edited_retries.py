@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from commandbus import CommandBus, Secret, Settings
+from commandbus.database.model import Edit
 from commandbus.database.store import Store
 from commandbus.errors import (
     CommandNotFoundError,
@@ -18,7 +19,6 @@ from commandbus.errors import (
     InvalidPayloadError,
     PayloadLostError,
 )
-from commandbus.models import Edit
 from commandbus.privacy.redaction import MASK
 from tests.conformance.worlds import DOMAIN, World, done, new, parked
 

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commandbus import CommandBus
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
-from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.models import ParkReason
 from commandbus.paging import MAX_LIMIT
 from commandbus.troubleshooting.groups import Groups
 from commandbus.troubleshooting.model import FailureGroup
@@ -54,7 +55,7 @@ def broken(
 
 async def groups(store: Store, domain: str | None = DOMAIN, **options: Any) -> list[FailureGroup]:
     options = {"command_type": None, "include_empty": False, "limit": MAX_LIMIT} | options
-    return await Groups(store).list(domain, **options)
+    return await Groups(store).groups(domain, **options)
 
 
 async def listed(store: Store, **options: Any) -> list[tuple[str, int]]:
@@ -145,12 +146,12 @@ async def test_a_group_is_listed_by_domain_type_and_the_beginning_of_its_name(
     assert await groups(store, "other", include_empty=True) == []
     first, second = everywhere
     assert first.fingerprint[:15] != second.fingerprint[:15]
-    assert await Groups(store).require(DOMAIN, first.fingerprint[:15]) == first
-    assert await Groups(store).require(None, second.fingerprint[:15]) == second
+    assert await Groups(store).require_group(first.fingerprint[:15], DOMAIN) == first
+    assert await Groups(store).require_group(second.fingerprint[:15], None) == second
     with pytest.raises(InvalidOperationError, match=r"no failure group .* in domain 'other'"):
-        await Groups(store).require("other", first.fingerprint)
+        await Groups(store).require_group(first.fingerprint, "other")
     with pytest.raises(InvalidInputError, match="is not the fingerprint"):
-        await Groups(store).require(DOMAIN, "x")
+        await Groups(store).require_group("x", DOMAIN)
 
 
 async def test_every_way_out_of_troubleshooting_counts_down_and_a_new_failure_counts_up(

@@ -5,9 +5,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus.database.model import Outcome, OutcomeKind, OutgoingCommands
 from commandbus.database.store import Store
 from commandbus.errors import DuplicateCommandError
-from commandbus.models import CommandStatus, Outcome, OutcomeKind, OutgoingCommands, ParkReason
+from commandbus.models import CommandStatus, ParkReason
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, released, retried
 
 ENDINGS: list[Callable[..., Outcome]] = [done, retried, parked, failed, released]

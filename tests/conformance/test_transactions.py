@@ -5,9 +5,10 @@ from uuid import UUID
 import pytest
 
 from commandbus.batches.callbacks import _SETTLED
+from commandbus.database.model import NewBatch, OutgoingCommands
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError
-from commandbus.models import CommandStatus, NewBatch, OutgoingCommands
+from commandbus.models import CommandStatus
 from tests.conformance.worlds import DOMAIN, PostgresWorld, World, done, new, new_batch, parked
 
 

@@ -19,23 +19,19 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
+from commandbus.database.model import (
+    Failure,
+    Lease,
+    NewBatch,
+    Outcome,
+    OutcomeKind,
+    OutgoingCommands,
+)
 from commandbus.database.pgmq.client import PgmqClient
 from commandbus.database.postgres import new_store
 from commandbus.database.rows import COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
-from commandbus.models import (
-    BatchMetadata,
-    CommandMetadata,
-    CommandStatus,
-    Failure,
-    Lease,
-    NewBatch,
-    NewCommand,
-    Outcome,
-    OutcomeKind,
-    OutgoingCommands,
-    ParkReason,
-)
+from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewCommand, ParkReason
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
 from commandbus.testing.memory.tables import made

@@ -13,10 +13,11 @@ import httpx2
 
 from commandbus import CommandBus
 from commandbus.access.model import Scope
+from commandbus.database.model import Failure, Outcome, OutcomeKind
 from commandbus.http import HttpSettings, create_app
 from commandbus.http.catalogue import KINDS
 from commandbus.http.metrics import Metrics
-from commandbus.models import Failure, Outcome, OutcomeKind, ParkReason
+from commandbus.models import ParkReason
 from commandbus.testing import fake_bus
 from tests.docs.markdown import GUIDES, blocks, codes, table_with
 from tests.http_server import Served, served

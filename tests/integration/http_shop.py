@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, PermanentCommandError
-from commandbus.models import Failure, Outcome, OutcomeKind, ParkReason
+from commandbus.database.model import Failure, Outcome, OutcomeKind
+from commandbus.models import ParkReason
 from commandbus.troubleshooting.model import BulkFilter, BulkVerb
 
 

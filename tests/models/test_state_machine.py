@@ -35,10 +35,11 @@ from hypothesis.stateful import (
 from psycopg_pool import AsyncConnectionPool
 
 from commandbus.database import encoding
+from commandbus.database.model import Edit, Outcome
+from commandbus.database.model import Lease as RealLease
 from commandbus.database.postgres import new_store
 from commandbus.errors import CommandBusError
-from commandbus.models import Edit, NewCommand, Outcome
-from commandbus.models import Lease as RealLease
+from commandbus.models import NewCommand
 from commandbus.troubleshooting.bulk import BulkOperations
 from commandbus.troubleshooting.model import BulkFilter, BulkVerb
 from tests.conformance.worlds import done, failed, new, new_batch, parked, released, retried

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from commandbus.database.model import Lease, Outcome
 from commandbus.database.store import Store
-from commandbus.models import Lease, Outcome
 
 
 def a_lease(**changes: Any) -> Lease:

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from commandbus.database.model import Lease, Outcome, OutcomeKind, OutgoingCommands
 from commandbus.errors import (
     DatabaseError,
     DatabaseUnavailableError,
     DuplicateCommandError,
 )
-from commandbus.models import Lease, NewCommand, Outcome, OutcomeKind, OutgoingCommands
+from commandbus.models import NewCommand
 from commandbus.worker import completer as completer_module
 from commandbus.worker.completer import Completer
 from tests.unit.stubs import StubStore, a_lease, soon, turns

@@ -10,15 +10,8 @@ from uuid import UUID
 import pytest
 
 from commandbus.database import encoding
-from commandbus.models import (
-    Failure,
-    Lease,
-    NewCommand,
-    Outcome,
-    OutcomeKind,
-    OutgoingCommands,
-    ParkReason,
-)
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind, OutgoingCommands
+from commandbus.models import NewCommand, ParkReason
 
 FENCE = {"command_id": str(UUID(int=1)), "msg_id": 7, "lease_epoch": 4}
 LEASE = Lease(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from commandbus.commands.sending import Preparer
+from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,
@@ -19,7 +20,7 @@ from commandbus.errors import (
     TransientCommandError,
 )
 from commandbus.handler import HandlerContext, HandlerRegistry
-from commandbus.models import Command, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.models import Command, ParkReason
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker import executor as executor_module
@@ -48,7 +49,7 @@ class Bench:
             self.store.as_store,
             transactions=self.handlers_store.as_store,
             registry=self.registry,
-            prepare=Preparer(Settings(), RetryPolicy()).outgoing,
+            prepare=Preparer(Settings(), RetryPolicy()).command,
             default_policy=RetryPolicy(),
             max_result_bytes=100,
             max_threads=concurrency,

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from commandbus.database.model import OutcomeKind
 from commandbus.errors import DuplicateCommandError
 from commandbus.handler import HandlerContext
-from commandbus.models import Command, OutcomeKind
+from commandbus.models import Command
 from commandbus.worker.executor import Executor
 from tests.unit.stubs import a_lease, soon, turns
 from tests.unit.test_executor import Bench, suspects

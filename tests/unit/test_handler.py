@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus.commands.sending import Preparer
+from commandbus.database.model import Lease
 from commandbus.errors import (
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
@@ -19,7 +20,7 @@ from commandbus.errors import (
     InvalidSettingError,
 )
 from commandbus.handler import HandlerContext, HandlerRegistry
-from commandbus.models import Command, Lease
+from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
@@ -63,7 +64,7 @@ def a_context(conn: Any = None, extended: list[Any] | None = None) -> HandlerCon
         if extended is not None:
             extended.append((held, seconds))
 
-    prepare = Preparer(Settings(), RetryPolicy()).outgoing
+    prepare = Preparer(Settings(), RetryPolicy()).command
     return HandlerContext(command, lease, extend, prepare, conn)
 
 
@@ -191,8 +192,8 @@ def test_a_context_collects_what_it_sends_and_passes_the_correlation_on() -> Non
     first, second, other = uuid4(), uuid4(), uuid4()
     assert ctx.send("orders", "Ship", first, {"n": 1}) == first
     ctx.send("payments", "Credit", second, {}, None, other)
-    assert [group.domain for group in ctx.sends] == ["orders", "payments"]
-    commands = [group.commands[0] for group in ctx.sends]
+    assert [domain for domain, _ in ctx.sends] == ["orders", "payments"]
+    commands = [command for _, command in ctx.sends]
     assert [c.command_id for c in commands] == [first, second]
     assert [c.correlation_id for c in commands] == [ctx.correlation_id, other]
     assert commands[0].data == b'{"n":1}'

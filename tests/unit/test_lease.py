@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from commandbus.models import Lease
+from commandbus.database.model import Lease
 from commandbus.worker import lease as lease_module
 from commandbus.worker.lease import LeaseKeeper
 from tests.unit.stubs import a_lease, turns

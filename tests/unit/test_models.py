@@ -11,12 +11,15 @@ from uuid import uuid4
 import pytest
 
 from commandbus import models
-from commandbus.models import CommandStatus, Lease, QueuedReply
+from commandbus.database import model
+from commandbus.database.model import Lease, QueuedReply
+from commandbus.models import CommandStatus
 
 VALUES = [
     kind
-    for _, kind in inspect.getmembers(models, inspect.isclass)
-    if dataclasses.is_dataclass(kind) and kind.__module__ == models.__name__
+    for module in (models, model)
+    for _, kind in inspect.getmembers(module, inspect.isclass)
+    if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
 ]
 
 

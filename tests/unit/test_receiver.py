@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from commandbus.database.model import Lease
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.models import Lease
 from commandbus.worker import receiver as receiver_module
 from commandbus.worker.receiver import FIRST_POLL_SECONDS, Receiver
 from tests.unit.stubs import StubStore, a_lease, soon
@@ -315,7 +315,7 @@ async def test_leases_that_come_after_the_stop_are_given_back(bench: Bench) -> N
     late = a_lease()
     store = Slow()
     store.receives = [[late]]
-    bench.receiver._store = store.as_store
+    bench.receiver.store = store.as_store
     await bench.receiver.run()
     assert (bench.room.released, bench.room.submitted) == ([late], [])
 
@@ -337,7 +337,7 @@ async def test_leases_whose_time_is_over_when_the_answer_is_read_are_given_back(
     late, in_time = a_lease(), a_lease()
     store = Paused()
     store.receives = [[late], [in_time]]
-    bench.receiver._store = store.as_store
+    bench.receiver.store = store.as_store
     monkeypatch.setattr(receiver_module, "time", clock)
     await bench.receiver.step()
     await bench.receiver.step()

@@ -1,4 +1,4 @@
-"""Retry policy: pure decisions."""
+"""Retry policy: what is accepted as one, and what becomes of a failed attempt under it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,36 @@ from typing import Any
 
 import pytest
 
+from commandbus.database.model import Failure, OutcomeKind
 from commandbus.errors import InvalidSettingError, PermanentCommandError, TransientCommandError
+from commandbus.handler import HandlerEntry
 from commandbus.models import ParkReason
-from commandbus.retry import (
-    GiveUp,
-    Park,
-    RetryAfter,
-    RetryPolicy,
-    check_max_attempts,
-    decide,
-    describe_failure,
-    is_permanent,
-)
+from commandbus.retry import RetryPolicy, check_max_attempts
+from commandbus.worker.outcomes import failed, failure_of
+from tests.unit.stubs import a_lease
+
+Decision = tuple[OutcomeKind, float, ParkReason | None]
+
+GIVEN_UP: Decision = (OutcomeKind.FAIL, 0.0, None)
+ENTRY = HandlerEntry("shop", "Work", print, None, is_transactional=False, is_async=False)
+
+
+def retried(seconds: float) -> Decision:
+    return OutcomeKind.RETRY, seconds, None
+
+
+def parked(reason: ParkReason) -> Decision:
+    return OutcomeKind.PARK, 0.0, reason
+
+
+def decide(error: BaseException, attempt: int, max_attempts: int, policy: RetryPolicy) -> Decision:
+    lease = a_lease(attempt=attempt, max_attempts=max_attempts)
+    outcome = failed(lease, ENTRY, error, policy)
+    return outcome.kind, outcome.delay_seconds, outcome.reason
+
+
+def describe_failure(error: BaseException, policy: RetryPolicy) -> Failure:
+    return failure_of(a_lease(), ENTRY, error, policy)
 
 
 def test_the_default_policy_is_the_one_of_the_documents() -> None:
@@ -45,15 +63,15 @@ def test_a_policy_keeps_its_own_copy_of_the_schedule() -> None:
 @pytest.mark.parametrize(
     ("attempt", "limit", "decision"),
     [
-        (1, 3, RetryAfter(10.0)),
-        (2, 3, RetryAfter(60.0)),
-        (3, 3, Park(ParkReason.EXHAUSTED)),
-        (4, 3, Park(ParkReason.EXHAUSTED)),
-        (1, 1, Park(ParkReason.EXHAUSTED)),
+        (1, 3, retried(10.0)),
+        (2, 3, retried(60.0)),
+        (3, 3, parked(ParkReason.EXHAUSTED)),
+        (4, 3, parked(ParkReason.EXHAUSTED)),
+        (1, 1, parked(ParkReason.EXHAUSTED)),
     ],
 )
 def test_a_transient_error_is_retried_until_the_attempts_are_used_up(
-    attempt: int, limit: int, decision: object
+    attempt: int, limit: int, decision: Decision
 ) -> None:
     for error in (TransientCommandError("BUSY", "later"), RuntimeError("boom")):
         assert decide(error, attempt, limit, RetryPolicy()) == decision
@@ -61,20 +79,20 @@ def test_a_transient_error_is_retried_until_the_attempts_are_used_up(
 
 def test_a_permanent_error_is_parked_at_once() -> None:
     error = PermanentCommandError("NO_ACCOUNT", "gone")
-    assert decide(error, 1, 3, RetryPolicy()) == Park(ParkReason.PERMANENT)
+    assert decide(error, 1, 3, RetryPolicy()) == parked(ParkReason.PERMANENT)
 
 
 def test_an_error_the_policy_names_is_permanent_with_its_subclasses() -> None:
     policy = RetryPolicy(permanent_errors=(LookupError,))
-    assert decide(KeyError("x"), 1, 3, policy) == Park(ParkReason.PERMANENT)
-    assert not is_permanent(ValueError("x"), policy)
+    assert decide(KeyError("x"), 1, 3, policy) == parked(ParkReason.PERMANENT)
+    assert not policy.is_permanent(ValueError("x"))
 
 
 def test_a_policy_that_fails_gives_up_instead_of_parking() -> None:
     policy = RetryPolicy(when_exhausted="fail")
-    assert decide(RuntimeError(), 3, 3, policy) == GiveUp()
-    assert decide(PermanentCommandError("A", "b"), 1, 3, policy) == GiveUp()
-    assert decide(RuntimeError(), 1, 3, policy) == RetryAfter(10.0)
+    assert decide(RuntimeError(), 3, 3, policy) == GIVEN_UP
+    assert decide(PermanentCommandError("A", "b"), 1, 3, policy) == GIVEN_UP
+    assert decide(RuntimeError(), 1, 3, policy) == retried(10.0)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1_001, 2.0, "3", None, True])

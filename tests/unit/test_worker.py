@@ -12,9 +12,10 @@ from uuid import UUID
 import pytest
 
 from commandbus.commands.sending import Preparer
+from commandbus.database.model import Lease, OutcomeKind
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.handler import HandlerContext, HandlerRegistry
-from commandbus.models import Command, Lease, OutcomeKind
+from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker import worker as worker_module
@@ -115,7 +116,7 @@ def a_worker(
         WorkerOptions("shop", 4, 30, use_notify),
         settings=settings,
         default_policy=policy,
-        prepare=Preparer(settings, policy).outgoing,
+        prepare=Preparer(settings, policy).command,
     )
 
 

@@ -6,8 +6,9 @@ from uuid import uuid4
 
 import pytest
 
+from commandbus.database.model import OutcomeKind
 from commandbus.handler import HandlerEntry
-from commandbus.models import Command, OutcomeKind, ParkReason
+from commandbus.models import Command, ParkReason
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import command_of, failure_of, parked
 from tests.unit.stubs import a_lease

@@ -3,11 +3,4 @@
 from commandbus.access.model import ApiToken, Caller, NewToken, Scope, StoredToken
 from commandbus.access.tokens import Tokens
 
-__all__ = [
-    "ApiToken",
-    "Caller",
-    "NewToken",
-    "Scope",
-    "StoredToken",
-    "Tokens",
-]
+__all__ = ["ApiToken", "Caller", "NewToken", "Scope", "StoredToken", "Tokens"]

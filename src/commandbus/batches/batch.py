@@ -22,7 +22,8 @@ from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
 from commandbus.commands.sending import Preparer
-from commandbus.database.rows import BATCH_COLUMNS, COMMAND_COLUMNS, command_of
+from commandbus.database.model import NewBatch
+from commandbus.database.rows import BATCHES_WHERE, COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
 from commandbus.errors import BatchNotFoundError, InvalidInputError
 from commandbus.models import (
@@ -31,7 +32,6 @@ from commandbus.models import (
     BatchStatus,
     CommandMetadata,
     CommandStatus,
-    NewBatch,
     NewCommand,
 )
 from commandbus.names import (
@@ -55,10 +55,7 @@ from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
 
 _PAGE: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + BATCH_COLUMNS
-    + " from {schema}.command_bus_batch b where b.domain = %s"
-    " and (cast(%s as text) is null or b.status = %s)"
+    BATCHES_WHERE + "b.domain = %s and (cast(%s as text) is null or b.status = %s)"
     " and (cast(%s as timestamptz) is null or (b.created_at, b.batch_id) < (%s, %s))"
     " order by b.created_at desc, b.batch_id desc limit %s"
 )

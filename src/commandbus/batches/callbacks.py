@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from typing import LiteralString
 from uuid import UUID
 
+from commandbus.database.model import NewBatch
 from commandbus.database.store import Listener, Store
 from commandbus.errors import ReplyTimeoutError
 from commandbus.loops import Backoff, Watcher
-from commandbus.models import BatchCompletionCallback, BatchMetadata, NewBatch
+from commandbus.models import BatchCompletionCallback, BatchMetadata
 from commandbus.names import batches_channel
 from commandbus.privacy.redaction import redact_text
 

@@ -24,17 +24,13 @@ from typing import LiteralString
 from uuid import UUID
 
 from commandbus.batches.callbacks import Completions
-from commandbus.batches.model import (
-    CreationMetric,
-    DispatchMode,
-    DispatchResult,
-    DispatchStatus,
-)
+from commandbus.batches.model import CreationMetric, DispatchMode, DispatchResult, DispatchStatus
 from commandbus.batches.queues import MessageQueue
 from commandbus.database import encoding
+from commandbus.database.model import NewBatch
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, InvalidSettingError
-from commandbus.models import BatchCompletionCallback, NewBatch, NewCommand
+from commandbus.models import BatchCompletionCallback, NewCommand
 from commandbus.names import check_choice
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings, check_number

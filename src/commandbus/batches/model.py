@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import add
 from typing import Any, TypedDict
 from uuid import UUID
 
@@ -123,9 +124,4 @@ class RecoveryReport:
     overdue: int = 0
 
     def __add__(self, other: RecoveryReport) -> RecoveryReport:
-        return RecoveryReport(
-            self.queued + other.queued,
-            self.failed + other.failed,
-            self.given_up + other.given_up,
-            self.overdue + other.overdue,
-        )
+        return RecoveryReport(*map(add, astuple(self), astuple(other)))

@@ -17,13 +17,7 @@ from commandbus.database.store import Listener, Store
 from commandbus.errors import InvalidPayloadError, InvalidSettingError, ReplyTimeoutError
 from commandbus.loops import Backoff
 from commandbus.models import Reply, ReplyError, ReplyOutcome
-from commandbus.names import (
-    check_domain,
-    check_reply_to,
-    check_uuid,
-    inbox_channel,
-    replies_queue,
-)
+from commandbus.names import check_domain, check_reply_to, check_uuid, inbox_channel, replies_queue
 from commandbus.settings import check_number, check_timeout
 
 #: First and longest wait between two looks for a reply, in seconds.

@@ -19,7 +19,14 @@ from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
-from commandbus.names import check_choice, check_command_type, check_domain, check_text, check_uuid
+from commandbus.names import (
+    check_choice,
+    check_choice_or_none,
+    check_command_type,
+    check_domain,
+    check_text,
+    check_uuid,
+)
 from commandbus.paging import Page, check_page, cursor_of, position_of, read_moment, read_number
 from commandbus.privacy.redaction import redact_value
 
@@ -48,7 +55,7 @@ _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
 @dataclass(frozen=True, slots=True)
-class CommandFilter:
+class _CommandSearch:
     """Which commands to look for; None means any. In the order of search_commands."""
 
     domain: str | None
@@ -58,44 +65,37 @@ class CommandFilter:
     correlation_id: UUID | None
     created_after: datetime | None
     created_before: datetime | None
-
-    def __post_init__(self) -> None:
-        _check_names(self.domain, self.command_type)
-        _check_ids(self, "batch_id", "correlation_id")
-        _check_range(self, "created_after", "created_before")
-
-
-@dataclass(frozen=True, slots=True)
-class _CommandSearch(CommandFilter):
-    """The same, and what only a search knows. In the order of search_commands."""
-
     command_id: UUID | None
     error_code: str | None
 
     def __post_init__(self) -> None:
-        CommandFilter.__post_init__(self)
-        _check_ids(self, "command_id")
+        _check_names(self.domain, self.command_type)
+        _check_ids(self, "command_id", "batch_id", "correlation_id")
+        _check_range(self, "created_after", "created_before")
         if self.error_code is not None:
             check_text(self.error_code, "error_code", max_length=200)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _AuditSearch:
     """Which events to list; None means any. In the order of list_audit."""
 
-    domain: str | None
-    command_id: UUID | None
-    batch_id: UUID | None
-    actor: str | None
-    event_types: list[AuditEventType] | None
-    since: datetime | None
-    until: datetime | None
+    domain: str | None = None
+    command_id: UUID | None = None
+    batch_id: UUID | None = None
+    actor: str | None = None
+    event_types: Iterable[AuditEventType] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
     def __post_init__(self) -> None:
         _check_names(self.domain, None)
         _check_ids(self, "command_id", "batch_id")
         if self.actor is not None:
             check_text(self.actor, "actor", max_length=200)
+        if self.event_types is not None:
+            kinds = [check_choice(AuditEventType, each, "event") for each in self.event_types]
+            object.__setattr__(self, "event_types", kinds)
         _check_range(self, "since", "until")
 
 
@@ -126,9 +126,10 @@ class Search:
         A page may have few commands or none and still a cursor, if the search stopped early. Parked
         commands are sorted by the time when they were parked.
         """
+        state = check_choice_or_none(CommandStatus, status, "status")
         criteria = _CommandSearch(
-            domain, command_type, check_status(status), batch_id, correlation_id, created_after,
-            created_before, command_id, error_code,
+            domain, command_type, state, batch_id, correlation_id, created_after, created_before,
+            command_id, error_code,
         )  # fmt: skip
         check_page(limit)
         at, after = position_of(cursor, criteria, _read_place) or (None, None)
@@ -160,15 +161,14 @@ class Search:
     ) -> Page[AuditEvent]:
         """Audit events by what is known of them."""
         check_page(limit)
-        criteria = _audit_search(
+        criteria = _AuditSearch(
             command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
             event_types=event_types, since=since, until=until,
         )  # fmt: skip
         bound = (criteria, newest_first)
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.rows(
-            _LIST_AUDIT,
-            (*astuple(criteria), start, newest_first, limit, SCAN_LIMIT),
+            _LIST_AUDIT, (*astuple(criteria), start, newest_first, limit, SCAN_LIMIT)
         )
         # A last row without a domain says how far the search looked before it stopped early.
         events = [AuditEvent(*row) for row in rows if row[1] is not None]
@@ -180,7 +180,7 @@ class Search:
 
     def tail(self, *, limit: int = 50, **criteria: Any) -> AuditTail:
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""
-        bound = (_audit_search(**criteria), False)
+        bound = (_AuditSearch(**criteria), False)
         return AuditTail(self, limit, criteria, lambda number: cursor_of([number], bound))
 
     async def domains(self, command_id: UUID) -> list[str]:
@@ -218,29 +218,6 @@ class Search:
         if payload is not None and orjson.loads(payload) != orjson.loads(orjson.dumps(data)):
             raise DuplicateCommandError(domain, [wanted])
         return found
-
-
-def check_status(status: str | None) -> CommandStatus | None:
-    """Return the status, or raise with the list of those there are."""
-    return None if status is None else check_choice(CommandStatus, status, "status")
-
-
-def _audit_search(
-    *,
-    command_id: UUID | None = None,
-    batch_id: UUID | None = None,
-    domain: str | None = None,
-    actor: str | None = None,
-    event_types: Iterable[AuditEventType] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> _AuditSearch:
-    kinds = (
-        None
-        if event_types is None
-        else [check_choice(AuditEventType, each, "event") for each in event_types]
-    )
-    return _AuditSearch(domain, command_id, batch_id, actor, kinds, since, until)
 
 
 def _read_place(at: str, command_id: str | None) -> tuple[datetime, UUID | None]:

@@ -12,14 +12,13 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
 
-from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, InvalidInputError
-from commandbus.models import BatchCommand, NewCommand, OutgoingCommands
+from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import (
     NO_REPLY,
     check_command_type,
@@ -32,6 +31,9 @@ from commandbus.names import (
 from commandbus.payload import encode_payload
 from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.settings import Settings
+
+if TYPE_CHECKING:
+    from commandbus.database.store import Store
 
 #: Commits of one domain in flight at once.
 LANES = 2
@@ -93,19 +95,6 @@ class Preparer:
             max_attempts,
         )  # fmt: skip
 
-    def outgoing(
-        self,
-        domain: str,
-        command_type: str,
-        command_id: UUID,
-        data: dict[str, Any],
-        reply_to: str | None,
-        correlation_id: UUID | None,
-    ) -> OutgoingCommands:
-        """Check and encode what a handler sends."""
-        command = self.command(domain, command_type, command_id, data, reply_to, correlation_id)
-        return OutgoingCommands(domain, (command,))
-
     def closing_command(self, domain: str, command: BatchCommand) -> bytes:
         """Check and encode the command that a batch sends when it ends.
 
@@ -131,7 +120,7 @@ class Preparer:
         return NO_REPLY if self._settings.replies == "none" else self._settings.replies
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     command: NewCommand
     sent: asyncio.Future[None]

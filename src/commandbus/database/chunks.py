@@ -70,11 +70,11 @@ class ChunkSender:
         following = await self._next_chunk(waiting)
         if chunk is None:
             return
-        if following is None:
-            await self._offer(conn, chunk)
-            return
         at_work = chunk
         try:
+            if following is None:
+                await self._call(conn, chunk)  # a transaction of its own
+                return
             async with conn.transaction():
                 while chunk is not None:
                     at_work = chunk
@@ -87,12 +87,6 @@ class ChunkSender:
                     sending.result()
         except psycopg.errors.UniqueViolation as error:
             raise await self._duplicates(conn, at_work, error) from error
-
-    async def _offer(self, conn: Connection, chunk: _Chunk) -> None:
-        try:
-            await self._call(conn, chunk)
-        except psycopg.errors.UniqueViolation as error:
-            raise await self._duplicates(conn, chunk, error) from error
 
     async def _call(self, conn: Connection, chunk: _Chunk) -> None:
         rows = await run(conn, self._gateway.statement(chunk.statement), chunk.params)

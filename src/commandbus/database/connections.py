@@ -11,8 +11,9 @@ import asyncio
 import inspect
 import re
 import select
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -36,15 +37,14 @@ class Statement:
     def __init__(self, text: LiteralString, schema: str) -> None:
         composed = sql.SQL(text).format(schema=sql.Identifier(schema))
         self.psycopg: bytes = composed.as_bytes(None)
-        parts = composed.as_string(None).split("%s")
-        self.asyncpg = "".join(
-            part + (f"${index}" if index < len(parts) else "")
-            for index, part in enumerate(parts, 1)
-        )
-        self.sqlalchemy = "".join(
-            part + (f":p{index}" if index < len(parts) else "")
-            for index, part in enumerate(parts, 1)
-        )
+        plain = composed.as_string(None)
+        self.asyncpg = _numbered(plain, "$")
+        self.sqlalchemy = _numbered(plain, ":p")
+
+
+def _numbered(text: str, mark: str) -> str:
+    numbers = count(1)
+    return re.sub("%s", lambda _: f"{mark}{next(numbers)}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,19 @@ async def run(conn: psycopg.AsyncConnection[Any], statement: Statement, params: 
     return await cursor.fetchall() if has_rows else []
 
 
+async def fetch(
+    conn: psycopg.AsyncConnection[Any], query: LiteralString | bytes | sql.Composed, *params: object
+) -> list[Row]:
+    """Run a query that is seldom run, so that preparing it would not pay; give its rows."""
+    cursor = conn.cursor(row_factory=tuple_row)
+    await cursor.execute(query, params or None)
+    return await cursor.fetchall() if cursor.description else []
+
+
 async def run_on_foreign(conn: Any, statement: Statement, params: Row) -> list[Row]:
     """Run a statement in the transaction of the caller's own connection."""
     if isinstance(conn, psycopg.AsyncConnection):
-        cursor = conn.cursor(row_factory=tuple_row)
-        await cursor.execute(statement.psycopg, params)
-        return await cursor.fetchall() if cursor.description else []
+        return await fetch(conn, statement.psycopg, *params)
     if isinstance(conn, psycopg.Connection):
         return await asyncio.to_thread(_run_blocking, conn, statement, params)
     origin = _origin(conn)
@@ -195,14 +202,3 @@ _PASSWORD = re.compile(
 def redact_dsn(dsn: str) -> str:
     """The address without its password, for messages."""
     return _PASSWORD.sub(lambda m: f"{m[1]}[REDACTED]" if m[1] else f"{m[3]}[REDACTED]{m[5]}", dsn)
-
-
-__all__: Sequence[str] = (
-    "AsyncPool",
-    "ConnectionSource",
-    "Row",
-    "Statement",
-    "redact_dsn",
-    "run",
-    "run_on_foreign",
-)

@@ -13,7 +13,8 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.models import Edit, Lease, NewBatch, NewCommand, Outcome, OutcomeKind
+from commandbus.database.model import Edit, Lease, NewBatch, Outcome, OutcomeKind
+from commandbus.models import NewCommand
 
 
 def dump(value: Any) -> str:
@@ -65,13 +66,7 @@ def _message(command: NewCommand) -> bytes:
 
 def batch(new: NewBatch) -> tuple[str | None, str | None, str | None, str | None, bool]:
     """What the functions that create a batch take after the commands."""
-    return (
-        new.name,
-        text(new.custom_data),
-        new.created_by,
-        text(new.on_complete),
-        new.notifies,
-    )
+    return (new.name, text(new.custom_data), new.created_by, text(new.on_complete), new.notifies)
 
 
 def text(encoded: bytes | None) -> str | None:

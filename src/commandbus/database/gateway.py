@@ -61,12 +61,6 @@ class Statements(ABC):
         rows = await self._run(text, params, domain, conn)
         return rows if into is None else [into(*row) for row in rows]
 
-    @overload
-    async def row(
-        self, text: LiteralString, params: Row = (), *, domain: str = "", conn: Any = None
-    ) -> Row | None: ...
-
-    @overload
     async def row(
         self,
         text: LiteralString,
@@ -75,22 +69,10 @@ class Statements(ABC):
         into: Callable[..., Value],
         domain: str = "",
         conn: Any = None,
-    ) -> Value | None: ...
-
-    async def row(
-        self,
-        text: LiteralString,
-        params: Row = (),
-        *,
-        into: Callable[..., Any] | None = None,
-        domain: str = "",
-        conn: Any = None,
-    ) -> Any:
-        """The first row, or None."""
+    ) -> Value | None:
+        """The first row as `into(*row)`, or None."""
         rows = await self._run(text, params, domain, conn)
-        if not rows:
-            return None
-        return rows[0] if into is None else into(*rows[0])
+        return into(*rows[0]) if rows else None
 
     async def value(
         self, text: LiteralString, params: Row = (), *, domain: str = "", conn: Any = None

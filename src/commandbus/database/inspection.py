@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
-from psycopg.rows import tuple_row
 
+from commandbus.database.connections import fetch
 from commandbus.database.migrations import function_bodies, schema_status
-from commandbus.database.pgmq.install import REQUIRED_FUNCTIONS
+from commandbus.database.pgmq.install import lacking_functions
 from commandbus.settings import Settings
 
-_LACKING: LiteralString = "select s from unnest(%s::text[]) s where to_regprocedure(s) is null"
 _FUNCTIONS: LiteralString = (
     "select p.proname, p.prosrc from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
     " where n.nspname = %s"
@@ -37,15 +36,13 @@ async def inspect_schema(
 ) -> SchemaDifferences:
     """Compare; changes nothing."""
     status = await schema_status(conn, settings)
-    cursor = conn.cursor(row_factory=tuple_row)
-    lacking = await (await cursor.execute(_LACKING, (list(REQUIRED_FUNCTIONS),))).fetchall()
     changed: list[str] = []
     if (status.installed_version or 0) <= status.package_version:
-        await cursor.execute(_FUNCTIONS, (settings.schema,))
-        installed = {name: _folded(body) for name, body in await cursor.fetchall()}
+        rows = await fetch(conn, _FUNCTIONS, settings.schema)
+        installed = {name: _folded(body) for name, body in rows}
         ours = function_bodies(settings.schema)
         changed = sorted(name for name in ours if installed.get(name) != _folded(ours[name]))
-    return SchemaDifferences(status.pending, tuple(row[0] for row in lacking), tuple(changed))
+    return SchemaDifferences(status.pending, await lacking_functions(conn), tuple(changed))
 
 
 def _folded(body: str) -> str:

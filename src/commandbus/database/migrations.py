@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import tuple_row
 
+from commandbus.database.connections import fetch
 from commandbus.database.pgmq.install import install_pgmq
 from commandbus.errors import (
     InvalidSettingError,
@@ -120,7 +120,7 @@ def full_sql(schema: str = "commandbus") -> str:
     for migration in migrations():
         parts.append(f"-- {migration.version:04} {migration.name}")
         parts.append(_in_schema(migration.text, schema))
-        parts.append(_record(migration).as_string(None).replace("{schema}", schema) + ";\n")
+        parts.append(_record(migration, schema) + ";\n")
     parts.append(_in_schema(function_text(), schema))
     parts.append(_in_schema(_functions_record(), schema))
     return "\n".join(parts)
@@ -143,8 +143,7 @@ async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> lis
                 _refuse_changed(migration, known[migration.version])
                 continue
             await _execute_script(conn, _in_schema(migration.text, settings.schema))
-            record = _record(migration).as_string(None).replace("{schema}", settings.schema)
-            await conn.execute(record.encode())
+            await _execute_script(conn, _record(migration, settings.schema))
             applied.append(f"{migration.version:04}_{migration.name}")
         _refuse_newer(known, _package_version())
         if max(known, default=0) <= _package_version():
@@ -158,20 +157,15 @@ async def schema_status(conn: psycopg.AsyncConnection[Any], settings: Settings) 
     """Compare the database with this package; changes nothing."""
     known = await _applied(conn, settings)
     pending = tuple(f"{m.version:04}_{m.name}" for m in migrations() if m.version not in known)
-    row = await _one(conn, "select current_setting('server_version')")
-    functions = None
-    pgmq_version = None
-    if known:
-        rows = await _settings(conn, settings)
-        functions = rows.get("functions_checksum")
-        pgmq_version = rows.get("pgmq_version")
+    ((server_version,),) = await fetch(conn, "select current_setting('server_version')")
+    recorded = await _settings(conn, settings) if known else {}
     return SchemaStatus(
         installed_version=max(known, default=None),
         package_version=_package_version(),
         pending=pending,
-        pgmq_version=pgmq_version,
-        server_version=str(row[0]),
-        functions_current=functions == _functions_checksum(),
+        pgmq_version=recorded.get("pgmq_version"),
+        server_version=server_version,
+        functions_current=recorded.get("functions_checksum") == _functions_checksum(),
     )
 
 
@@ -221,43 +215,30 @@ def _refuse_changed(migration: Migration, recorded: tuple[str, bool]) -> None:
 async def _applied(
     conn: psycopg.AsyncConnection[Any], settings: Settings
 ) -> dict[int, tuple[str, bool]]:
-    row = await _one(
-        conn,
-        "select to_regclass(quote_ident(%s) || '.command_bus_migration') is not null",
-        settings.schema,
-    )
-    if not row[0]:
+    is_there = "select to_regclass(quote_ident(%s) || '.command_bus_migration') is not null"
+    if (await fetch(conn, is_there, settings.schema)) == [(False,)]:
         return {}
-    cursor = conn.cursor(row_factory=tuple_row)
-    await cursor.execute(
-        sql.SQL("select version, checksum, is_breaking from {}.command_bus_migration").format(
-            sql.Identifier(settings.schema)
-        )
-    )
-    return {
-        version: (checksum, breaking) for version, checksum, breaking in await cursor.fetchall()
-    }
+    query = sql.SQL("select version, checksum, is_breaking from {}.command_bus_migration")
+    rows = await fetch(conn, query.format(sql.Identifier(settings.schema)))
+    return {version: (checksum, is_breaking) for version, checksum, is_breaking in rows}
 
 
 async def _settings(conn: psycopg.AsyncConnection[Any], settings: Settings) -> dict[str, str]:
-    cursor = conn.cursor(row_factory=tuple_row)
-    await cursor.execute(
-        sql.SQL("select name, value from {}.command_bus_setting").format(
-            sql.Identifier(settings.schema)
-        )
-    )
-    return dict(await cursor.fetchall())
+    query = sql.SQL("select name, value from {}.command_bus_setting")
+    return dict(await fetch(conn, query.format(sql.Identifier(settings.schema))))
 
 
 def _functions_checksum() -> str:
     return hashlib.sha256(function_text().encode()).hexdigest()
 
 
-def _record(migration: Migration) -> sql.Composed:
-    return sql.SQL(
-        "insert into {{schema}}.command_bus_migration (version, name, checksum, is_breaking)"
+def _record(migration: Migration, schema: str) -> str:
+    values = (migration.version, migration.name, migration.checksum, migration.is_breaking)
+    insert = sql.SQL(
+        "insert into {}.command_bus_migration (version, name, checksum, is_breaking)"
         " values ({}, {}, {}, {})"
-    ).format(migration.version, migration.name, migration.checksum, migration.is_breaking)
+    )
+    return insert.format(sql.SQL(schema), *values).as_string(None)
 
 
 def _functions_record() -> str:
@@ -292,14 +273,6 @@ def _in_schema(text: str, schema: str) -> str:
 async def _execute_script(conn: psycopg.AsyncConnection[Any], text: str) -> None:
     # Without parameters psycopg sends the whole script at once, and % needs no doubling.
     await conn.execute(text.encode())
-
-
-async def _one(conn: psycopg.AsyncConnection[Any], query: str, *params: object) -> tuple[Any, ...]:
-    cursor = conn.cursor(row_factory=tuple_row)
-    await cursor.execute(query.encode(), params or None)
-    row = await cursor.fetchone()
-    assert row is not None  # noqa: S101  (these queries always give one row)
-    return row
 
 
 def function_bodies(schema: str) -> dict[str, str]:

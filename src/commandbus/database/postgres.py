@@ -15,19 +15,13 @@ from commandbus.database import encoding
 from commandbus.database.chunks import OFFER, OFFER_ONE, ChunkSender
 from commandbus.database.connections import AsyncPool, ConnectionSource, Row, Statement, run
 from commandbus.database.gateway import Gateway
+from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
 from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store
-from commandbus.models import (
-    Lease,
-    NewBatch,
-    NewCommand,
-    Outcome,
-    OutcomeKind,
-    QueuedReply,
-)
+from commandbus.models import NewCommand
 from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (

@@ -9,8 +9,8 @@ from uuid import UUID
 from commandbus.database.gateway import Gateway
 from commandbus.database.rows import (
     AUDIT_COLUMNS,
-    BATCH_COLUMNS,
-    COMMAND_COLUMNS,
+    BATCHES_WHERE,
+    COMMANDS_WHERE,
     command_of,
     parked_item_of,
 )
@@ -22,11 +22,7 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 
-_GET_COMMAND: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + COMMAND_COLUMNS
-    + " from {schema}.command_bus_command c where c.domain = %s and c.command_id = %s"
-)
+_GET_COMMAND: LiteralString = COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
 _GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
 _LIST_TROUBLESHOOTING: LiteralString = "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)"
 _AUDIT_TRAIL: LiteralString = (
@@ -39,30 +35,18 @@ _MARKED_KEYS: LiteralString = (
     "select k.key from {schema}.command_bus_secret_key k"
     " where k.domain = %s and k.command_type = %s"
 )
-_GET_BATCH: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + BATCH_COLUMNS
-    + " from {schema}.command_bus_batch b where b.domain = %s and b.batch_id = %s"
-)
+_GET_BATCH: LiteralString = BATCHES_WHERE + "b.domain = %s and b.batch_id = %s"
 _LIST_BATCHES: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + BATCH_COLUMNS
-    + " from {schema}.command_bus_batch b where b.domain = %s"
-    " and (cast(%s as text) is null or b.status = %s)"
+    BATCHES_WHERE + "b.domain = %s and (cast(%s as text) is null or b.status = %s)"
     " order by b.created_at desc, b.batch_id limit %s offset %s"
 )
 _LIST_BATCH_COMMANDS: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + COMMAND_COLUMNS
-    + " from {schema}.command_bus_command c where c.batch_id = %s and c.domain = %s"
+    COMMANDS_WHERE + "c.batch_id = %s and c.domain = %s"
     " and (cast(%s as text) is null or c.status = %s)"
     " order by c.sequence_no, c.created_at, c.command_id limit %s offset %s"
 )
 _CLOSED_BATCHES: LiteralString = (
-    "select "  # noqa: S608  (literals only)
-    + BATCH_COLUMNS
-    + " from {schema}.command_bus_batch b"
-    " where b.batch_id = any(%s) and b.completed_at is not null"
+    BATCHES_WHERE + "b.batch_id = any(%s) and b.completed_at is not null"
 )
 
 

@@ -26,6 +26,13 @@ AUDIT_COLUMNS: LiteralString = (
     "a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id, a.actor"
 )
 
+COMMANDS_WHERE: LiteralString = (
+    "select " + COMMAND_COLUMNS + " from {schema}.command_bus_command c where "  # noqa: S608  (literals only)
+)
+BATCHES_WHERE: LiteralString = (
+    "select " + BATCH_COLUMNS + " from {schema}.command_bus_batch b where "  # noqa: S608  (literals only)
+)
+
 
 def command_of(*row: Any) -> CommandMetadata:
     """A row of COMMAND_COLUMNS."""

@@ -14,22 +14,17 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack
 from uuid import UUID
 
-from commandbus.models import (
-    AuditEvent,
-    BatchMetadata,
-    CommandMetadata,
-    CommandStatus,
-    Edit,
-    Lease,
-    NewBatch,
-    NewCommand,
-    Outcome,
-    QueuedReply,
-    TroubleshootingItem,
-)
-
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
+    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply
+    from commandbus.models import (
+        AuditEvent,
+        BatchMetadata,
+        CommandMetadata,
+        CommandStatus,
+        NewCommand,
+        TroubleshootingItem,
+    )
 
 
 class ReceiveOptions(TypedDict):

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from commandbus.commands.sending import Preparer
-from commandbus.errors import (
-    BatchSizeExceededError,
-    InvalidBatchRequestError,
-    InvalidPayloadError,
-)
+from commandbus.errors import BatchSizeExceededError, InvalidBatchRequestError, InvalidPayloadError
 from commandbus.governance.model import Item, ItemError
 from commandbus.governance.types import BatchType
 from commandbus.models import NewCommand
@@ -26,21 +21,7 @@ from commandbus.privacy.secrets import misfits
 MAX_ERRORS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A request whose shape is right."""
-
-    items: Sequence[Item]
-    commands: Sequence[NewCommand]
-    #: Of the whole body: a repeat of the request has the same.
-    digest: bytes
-    #: Items that do not fit their type. Told only after repeat and limits.
-    errors: Sequence[ItemError]
-
-
-def check_items(
-    batch_type: BatchType, items: Any, reason: str | None, preparer: Preparer
-) -> Checked:
+def check_items(batch_type: BatchType, items: Any, preparer: Preparer) -> list[NewCommand]:
     """Check shape and size, and encode; raises what is wrong before the database is asked."""
     if isinstance(items, str | bytes) or not isinstance(items, Sequence):
         raise InvalidBatchRequestError("items must be a list of objects")
@@ -48,19 +29,19 @@ def check_items(
         raise InvalidBatchRequestError("a batch needs at least one item; add some")
     if len(items) > batch_type.max_size:
         raise BatchSizeExceededError(len(items), batch_type.max_size)
+    domain, command_type = batch_type.domain, batch_type.command_type
     commands: list[NewCommand] = []
     errors: list[ItemError] = []
     for index, item in enumerate(items):
         try:
-            commands.append(_command(batch_type, item, preparer))
+            # No queue of replies for a governed batch: its ticket tells what became of it.
+            commands.append(preparer.command(domain, command_type, new_id(), item, NO_REPLY, None))
         except InvalidPayloadError as error:
             errors.append(ItemError(index, "", redact_text(str(error), 200)))
     if errors:
         # Such items were never accepted: no repeat of an earlier request can have them.
         raise refused(errors)
-    return Checked(
-        items, commands, _digest(batch_type, items, reason), _fitting_errors(batch_type, items)
-    )
+    return commands
 
 
 def refused(errors: Sequence[ItemError]) -> InvalidBatchRequestError:
@@ -75,19 +56,14 @@ def refused(errors: Sequence[ItemError]) -> InvalidBatchRequestError:
     )
 
 
-def _command(batch_type: BatchType, item: Any, preparer: Preparer) -> NewCommand:
-    # Nobody reads a queue of replies for a governed batch: its ticket tells what became of it.
-    return preparer.command(
-        batch_type.domain, batch_type.command_type, new_id(), item, NO_REPLY, None
-    )
-
-
-def _digest(batch_type: BatchType, items: Sequence[Item], reason: str | None) -> bytes:
+def digest_of(batch_type: BatchType, items: Sequence[Item], reason: str | None) -> bytes:
+    """Of the whole body: a repeat of the request has the same."""
     body = {"batch_type": batch_type.name, "items": list(items), "reason": reason}
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).digest()
 
 
-def _fitting_errors(batch_type: BatchType, items: Sequence[Item]) -> list[ItemError]:
+def fitting_errors(batch_type: BatchType, items: Sequence[Item]) -> list[ItemError]:
+    """Items that do not fit the payload type."""
     if batch_type.payload_type is None:
         return []
     return [

@@ -11,13 +11,7 @@ from commandbus.access.model import Caller, Scope
 from commandbus.database import encoding
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, PermissionDeniedError, RateLimitExceededError
-from commandbus.governance.model import (
-    Exemption,
-    LimitsStatus,
-    LimitState,
-    LimitType,
-    UserLimits,
-)
+from commandbus.governance.model import Exemption, LimitsStatus, LimitState, LimitType, UserLimits
 from commandbus.governance.tickets import limit_of
 from commandbus.names import check_text
 from commandbus.privacy.redaction import redact_text

@@ -18,7 +18,7 @@ from commandbus.access.callers import (
 from commandbus.access.model import Caller, Scope
 from commandbus.commands.sending import Preparer
 from commandbus.database.store import Listener, Store
-from commandbus.errors import InvalidOperationError, TicketNotFoundError
+from commandbus.errors import TicketNotFoundError
 from commandbus.governance.approvals import Approvals
 from commandbus.governance.limits import Limits, check_user
 from commandbus.governance.model import (
@@ -32,7 +32,7 @@ from commandbus.governance.model import (
     TicketStatus,
 )
 from commandbus.governance.submission import check_reason, check_request, submit
-from commandbus.governance.tickets import TicketSearch, page_children, page_tickets, tickets_by_id
+from commandbus.governance.tickets import page_children, page_tickets, tickets_by_id
 from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
@@ -76,10 +76,7 @@ class Governance(Limits):
     @property
     def is_available(self) -> bool:
         """Whether this bus can have governed batches: a bus in memory cannot."""
-        try:
-            return self._store.gateway is not None
-        except InvalidOperationError:
-            return False
+        return self._store.has_gateway
 
     # -- submission
 
@@ -147,8 +144,9 @@ class Governance(Limits):
             if owner not in {None, caller.user_id}:
                 return Page([], None)
             owner = caller.user_id
-        search = TicketSearch(owner, caller.domains, among, wanted)
-        return await page_tickets(self._store.gateway, search, limit, cursor)
+        return await page_tickets(
+            self._store.gateway, owner, caller.domains, among, wanted, limit=limit, cursor=cursor
+        )
 
     async def page_children(
         self,
@@ -201,12 +199,7 @@ class Governance(Limits):
     # -- acting
 
     async def retry(
-        self,
-        caller: Caller,
-        ticket_id: UUID,
-        *,
-        reason: str | None = None,
-        among: Among = None,
+        self, caller: Caller, ticket_id: UUID, *, reason: str | None = None, among: Among = None
     ) -> ChildRetry:
         """Send failed children again, unless they were sent as often as their type allows.
 

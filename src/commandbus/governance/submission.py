@@ -20,10 +20,11 @@ from commandbus.errors import (
     RateLimitExceededError,
     TicketNotFoundError,
 )
-from commandbus.governance.items import Checked, check_items, refused
-from commandbus.governance.model import BatchTicket, Item, Submission, TicketStatus
+from commandbus.governance.items import check_items, digest_of, fitting_errors, refused
+from commandbus.governance.model import BatchTicket, Item, ItemError, Submission, TicketStatus
 from commandbus.governance.tickets import limits_of, tickets_by_id
 from commandbus.governance.types import BatchType
+from commandbus.models import NewCommand
 from commandbus.names import check_text, check_uuid
 from commandbus.privacy.redaction import redact_text
 
@@ -48,14 +49,13 @@ class Request:
 
     caller: Caller
     batch_type: BatchType
-    checked: Checked
+    items: Sequence[Item]
+    commands: Sequence[NewCommand]
+    digest: bytes
+    #: Items that do not fit their type. Told only after repeat and limits.
+    errors: Sequence[ItemError]
     request_id: UUID | None
     reason: str | None
-
-    @property
-    def size(self) -> int:
-        """How many children it asks for."""
-        return len(self.checked.items)
 
 
 def check_request(
@@ -72,7 +72,9 @@ def check_request(
     except InvalidInputError as error:
         raise InvalidBatchRequestError(str(error)) from None
     text = None if reason is None else check_reason(reason)
-    return Request(caller, batch_type, check_items(batch_type, items, text, preparer), key, text)
+    commands = check_items(batch_type, items, preparer)
+    digest, errors = digest_of(batch_type, items, text), fitting_errors(batch_type, items)
+    return Request(caller, batch_type, items, commands, digest, errors, key, text)
 
 
 def check_reason(reason: Any) -> str:
@@ -93,8 +95,8 @@ async def submit(store: Store, request: Request, defaults: Mapping[str, int]) ->
         ((admission, ticket_id, refusal, states),) = await session.rows(
             _BEGIN,
             (
-                request.caller.user_id, request.batch_type.name, request.size, request.request_id,
-                request.checked.digest, limits,
+                request.caller.user_id, request.batch_type.name, len(request.items),
+                request.request_id, request.digest, limits,
             ),
         )  # fmt: skip
         if admission == "replay":
@@ -115,7 +117,8 @@ def _refuse(request: Request, admission: str, refusal: Mapping[str, Any]) -> Non
                 "request as it was, or take a new request_id"
             )
         case "size":
-            raise BatchSizeExceededError(request.size, refusal["max_value"], contact_admin=True)
+            size = len(request.items)
+            raise BatchSizeExceededError(size, refusal["max_value"], contact_admin=True)
         case "limit":
             raise RateLimitExceededError(
                 refusal["limit_type"],
@@ -130,14 +133,14 @@ def _refuse(request: Request, admission: str, refusal: Mapping[str, Any]) -> Non
 
 
 async def _check_items(request: Request, conn: Any) -> None:
-    batch_type, checked = request.batch_type, request.checked
-    if checked.errors:
-        raise refused(checked.errors)
+    batch_type = request.batch_type
+    if request.errors:
+        raise refused(request.errors)
     if batch_type.check is None:
         return
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            errors = await batch_type.check(conn, request.caller, checked.items)
+            errors = await batch_type.check(conn, request.caller, request.items)
     except TimeoutError:
         raise DatabaseUnavailableError(
             f"the check of {batch_type.name} took more than {CHECK_SECONDS:g} s; nothing was "
@@ -154,9 +157,9 @@ async def _create(session: Session, request: Request, limits: str) -> Submission
     ((created_at, states),) = await session.rows(
         _CREATE,
         (
-            batch_type.domain, ticket_id, encoding.sends(request.checked.commands),
+            batch_type.domain, ticket_id, encoding.sends(request.commands),
             batch_type.name, caller.user_id, request.reason, request.request_id,
-            request.checked.digest, batch_type.requires_approval, encoding.dump(details), limits,
+            request.digest, batch_type.requires_approval, encoding.dump(details), limits,
         ),
         domain=batch_type.domain,
     )  # fmt: skip
@@ -165,10 +168,10 @@ async def _create(session: Session, request: Request, limits: str) -> Submission
         ticket_id=ticket_id,
         domain=batch_type.domain,
         batch_type=batch_type.name,
-        child_count=request.size,
+        child_count=len(request.items),
         success_count=0,
         failed_count=0,
-        pending_count=request.size,
+        pending_count=len(request.items),
         canceled_count=0,
         status=TicketStatus.PENDING_APPROVAL if is_waiting else TicketStatus.IN_PROGRESS,
         reason=request.reason,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString, cast
 from uuid import UUID
 
@@ -53,16 +52,6 @@ _PAGE_CHILDREN: LiteralString = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TicketSearch:
-    """Which tickets to list. None: of all owners, domains, types or statuses."""
-
-    owner: str | None
-    domains: frozenset[str] | None
-    batch_types: frozenset[str] | None
-    status: TicketStatus | None
-
-
 async def tickets_by_id(
     statements: Statements, ticket_ids: Sequence[UUID], *, conn: Any = None
 ) -> list[BatchTicket]:
@@ -71,23 +60,29 @@ async def tickets_by_id(
 
 
 async def page_tickets(
-    statements: Statements, search: TicketSearch, limit: int, cursor: str | None
+    statements: Statements,
+    owner: str | None,
+    domains: frozenset[str] | None,
+    batch_types: frozenset[str] | None,
+    status: TicketStatus | None,
+    *,
+    limit: int,
+    cursor: str | None,
 ) -> Page[BatchTicket]:
-    """Tickets, newest first."""
+    """Tickets, newest first. None: of all owners, domains, types or statuses."""
     # Sorted: the order of a set is another one in another process, and is part of the cursor.
-    domains = None if search.domains is None else sorted(search.domains)
-    types = None if search.batch_types is None else sorted(search.batch_types)
-    bound = ("tickets", search.owner, domains, types, search.status)
+    places = None if domains is None else sorted(domains)
+    types = None if batch_types is None else sorted(batch_types)
+    bound = ("tickets", owner, places, types, status)
     created_at, ticket_id = position_of(cursor, bound, read_key) or (None, None)
-    is_pending = search.status in OPEN
     params = (
-        domains, domains, types, types, search.status, search.status, is_pending, created_at,
-        created_at, ticket_id, limit + 1,
+        places, places, types, types, status, status, status in OPEN, created_at, created_at,
+        ticket_id, limit + 1,
     )  # fmt: skip
-    if search.owner is None:
+    if owner is None:
         found = await statements.rows(_PAGE, params, into=_ticket_of)
     else:
-        found = await statements.rows(_PAGE_OF_OWNER, (search.owner, *params), into=_ticket_of)
+        found = await statements.rows(_PAGE_OF_OWNER, (owner, *params), into=_ticket_of)
     return page_of(found, limit, bound, lambda ticket: [ticket.created_at, ticket.ticket_id])
 
 

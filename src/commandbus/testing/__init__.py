@@ -8,7 +8,7 @@
 What is listed in __all__ is public; everything else may change.
 """
 
-from commandbus.models import PgmqMessage
+from commandbus.database.model import PgmqMessage
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import FakePgmqClient
 from commandbus.testing.helpers import fake_bus, run_until_idle, sent, store_of

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
+from commandbus.database.model import PgmqMessage
 from commandbus.errors import DatabaseError, SchemaMissingError
-from commandbus.models import PgmqMessage
 from commandbus.names import MAX_QUEUE_LENGTH, physical_queue
 from commandbus.testing.clock import FakeClock
 

@@ -249,7 +249,7 @@ class BulkOperations:
                 raise InvalidInputError(f"give from 1 to {MAX_IDS:,} ids, or a filter")
             chosen = replace(chosen, command_ids=ids)
         if chosen.group is not None:
-            found = await self._groups.require(chosen.domain, chosen.group)
+            found = await self._groups.require_group(chosen.group, chosen.domain)
             chosen = replace(chosen, group=found.fingerprint)
         return chosen
 

@@ -35,10 +35,18 @@ class Groups:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def list(
-        self, domain: str | None, *, command_type: str | None, include_empty: bool, limit: int
+    async def groups(
+        self,
+        domain: str | None = None,
+        *,
+        command_type: str | None = None,
+        include_empty: bool = False,
+        limit: int = 100,
     ) -> list[FailureGroup]:
-        """Groups, largest first."""
+        """Parked commands by cause, largest group first; it reads no command.
+
+        `include_empty`: also groups without parked commands.
+        """
         if domain is not None:
             check_domain(domain)
         if command_type is not None:
@@ -47,22 +55,21 @@ class Groups:
         params = (domain, command_type, include_empty, limit, "")
         return await self._store.gateway.rows(_LIST, params, into=FailureGroup)
 
-    async def require(self, domain: str | None, group: str) -> FailureGroup:
+    async def require_group(self, fingerprint: str, domain: str | None = None) -> FailureGroup:
         """The one group whose fingerprint begins so; raises if there is none, or several."""
-        params = (domain, None, True, MAX_LIMIT, check_fingerprint(group))
+        params = (domain, None, True, MAX_LIMIT, check_fingerprint(fingerprint))
         found = await self._store.gateway.rows(_LIST, params, into=FailureGroup)
         # Operators copy the beginning from a listing, which shows only groups with parked commands.
         found = [each for each in found if each.parked_count] or found
         where = "" if domain is None else f" in domain {domain!r}"
-        match found:
-            case [only]:
-                return only
-            case []:
-                raise InvalidOperationError(
-                    f"no failure group {group!r}{where}; `commandbus tsq groups` lists them"
-                )
-            case several:
-                shown = ", ".join(sorted({each.fingerprint for each in several})[:5])
-                raise InvalidInputError(
-                    f"several failure groups{where} begin with {group!r}: {shown}; write more of it"
-                )
+        if not found:
+            raise InvalidOperationError(
+                f"no failure group {fingerprint!r}{where}; `commandbus tsq groups` lists them"
+            )
+        if len(found) > 1:
+            shown = ", ".join(sorted({each.fingerprint for each in found})[:5])
+            raise InvalidInputError(
+                f"several failure groups{where} begin with {fingerprint!r}: {shown}; "
+                "write more of it"
+            )
+        return found[0]

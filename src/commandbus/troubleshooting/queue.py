@@ -11,11 +11,12 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.database.model import Edit
 from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.handler import HandlerRegistry
-from commandbus.models import CommandStatus, Edit, TroubleshootingItem
+from commandbus.models import CommandStatus, TroubleshootingItem
 from commandbus.names import (
     check_command_type,
     check_domain,
@@ -29,7 +30,6 @@ from commandbus.privacy.redaction import redact_text, redact_value
 from commandbus.privacy.secrets import check_fits
 from commandbus.troubleshooting.edits import difference, unmasked
 from commandbus.troubleshooting.groups import Groups, check_fingerprint
-from commandbus.troubleshooting.model import FailureGroup
 
 #: Characters of a note.
 MAX_NOTE = 2_000
@@ -41,12 +41,11 @@ _PAGE: LiteralString = (
 )
 
 
-class Troubleshooting:
+class Troubleshooting(Groups):
     """The operator's verbs."""
 
     def __init__(self, store: Store, registry: HandlerRegistry, *, max_bytes: int) -> None:
-        self._store = store
-        self._groups = Groups(store)
+        super().__init__(store)
         self._registry = registry
         self._max_bytes = max_bytes
 
@@ -94,26 +93,6 @@ class Troubleshooting:
             return None
         marked = await self.secret_keys(item.domain, item.command_type)
         return redact_value(item.data, marked=marked)
-
-    async def groups(
-        self,
-        domain: str | None = None,
-        *,
-        command_type: str | None = None,
-        include_empty: bool = False,
-        limit: int = 100,
-    ) -> list[FailureGroup]:
-        """Parked commands by cause, largest group first; it reads no command.
-
-        `include_empty`: also groups without parked commands.
-        """
-        return await self._groups.list(
-            domain, command_type=command_type, include_empty=include_empty, limit=limit
-        )
-
-    async def require_group(self, fingerprint: str, domain: str | None = None) -> FailureGroup:
-        """The one group whose fingerprint begins so; raises if there is none, or several."""
-        return await self._groups.require(domain, fingerprint)
 
     async def retry(
         self,

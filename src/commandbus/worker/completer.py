@@ -7,15 +7,16 @@ load each goes at once, at high load the groups grow by themselves. There is no 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
 from commandbus.loops import Backoff
-from commandbus.models import Failure, Lease, Outcome, OutcomeKind, ParkReason
+from commandbus.models import ParkReason
 from commandbus.privacy.redaction import redact_text
 
 #: Outcomes in one commit; beyond this a longer group gains little and holds its locks longer.
@@ -24,15 +25,15 @@ MAX_GROUP = 1_000
 _log = logging.getLogger("commandbus.completer")
 
 
+@dataclass(eq=False)
 class Completer:
     """Takes one Outcome for each lease and hands them to the store in groups."""
 
-    def __init__(
-        self, store: Store, domain: str, *, on_settled: Callable[[Sequence[Lease]], None]
-    ) -> None:
-        self._store = store
-        self._domain = domain
-        self._on_settled = on_settled
+    store: Store
+    domain: str
+    on_settled: Callable[[Sequence[Lease]], None]
+
+    def __post_init__(self) -> None:
         self._pending: deque[Outcome] = deque()
         self._work = asyncio.Event()
         self._in_flight = 0
@@ -83,7 +84,7 @@ class Completer:
         backoff = Backoff(0.05, 2.0)
         while True:
             try:
-                lost = await self._store.settle(self._domain, group)
+                lost = await self.store.settle(self.domain, group)
             except DatabaseUnavailableError as error:
                 pause = backoff.next()
                 _log.warning("cannot commit outcomes, next try in %.2f s: %s", pause, error)
@@ -94,7 +95,7 @@ class Completer:
                 return
             for command_id in lost:
                 _log.warning("the result of %s came after its lease: ignored", command_id)
-            self._on_settled([outcome.lease for outcome in group])
+            self.on_settled([outcome.lease for outcome in group])
             return
 
     async def _commit_one_by_one(self, group: list[Outcome], error: CommandBusError) -> None:
@@ -111,12 +112,12 @@ class Completer:
             "the outcome of %s could not be recorded: %s",
             outcome.lease.command_id, redact_text(str(error)),
         )  # fmt: skip
-        self._on_settled([outcome.lease])
+        self.on_settled([outcome.lease])
 
 
 def _refused_send(outcome: Outcome, error: DuplicateCommandError) -> Outcome:
     """The handler succeeded but sent an id that exists: a person has to look at it."""
-    return dataclasses.replace(
+    return replace(
         outcome,
         kind=OutcomeKind.PARK,
         reason=ParkReason.PERMANENT,

@@ -1,7 +1,6 @@
 """Execution: a lease in, an outcome out. Finds the handler, runs it, says how the lease ends.
 
-Whether a failed attempt is tried again is decided by commandbus.retry; commandbus.worker.outcomes
-makes the outcome of it.
+commandbus.worker.outcomes makes the outcome, and decides whether a failed attempt is tried again.
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import HandlerNotFoundError, InvalidPayloadError, LeaseLostError
 from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
-from commandbus.models import Command, Lease, Outcome, OutcomeKind
+from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import command_of, completed, failed, parked
 from commandbus.worker.threads import HandlerThreads

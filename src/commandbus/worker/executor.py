@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
-from commandbus.models import Lease, Outcome, OutcomeKind
 from commandbus.privacy.redaction import redact_text
 from commandbus.worker.execution import Execution
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from commandbus.database.model import Lease
 from commandbus.database.store import LeaseExtender
-from commandbus.models import Lease
 from commandbus.privacy.redaction import redact_text
 
 #: Seconds without a turn of the event loop after which its stack is logged.

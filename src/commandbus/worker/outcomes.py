@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind, OutgoingCommands
 from commandbus.errors import DuplicateCommandError, InvalidPayloadError
 from commandbus.handler import HandlerEntry
-from commandbus.models import (
-    Command,
-    Failure,
-    Lease,
-    Outcome,
-    OutcomeKind,
-    OutgoingCommands,
-    ParkReason,
-)
+from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.payload import decode_payload, encode_json
-from commandbus.privacy.redaction import redact_text, secret_values
-from commandbus.retry import GiveUp, Park, RetryAfter, RetryPolicy, decide, describe_failure
+from commandbus.privacy.redaction import redact_details, redact_text, secret_values, text_of
+from commandbus.retry import RetryPolicy
 
 _log = logging.getLogger("commandbus.worker")
 
@@ -53,14 +47,27 @@ def failure_of(
     repeat parts of its payload in an error. The payload is decoded again: the handler may have
     changed the first copy.
     """
-    secrets = secret_values(decode_payload(lease.payload), entry.secret_keys)
-    return describe_failure(error, policy, marked=entry.secret_keys, secrets=secrets)
+    marked = entry.secret_keys
+    secrets = secret_values(decode_payload(lease.payload), marked)
+    code, message = getattr(error, "code", None), getattr(error, "message", None)
+    details = getattr(error, "details", None)
+    name = code if isinstance(code, str) else type(error).__name__
+    text = message if isinstance(message, str) else text_of(error)
+    return Failure(
+        error_type="PERMANENT" if policy.is_permanent(error) else "TRANSIENT",
+        code=redact_text(name, 200, secrets=secrets),
+        message=redact_text(text, secrets=secrets),
+        details=redact_details(details, marked=marked, secrets=secrets)
+        if isinstance(details, dict)
+        else None,
+    )
 
 
 def completed(
-    lease: Lease, result: object, sends: tuple[OutgoingCommands, ...], *, max_bytes: int
+    lease: Lease, result: object, sent: Sequence[tuple[str, NewCommand]], *, max_bytes: int
 ) -> Outcome:
     """The handler has returned; a result that cannot be stored parks the command."""
+    sends = tuple(OutgoingCommands(domain, (command,)) for domain, command in sent) if sent else ()
     if result is None:
         return Outcome(lease, OutcomeKind.COMPLETE, sends=sends)
     try:
@@ -78,16 +85,17 @@ def failed(
     failure = failure_of(lease, entry, error, policy)
     if isinstance(error, DuplicateCommandError) and entry.is_transactional:
         return parked(lease, "DUPLICATE_COMMAND", failure.message)
-    match decide(error, lease.attempt, lease.max_attempts, policy):
-        case RetryAfter(seconds):
-            _log.info(
-                "%s failed on attempt %d of %d, next in %g s: %s",
-                lease.command_id, lease.attempt, lease.max_attempts, seconds, failure.code,
-            )  # fmt: skip
-            return Outcome(lease, OutcomeKind.RETRY, delay_seconds=seconds, failure=failure)
-        case Park(reason):
-            _log.warning("%s is parked (%s): %s", lease.command_id, reason, failure.code)
-            return Outcome(lease, OutcomeKind.PARK, reason=reason, failure=failure)
-        case GiveUp():
-            _log.warning("%s has failed for good: %s", lease.command_id, failure.code)
-            return Outcome(lease, OutcomeKind.FAIL, failure=failure)
+    is_permanent = policy.is_permanent(error)
+    if not is_permanent and lease.attempt < lease.max_attempts:
+        delay = policy.delay_after(lease.attempt)
+        _log.info(
+            "%s failed on attempt %d of %d, next in %g s: %s",
+            lease.command_id, lease.attempt, lease.max_attempts, delay, failure.code,
+        )  # fmt: skip
+        return Outcome(lease, OutcomeKind.RETRY, delay_seconds=delay, failure=failure)
+    if policy.when_exhausted == "fail":
+        _log.warning("%s has failed for good: %s", lease.command_id, failure.code)
+        return Outcome(lease, OutcomeKind.FAIL, failure=failure)
+    reason = ParkReason.PERMANENT if is_permanent else ParkReason.EXHAUSTED
+    _log.warning("%s is parked (%s): %s", lease.command_id, reason, failure.code)
+    return Outcome(lease, OutcomeKind.PARK, reason=reason, failure=failure)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.loops import Backoff, Loop
-from commandbus.models import Lease
 
 #: First wait after the queue was found empty, in seconds.
 FIRST_POLL_SECONDS = 0.002
@@ -44,35 +45,25 @@ class Room(Protocol):
         """Give leases back that came too late."""
 
 
+@dataclass(eq=False)
 class Receiver(Loop):
     """Keeps the executor supplied."""
 
     name = "receiver"
 
-    def __init__(
-        self,
-        store: Store,
-        room: Room,
-        domain: str,
-        *,
-        worker: str,
-        vt_seconds: int,
-        limits: Callable[[], Mapping[str, int]],
-        mark_in_progress: bool,
-        poll_max_seconds: float,
-        announce_idle: Callable[[bool], Awaitable[None]] | None,
-    ) -> None:
+    store: Store
+    room: Room
+    domain: str
+    worker: str
+    vt_seconds: int
+    limits: Callable[[], Mapping[str, int]]
+    mark_in_progress: bool
+    poll_max_seconds: float
+    announce_idle: Callable[[bool], Awaitable[None]] | None
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._store = store
-        self._room = room
-        self._domain = domain
-        self._worker = worker
-        self._vt_seconds = vt_seconds
-        self._limits = limits
-        self._mark_in_progress = mark_in_progress
-        self._poll_max_seconds = poll_max_seconds
-        self._polls = Backoff(FIRST_POLL_SECONDS, poll_max_seconds)
-        self._announce_idle = announce_idle
+        self._polls = Backoff(FIRST_POLL_SECONDS, self.poll_max_seconds)
         self._is_full = False
         self._head_at = time.monotonic()
         self.is_idle = False
@@ -82,25 +73,25 @@ class Receiver(Loop):
 
     def room_freed(self) -> None:
         """A command has ended. It matters only if the receiver waits for room."""
-        if self._is_full and self._room.wanted() > 0:
+        if self._is_full and self.room.wanted() > 0:
             self.wake()
 
     async def step(self) -> float | None:
         """Lease one group, or wait."""
-        quantity = self._room.wanted()
+        quantity = self.room.wanted()
         self._is_full = quantity <= 0
         if self._is_full:
             # room_freed() ends this pause; its length matters only if that call is missed.
-            return self._poll_max_seconds
+            return self.poll_max_seconds
         asked_at = time.monotonic()
         from_head = asked_at - self._head_at >= HEAD_SECONDS
-        leases = await self._store.receive(
-            self._domain,
-            vt_seconds=self._vt_seconds,
+        leases = await self.store.receive(
+            self.domain,
+            vt_seconds=self.vt_seconds,
             quantity=quantity,
-            worker=self._worker,
-            limits=self._limits(),
-            mark_in_progress=self._mark_in_progress,
+            worker=self.worker,
+            limits=self.limits(),
+            mark_in_progress=self.mark_in_progress,
             from_head=from_head,
         )
         if from_head:
@@ -112,10 +103,10 @@ class Receiver(Loop):
         # If the process was paused, or the event loop blocked, these leases may have lapsed, and
         # another worker may run the commands by now. They are given back, not started; the epoch
         # of the lease protects those that another worker has.
-        if self.is_stopping or time.monotonic() - asked_at >= self._vt_seconds:
-            self._room.release(leases)
+        if self.is_stopping or time.monotonic() - asked_at >= self.vt_seconds:
+            self.room.release(leases)
             return None
-        self._room.submit(leases, asked_at)
+        self.room.submit(leases, asked_at)
         await self._found_work(len(leases))
         # A full group: there is probably more. Otherwise give new commands a moment to gather.
         return None if len(leases) == quantity else FIRST_POLL_SECONDS
@@ -144,5 +135,5 @@ class Receiver(Loop):
 
     async def _set_idle(self, *, is_idle: bool) -> None:
         self.is_idle = is_idle
-        if self._announce_idle is not None:
-            await self._announce_idle(is_idle)
+        if self.announce_idle is not None:
+            await self.announce_idle(is_idle)

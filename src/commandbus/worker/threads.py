@@ -11,14 +11,10 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    function: Callable[[], Any]
-    future: asyncio.Future[Any]
+#: What to call, and where its result goes.
+_Call = tuple[Callable[[], Any], asyncio.Future[Any]]
 
 
 class HandlerThreads:
@@ -27,7 +23,7 @@ class HandlerThreads:
     def __init__(self, size: int) -> None:
         self._size = size
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads = 0
         self._unfinished = 0
 
@@ -38,7 +34,7 @@ class HandlerThreads:
         """
         context = contextvars.copy_context()
         future = self._loop.create_future()
-        self._jobs.put(_Job(lambda: context.run(function, *arguments), future))
+        self._calls.put((lambda: context.run(function, *arguments), future))
         self._unfinished += 1
         if self._unfinished > self._threads < self._size:
             self._threads += 1
@@ -50,15 +46,16 @@ class HandlerThreads:
     def close(self) -> None:
         """Let the threads end, each after the call it is in."""
         for _ in range(self._threads):
-            self._jobs.put(None)
+            self._calls.put(None)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (call := self._calls.get()) is not None:
+            function, future = call
             result: Any = None
             error: BaseException | None = None
-            if not job.future.cancelled():
+            if not future.cancelled():
                 try:
-                    result = job.function()
+                    result = function()
                 except StopIteration as stop:
                     # A future cannot carry it: the caller would wait without limit.
                     error = RuntimeError("the handler raised StopIteration")
@@ -66,7 +63,7 @@ class HandlerThreads:
                 except BaseException as raised:  # noqa: BLE001  (raised again where it is awaited)
                     error = raised
             try:
-                self._loop.call_soon_threadsafe(self._finish, job.future, result, error)
+                self._loop.call_soon_threadsafe(self._finish, future, result, error)
             except RuntimeError:  # the loop is closed: no caller waits any more
                 return
 

@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from commandbus.database.model import Lease
 from commandbus.database.store import LeaseExtender, Store
 from commandbus.errors import CommandBusError
 from commandbus.handler import HandlerRegistry, SendPreparer
 from commandbus.loops import Loop
-from commandbus.models import Lease
 from commandbus.names import wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
@@ -151,6 +151,17 @@ class _Parts:
         self._worker = worker
         self._store = control
         self.completer = Completer(control, options.domain, on_settled=self._ended)
+        self.receiver = Receiver(
+            control,
+            self,
+            options.domain,
+            worker=worker.worker_id,
+            vt_seconds=options.vt_seconds,
+            limits=lambda: worker.registry.limits(options.domain),
+            mark_in_progress=settings.mark_in_progress,
+            poll_max_seconds=settings.poll_max_seconds,
+            announce_idle=self.beat if options.use_notify else None,
+        )
         self.execution = Execution(
             control,
             transactions=handlers,
@@ -168,7 +179,7 @@ class _Parts:
                 put=self.completer.put,
                 backlog=lambda: self.completer.backlog,
                 settled=self.completer.drained,
-                on_room=self._room_freed,
+                on_room=self.receiver.room_freed,
                 on_ended=self._ended,
             ),
             options.concurrency,
@@ -180,17 +191,6 @@ class _Parts:
             vt_seconds=options.vt_seconds,
             deadline_seconds=settings.lease_deadline_seconds,
             on_lost=self.executor.lose,
-        )
-        self.receiver = Receiver(
-            control,
-            self,
-            options.domain,
-            worker=worker.worker_id,
-            vt_seconds=options.vt_seconds,
-            limits=lambda: worker.registry.limits(options.domain),
-            mark_in_progress=settings.mark_in_progress,
-            poll_max_seconds=settings.poll_max_seconds,
-            announce_idle=self.beat if options.use_notify else None,
         )
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
@@ -216,9 +216,6 @@ class _Parts:
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
-        self.receiver.room_freed()
-
-    def _room_freed(self) -> None:
         self.receiver.room_freed()
 
     def _extended(self, lease: Lease, seconds: float) -> None:

@@ -33,7 +33,7 @@ class Workers:
             options,
             settings=self.settings,
             default_policy=self.default_policy,
-            prepare=self.preparer.outgoing,
+            prepare=self.preparer.command,
             companions=maintenance_of(options.domain, self.settings),
         )
         self.running.add(worker)

@@ -3,7 +3,4 @@
 from commandbus.database.pgmq.client import PgmqClient
 from commandbus.database.pgmq.remote import RemoteQueue
 
-__all__ = [
-    "PgmqClient",
-    "RemoteQueue",
-]
+__all__ = ["PgmqClient", "RemoteQueue"]

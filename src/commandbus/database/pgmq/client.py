@@ -7,14 +7,14 @@ to the rows that must change with it. `commandbus.testing.FakePgmqClient` has th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import orjson
 import psycopg
-from psycopg.rows import tuple_row
 
+from commandbus.database.connections import Row, fetch
+from commandbus.database.model import PgmqMessage
 from commandbus.database.sqlstate import translated
-from commandbus.models import PgmqMessage
 from commandbus.names import physical_queue
 
 
@@ -24,15 +24,16 @@ class PgmqClient:
     def __init__(self, conn: psycopg.AsyncConnection[Any]) -> None:
         self._conn = conn
 
-    async def _rows(self, query: str, *params: object) -> list[tuple[Any, ...]]:
+    async def _rows(self, query: LiteralString, queue: str, *params: object) -> list[Row]:
         with translated():
-            cursor = self._conn.cursor(row_factory=tuple_row)
-            await cursor.execute(query.encode(), params)
-            return await cursor.fetchall() if cursor.description else []
+            return await fetch(self._conn, query, physical_queue(queue), *params)
+
+    async def _ids(self, query: LiteralString, queue: str, *params: object) -> list[int]:
+        return [row[0] for row in await self._rows(query, queue, *params)]
 
     async def create(self, queue: str) -> None:
         """Create a queue; no harm if it exists."""
-        await self._rows("select pgmq.create(%s)", physical_queue(queue))
+        await self._rows("select pgmq.create(%s)", queue)
 
     async def send(self, queue: str, message: Any, delay: int = 0) -> int:
         """Queue one message, visible after `delay` seconds."""
@@ -40,41 +41,29 @@ class PgmqClient:
 
     async def send_batch(self, queue: str, messages: Sequence[Any], delay: int = 0) -> list[int]:
         """Queue messages in this order."""
-        rows = await self._rows(
+        return await self._ids(
             "select pgmq.send_batch(%s, array(select jsonb_array_elements(%s::jsonb)), %s::int)",
-            physical_queue(queue),
-            orjson.dumps(list(messages)).decode(),
-            delay,
-        )
-        return [row[0] for row in rows]
+            queue, orjson.dumps(list(messages)).decode(), delay,
+        )  # fmt: skip
 
     async def read(self, queue: str, vt: int, qty: int = 1) -> list[PgmqMessage]:
         """Lease up to `qty` messages for `vt` seconds."""
         rows = await self._rows(
             "select msg_id, read_ct, enqueued_at, vt, message from pgmq.read(%s, %s, %s)"
             " order by msg_id",
-            physical_queue(queue), vt, qty,
+            queue, vt, qty,
         )  # fmt: skip
         return [PgmqMessage(*row) for row in rows]
 
     async def delete(self, queue: str, msg_ids: Sequence[int]) -> list[int]:
         """Delete messages; returns those that were there."""
-        rows = await self._rows(
-            "select pgmq.delete(%s, %s::bigint[])", physical_queue(queue), list(msg_ids)
-        )
-        return [row[0] for row in rows]
+        return await self._ids("select pgmq.delete(%s, %s::bigint[])", queue, list(msg_ids))
 
     async def archive(self, queue: str, msg_ids: Sequence[int]) -> list[int]:
         """Move messages to the archive; returns those that were there."""
-        rows = await self._rows(
-            "select pgmq.archive(%s, %s::bigint[])", physical_queue(queue), list(msg_ids)
-        )
-        return [row[0] for row in rows]
+        return await self._ids("select pgmq.archive(%s, %s::bigint[])", queue, list(msg_ids))
 
     async def set_vt(self, queue: str, msg_ids: Sequence[int], vt: int) -> list[int]:
         """Make messages visible in `vt` seconds; returns those that were there."""
-        rows = await self._rows(
-            "select msg_id from pgmq.set_vt(%s, %s::bigint[], %s::int)",
-            physical_queue(queue), list(msg_ids), vt,
-        )  # fmt: skip
-        return [row[0] for row in rows]
+        query = "select msg_id from pgmq.set_vt(%s, %s::bigint[], %s::int)"
+        return await self._ids(query, queue, list(msg_ids), vt)

@@ -11,8 +11,8 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import tuple_row
 
+from commandbus.database.connections import fetch
 from commandbus.errors import PgmqError
 
 #: What we call, by signature. 1.8 brought the array form of set_vt; nothing older will do.
@@ -29,22 +29,30 @@ REQUIRED_FUNCTIONS = (
 
 async def install_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
     """Install PGMQ if it is missing, check that it can do what we need, close its open doors."""
-    if not await _scalar(conn, "select to_regtype('pgmq.message_record') is not null"):
-        if await _scalar(
-            conn, "select exists (select from pg_available_extensions where name = 'pgmq')"
-        ):
+    if not await is_installed(conn):
+        if await fetch(conn, "select 1 from pg_available_extensions where name = 'pgmq'"):
             await conn.execute("create extension pgmq")
         else:
             await conn.execute(packaged_sql().encode())
             await conn.execute(
                 sql.SQL("comment on schema pgmq is {}").format(sql.Literal(packaged_version()))
             )
-    await _check_features(conn)
+    lacking = await lacking_functions(conn)
+    if lacking:
+        raise PgmqError(
+            f"the installed PGMQ lacks {', '.join(lacking)}; upgrade it to 1.8 or later "
+            "(alter extension pgmq update)"
+        )
     # PGMQ lets pg_monitor read every message; payloads are not monitoring data.
     await conn.execute("revoke select on all tables in schema pgmq from pg_monitor")
     await conn.execute(
         "alter default privileges in schema pgmq revoke select on tables from pg_monitor"
     )
+
+
+async def is_installed(conn: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether the database has PGMQ."""
+    return bool(await fetch(conn, "select 1 where to_regtype('pgmq.message_record') is not null"))
 
 
 def packaged_sql() -> str:
@@ -59,21 +67,7 @@ def packaged_version() -> str:
     return next(line for line in lines if line and not line.startswith("#"))
 
 
-async def _check_features(conn: psycopg.AsyncConnection[Any]) -> None:
-    missing = [
-        signature
-        for signature in REQUIRED_FUNCTIONS
-        if not await _scalar(conn, "select to_regprocedure(%s) is not null", signature)
-    ]
-    if missing:
-        raise PgmqError(
-            f"the installed PGMQ lacks {', '.join(missing)}; upgrade it to 1.8 or later "
-            "(alter extension pgmq update)"
-        )
-
-
-async def _scalar(conn: psycopg.AsyncConnection[Any], query: str, *params: object) -> Any:
-    cursor = conn.cursor(row_factory=tuple_row)
-    await cursor.execute(query.encode(), params or None)
-    row = await cursor.fetchone()
-    return row[0] if row else None
+async def lacking_functions(conn: psycopg.AsyncConnection[Any]) -> tuple[str, ...]:
+    """Those of REQUIRED_FUNCTIONS that the database does not have."""
+    query = "select s from unnest(%s::text[]) s where to_regprocedure(s) is null"
+    return tuple(row[0] for row in await fetch(conn, query, list(REQUIRED_FUNCTIONS)))

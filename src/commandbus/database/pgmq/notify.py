@@ -13,8 +13,8 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import tuple_row
 
+from commandbus.database.connections import fetch
 from commandbus.loops import Backoff
 from commandbus.privacy.redaction import redact_text
 
@@ -109,8 +109,6 @@ class PostgresListener:
         # On the same session: a half-open connection answers nothing, and a pooler in transaction
         # mode answers that nobody listens.
         async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-            cursor = conn.cursor(row_factory=tuple_row)
-            await cursor.execute("select pg_listening_channels()")
-            heard = {row[0] for row in await cursor.fetchall()}
+            heard = {row[0] for row in await fetch(conn, "select pg_listening_channels()")}
         if not known <= heard:
             raise psycopg.OperationalError("the session does not listen any more (a pooler?)")

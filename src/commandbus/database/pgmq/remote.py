@@ -104,12 +104,8 @@ class RemoteQueue:
 
 
 async def _ensure_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
-    from psycopg.rows import tuple_row  # noqa: PLC0415  (the driver)
-
-    from commandbus.database.pgmq.install import install_pgmq  # noqa: PLC0415  (the driver)
+    from commandbus.database.pgmq.install import install_pgmq, is_installed  # noqa: PLC0415  (the driver)
 
     await conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
-    cursor = conn.cursor(row_factory=tuple_row)
-    await cursor.execute("select to_regtype('pgmq.message_record') is null")
-    if (await cursor.fetchall())[0][0]:
+    if not await is_installed(conn):
         await install_pgmq(conn)

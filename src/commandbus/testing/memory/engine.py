@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from uuid import UUID
 
+from commandbus.database.model import Outcome
 from commandbus.errors import InvalidOperationError, LeaseLostError, PermanentCommandError
-from commandbus.models import Outcome
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import FakePgmqClient
 from commandbus.testing.memory.leasing import settle

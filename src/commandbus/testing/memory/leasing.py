@@ -15,19 +15,10 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import ReceiveOptions
-from commandbus.models import (
-    AuditEventType,
-    CommandStatus,
-    Failure,
-    Lease,
-    Outcome,
-    OutcomeKind,
-    ParkReason,
-    ReplyOutcome,
-)
+from commandbus.models import AuditEventType, CommandStatus, ParkReason, ReplyOutcome
 from commandbus.names import commands_queue
-from commandbus.retry import TRANSIENT
 from commandbus.testing.memory.sending import (
     move_batch_counters,
     publish_reply,
@@ -100,9 +91,9 @@ def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
     used = f"{row.attempts} of {row.max_attempts}"
     if row.leased_by is not None:
         message = f"the worker stopped without a result, attempt {used}"
-        failure = Failure(TRANSIENT, "LEASE_EXPIRED", message)
+        failure = Failure("TRANSIENT", "LEASE_EXPIRED", message)
     else:
-        failure = Failure(TRANSIENT, "ATTEMPTS_EXHAUSTED", f"no attempt left: {used} are used")
+        failure = Failure("TRANSIENT", "ATTEMPTS_EXHAUSTED", f"no attempt left: {used} are used")
     # A new lease fences the worker that may still be running it.
     row = state.change(row, leased_by=worker, lease_epoch=row.lease_epoch + 1)
     _park(state, row, ParkReason.EXHAUSTED, failure, state.clock.now())

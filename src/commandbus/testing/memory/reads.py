@@ -11,14 +11,9 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.database.model import QueuedReply
 from commandbus.errors import InvalidPayloadError
-from commandbus.models import (
-    AuditEvent,
-    BatchMetadata,
-    CommandMetadata,
-    QueuedReply,
-    TroubleshootingItem,
-)
+from commandbus.models import AuditEvent, BatchMetadata, CommandMetadata, TroubleshootingItem
 from commandbus.names import check_domain, commands_queue
 from commandbus.payload import decode_payload
 from commandbus.testing.fakes import StoredMessage

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.database.model import NewBatch
 from commandbus.errors import (
     BatchNotFoundError,
     DatabaseError,
@@ -20,14 +21,7 @@ from commandbus.errors import (
     InvalidNameError,
     InvalidOperationError,
 )
-from commandbus.models import (
-    AuditEventType,
-    BatchStatus,
-    CommandStatus,
-    NewBatch,
-    NewCommand,
-    ReplyOutcome,
-)
+from commandbus.models import AuditEventType, BatchStatus, CommandStatus, NewCommand, ReplyOutcome
 from commandbus.names import (
     INBOX,
     NO_REPLY,

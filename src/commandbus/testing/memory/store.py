@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from commandbus.database.model import Lease, NewBatch
 from commandbus.database.store import Store
 from commandbus.errors import InvalidOperationError
-from commandbus.models import Lease, NewBatch, NewCommand
+from commandbus.models import NewCommand
 from commandbus.testing.memory import leasing, operator, reads
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
+from commandbus.database.model import Lease
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
     BatchMetadata,
     CommandMetadata,
     CommandStatus,
-    Lease,
     ParkReason,
 )
 from commandbus.names import wakeup_channel
