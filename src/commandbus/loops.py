@@ -46,6 +46,12 @@ class Backoff:
         return self._pause >= self._longest
 
 
+def is_being_cancelled() -> bool:
+    """Whether the current task was cancelled, also if a callee has caught that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Loop:
     """Repeats `step` until `stop`; `wake` cuts the current pause short."""
 
@@ -81,6 +87,9 @@ class Loop:
             try:
                 pause = await self.step()
                 self._errors.reset()
+                if is_being_cancelled():
+                    # The pool of connections may lose a cancel, if it comes with a connection.
+                    return
             except Exception as error:  # noqa: BLE001  (the loop must outlive any error)
                 pause = self._errors.next()
                 self._log.warning(

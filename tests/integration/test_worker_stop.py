@@ -76,6 +76,8 @@ async def test_a_graceful_stop_finishes_what_runs_and_gives_back_what_waits(
     ids = await send_some(bus, 6)
     worker = asyncio.create_task(bus.run_worker("shop", concurrency=2))
     await until_count(conn, "IN_PROGRESS", 6)
+    # The commit may be seen here before the worker is told of it.
+    await until(lambda: len(gated.started) == 2, "two handlers that run")
     stopping = asyncio.create_task(bus.stop())
     # Given back at once, while the running ones still run: another worker may have them.
     await until_count(conn, "PENDING", 4)

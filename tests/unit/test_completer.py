@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
@@ -204,3 +206,21 @@ async def test_a_duplicate_is_not_blamed_on_one_that_sent_nothing(
 
 async def test_nothing_to_do_is_drained_at_once(bench: Bench) -> None:
     await asyncio.wait_for(bench.completer.drained(), 5)
+
+
+async def test_a_completer_ends_when_a_commit_has_caught_its_cancel() -> None:
+    bench = Bench()
+
+    async def settle(domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+        bench.store.settled.append(list(outcomes))
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return set()
+
+    bench.store.settle = settle  # type: ignore[method-assign]
+    running = asyncio.create_task(bench.completer.run())
+    bench.put()
+    await bench.until_settling(1)
+    running.cancel()
+    await asyncio.wait_for(running, 10)
+    assert len(bench.ended) == 1

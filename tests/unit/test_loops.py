@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import pytest
 
@@ -152,3 +153,18 @@ async def test_a_loop_ends_when_it_is_cancelled() -> None:
 async def test_a_loop_without_a_step_is_only_a_base() -> None:
     with pytest.raises(NotImplementedError):
         await Loop().step()
+
+
+async def test_a_loop_ends_when_a_step_has_caught_its_cancel() -> None:
+    class Deaf(Loop):
+        """As a pool of connections, which may catch a cancel that comes with a connection."""
+
+        async def step(self) -> float | None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return FOR_EVER
+
+    running = asyncio.create_task(Deaf().run())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait_for(running, 10)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
-from commandbus.loops import Backoff
+from commandbus.loops import Backoff, is_being_cancelled
 from commandbus.models import ParkReason
 from commandbus.privacy.redaction import redact_text
 
@@ -57,7 +57,8 @@ class Completer:
         One commit at a time: a second one would wait for the first at the row of their batch, and
         without a batch it gains nothing either (ADR 0015).
         """
-        while True:
+        # The pool of connections may lose a cancel, if it comes with a connection.
+        while not is_being_cancelled():
             await self._flush()
 
     async def drained(self) -> None:

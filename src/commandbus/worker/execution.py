@@ -14,6 +14,7 @@ from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import HandlerNotFoundError, InvalidPayloadError, LeaseLostError
 from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
+from commandbus.loops import is_being_cancelled
 from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import command_of, completed, failed, parked
@@ -58,7 +59,7 @@ class Execution:
             result = await self._call(entry, context)
             return completed(lease, result, context.sends, max_bytes=self.max_result_bytes)
         except asyncio.CancelledError as error:
-            if _is_being_cancelled():
+            if is_being_cancelled():
                 raise
             # Something that the handler waited for was cancelled. A command that was given back
             # without a counted attempt would come again and again.
@@ -117,8 +118,3 @@ class _RollBackError(Exception):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__()
         self.outcome = outcome
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
