@@ -31,6 +31,7 @@ from commandbus.names import (
     check_choice_or_none,
     check_command_type,
     check_domain,
+    check_names,
     check_operator,
     check_text,
     check_uuid,
@@ -214,10 +215,7 @@ class CommandBus(Facets):
     async def lease_replies(
         self, domain: str, *, limit: int = 100, vt_seconds: int = 30
     ) -> list[LeasedReply]:
-        """Replies of a domain for a consumer that acknowledges them by name, later.
-
-        They are nobody else's for `vt_seconds`; those that are not acknowledged come again.
-        """
+        """Replies, the caller's alone for `vt_seconds`; those not acknowledged come again."""
         return await self._replies.lease(domain, limit=limit, vt_seconds=vt_seconds)
 
     async def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
@@ -241,10 +239,10 @@ class CommandBus(Facets):
     ) -> None:
         """Register a handler for a command type.
 
-        `async def` handlers run on the event loop, `def` handlers in threads. With
-        `transactional=True` what the handler writes on `ctx.conn` and the completion of the command
-        are one commit. `payload_type` (a dataclass, a TypedDict or a pydantic model) says which
-        fields are secret, and what an operator's edited payload must look like.
+        `async def` handlers run on the event loop, `def` handlers in threads. Without a
+        `retry_policy` that of the bus holds. With `transactional` what the handler writes on
+        `ctx.conn` and the completion are one commit. `payload_type` (a dataclass, a TypedDict or a
+        pydantic model) says which fields are secret, and what an edited payload must look like.
         """
         self._registry.register(
             domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
@@ -397,7 +395,6 @@ class CommandBus(Facets):
         self, command_id: UUID, domain: str | None = None, *, limit: int = 1_000
     ) -> list[AuditEvent]:
         """The life of a command, oldest event first."""
-        if domain is not None:
-            check_domain(domain)
+        check_names(domain)
         check_page(limit)
         return await self._store.get_audit_trail(check_uuid(command_id), domain=domain, limit=limit)

@@ -43,14 +43,10 @@ class HandlerEntry:
 
 
 class HandlerOptions(TypedDict, total=False):
-    """How a handler runs."""
+    """How a handler runs; `CommandBus.register_handler` explains each."""
 
-    #: When a failed command is tried again, and what ends it; by default the policy of the bus.
     retry_policy: RetryPolicy | None
-    #: Whether what the handler writes on `ctx.conn` and the completion are one commit.
     transactional: bool
-    #: A dataclass, a TypedDict or a pydantic model that says which fields are secret, and what an
-    #: operator's edited payload must look like.
     payload_type: type | None
 
 
@@ -88,16 +84,11 @@ class HandlerRegistry:
             )
         if payload_type is not None:
             check_payload_type(payload_type, f"{domain}/{command_type}")
+        keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
         self._entries[key] = HandlerEntry(
-            domain,
-            command_type,
-            handler,
-            retry_policy,
-            is_transactional,
-            is_async,
-            payload_type,
-            frozenset() if payload_type is None else secret_keys(payload_type),
-        )
+            domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
+            keys,
+        )  # fmt: skip
 
     def find(self, domain: str, command_type: str) -> HandlerEntry | None:
         """A handler, or None."""

@@ -66,6 +66,14 @@ def check_command_type(command_type: Any) -> str:
     return command_type
 
 
+def check_names(domain: Any, command_type: Any = None) -> None:
+    """Check what narrows a listing to a domain and a command type. None: to none of them."""
+    if domain is not None:
+        check_domain(domain)
+    if command_type is not None:
+        check_command_type(command_type)
+
+
 def check_reply_to(reply_to: Any) -> str:
     """Return the logical reply queue (or NO_REPLY), or raise InvalidNameError."""
     if isinstance(reply_to, str) and reply_to in {NO_REPLY, INBOX}:

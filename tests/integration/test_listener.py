@@ -231,7 +231,7 @@ async def test_a_session_that_answers_no_probe_is_given_up(
     connect = connector(dsn, made)
 
     class Mute:
-        async def execute(self, query: str) -> None:
+        async def execute(self, query: str, params: object = None) -> None:
             await asyncio.Event().wait()
 
     async def connect_mute() -> psycopg.AsyncConnection[Any]:

@@ -48,6 +48,8 @@ class StubListener:
 class WholeStore(StubStore):
     """All that a worker asks of a store."""
 
+    has_gateway = False
+
     def __init__(self) -> None:
         super().__init__()
         self.opened: list[tuple[str, int]] = []

@@ -33,7 +33,6 @@ _ID = re.compile(r"[0-9a-f]{32}\Z")
 # Compared with when there is no such token, so that an unknown id takes as long as a wrong secret.
 _NOTHING = bytes(32)
 
-
 # In the order of ApiToken.
 _COLUMNS: LiteralString = (
     "t.token_id, t.user_id, t.scopes, t.domains, t.label, t.created_at, t.expires_at,"

@@ -128,7 +128,14 @@ class Batches:
         self, domain: str, commands: Sequence[BatchCommand], options: BatchOptions
     ) -> tuple[NewBatch, list[NewCommand]]:
         check_domain(domain)
-        self._check_size(len(commands))
+        if not commands:
+            raise InvalidInputError("a batch needs at least one command")
+        count, limit = len(commands), self._settings.max_batch_size
+        if count > limit:
+            raise InvalidInputError(
+                f"{count:,} commands are more than one transaction should hold ({limit:,}); "
+                "use `bus.loads.load`, which commits in checkpoints and can be resumed"
+            )
         max_attempts = options.get("max_attempts")
         prepared = [self._preparer.batch_command(domain, c, max_attempts) for c in commands]
         return new_batch(self._preparer, domain, options), prepared
@@ -279,16 +286,6 @@ class Batches:
         """Wait until a batch has ended, in whichever process it is worked on."""
         batch = await self.require(domain, batch_id)
         return await self._completions.wait(domain, batch.batch_id, timeout)
-
-    def _check_size(self, count: int) -> None:
-        if count == 0:
-            raise InvalidInputError("a batch needs at least one command")
-        limit = self._settings.max_batch_size
-        if count > limit:
-            raise InvalidInputError(
-                f"{count:,} commands are more than one transaction should hold ({limit:,}); "
-                "use `bus.loads.load`, which commits in checkpoints and can be resumed"
-            )
 
 
 def _read_number_and_key(number: int, moment: str, key: str) -> tuple[int, datetime, UUID]:

@@ -25,7 +25,6 @@ POLL_SECONDS = (0.005, 0.5)
 
 _log = logging.getLogger("commandbus.replies")
 
-
 _LEASE_REPLIES: LiteralString = (
     "select msg_id, receipt, body from {schema}.lease_replies(%s, %s, %s)"
 )

@@ -22,8 +22,8 @@ from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, Comma
 from commandbus.names import (
     check_choice,
     check_choice_or_none,
-    check_command_type,
     check_domain,
+    check_names,
     check_text,
     check_uuid,
 )
@@ -69,7 +69,7 @@ class _CommandSearch:
     error_code: str | None
 
     def __post_init__(self) -> None:
-        _check_names(self.domain, self.command_type)
+        check_names(self.domain, self.command_type)
         _check_ids(self, "command_id", "batch_id", "correlation_id")
         _check_range(self, "created_after", "created_before")
         if self.error_code is not None:
@@ -89,7 +89,7 @@ class _AuditSearch:
     until: datetime | None = None
 
     def __post_init__(self) -> None:
-        _check_names(self.domain, None)
+        check_names(self.domain)
         _check_ids(self, "command_id", "batch_id")
         if self.actor is not None:
             check_text(self.actor, "actor", max_length=200)
@@ -222,13 +222,6 @@ class Search:
 
 def _read_place(at: str, command_id: str | None) -> tuple[datetime, UUID | None]:
     return read_moment(at), None if command_id is None else UUID(command_id)
-
-
-def _check_names(domain: str | None, command_type: str | None) -> None:
-    if domain is not None:
-        check_domain(domain)
-    if command_type is not None:
-        check_command_type(command_type)
 
 
 def _check_ids(criteria: object, *names: str) -> None:

@@ -147,7 +147,7 @@ async def run_on_foreign(conn: Any, statement: Statement, params: Row) -> list[R
     if isinstance(conn, psycopg.AsyncConnection):
         return await fetch(conn, statement.psycopg, *params)
     if isinstance(conn, psycopg.Connection):
-        return await asyncio.to_thread(_run_blocking, conn, statement, params)
+        return await asyncio.to_thread(run_blocking, conn, statement, params)
     origin = _origin(conn)
     # Engines, pools and session factories come from the same packages, and have no transaction.
     if origin == "sqlalchemy" and hasattr(conn, "execute"):
@@ -169,7 +169,8 @@ def _origin(conn: Any) -> str | None:
     return None
 
 
-def _run_blocking(conn: psycopg.Connection[Any], statement: Statement, params: Row) -> list[Row]:
+def run_blocking(conn: psycopg.Connection[Any], statement: Statement, params: Row) -> list[Row]:
+    """The same on a connection that is not asynchronous."""
     with conn.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(statement.psycopg, params)
         return cursor.fetchall() if cursor.description else []

@@ -41,14 +41,11 @@ def packed(commands: Sequence[NewCommand]) -> tuple[str, str, str, str, str, str
 
 def alone(command: NewCommand) -> tuple[UUID, str, str, UUID, int, str]:
     """What offer_one takes."""
+    message = _message(command).decode()
     return (
-        command.command_id,
-        command.command_type,
-        command.reply_to,
-        command.correlation_id,
-        command.max_attempts,
-        _message(command).decode(),
-    )
+        command.command_id, command.command_type, command.reply_to, command.correlation_id,
+        command.max_attempts, message,
+    )  # fmt: skip
 
 
 def _message(command: NewCommand) -> bytes:

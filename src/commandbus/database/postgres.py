@@ -9,11 +9,17 @@ from typing import Any, LiteralString, Unpack
 from uuid import UUID
 
 import psycopg
-from psycopg.rows import tuple_row
 
 from commandbus.database import encoding
 from commandbus.database.chunks import OFFER, OFFER_ONE, ChunkSender
-from commandbus.database.connections import AsyncPool, ConnectionSource, Row, Statement, run
+from commandbus.database.connections import (
+    AsyncPool,
+    ConnectionSource,
+    Row,
+    Statement,
+    run,
+    run_blocking,
+)
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
@@ -280,10 +286,8 @@ class PostgresExtender:
         if self._conn is None or self._conn.broken:
             self.close()
             self._conn = psycopg.Connection.connect(self._conninfo, **self._kwargs)
-        with self._conn.cursor(row_factory=tuple_row) as cursor:
-            params = (domain, encoding.leases(leases), seconds)
-            cursor.execute(self._statement.psycopg, params)
-            return {row[0] for row in cursor.fetchall()}
+        params = (domain, encoding.leases(leases), seconds)
+        return {row[0] for row in run_blocking(self._conn, self._statement, params)}
 
     def close(self) -> None:
         if self._conn is not None:

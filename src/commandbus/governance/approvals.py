@@ -36,7 +36,6 @@ DECIDE_TICKET = "DecideTicket"
 #: A refused decision fails: its ticket shows the reason, and no operator could fix it.
 POLICY = RetryPolicy(max_attempts=5, backoff_schedule=(1.0, 5.0, 30.0), when_exhausted="fail")
 
-
 _DECIDE: LiteralString = (
     "select {schema}.decide_ticket(cast(%s as text), cast(%s as uuid), cast(%s as text),"
     " cast(%s as text), cast(%s as text), cast(%s as boolean))"

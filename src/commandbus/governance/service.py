@@ -36,7 +36,7 @@ from commandbus.governance.tickets import page_children, page_tickets, tickets_b
 from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
-from commandbus.names import check_choice, check_text, check_uuid
+from commandbus.names import check_choice_or_none, check_text, check_uuid
 from commandbus.paging import Page, check_page
 from commandbus.settings import Settings, check_number
 
@@ -135,7 +135,7 @@ class Governance(Limits):
         """Tickets that the caller may see, newest first."""
         demand(caller, Scope.READ, "listing batches")
         check_page(limit)
-        wanted = None if status is None else check_choice(TicketStatus, status, "status")
+        wanted = check_choice_or_none(TicketStatus, status, "status")
         if batch_type is not None:
             kind = check_text(batch_type, "batch_type", max_length=64)
             among = frozenset({kind}) if among is None else among & {kind}
@@ -159,7 +159,7 @@ class Governance(Limits):
     ) -> Page[ChildTicket]:
         """Children of a ticket, in the order of the request."""
         check_page(limit)
-        wanted = None if status is None else check_choice(ChildStatus, status, "status")
+        wanted = check_choice_or_none(ChildStatus, status, "status")
         ticket = await self.require(caller, ticket_id)
         return await page_children(
             self._store.gateway, ticket.ticket_id, status=wanted, limit=limit, cursor=cursor

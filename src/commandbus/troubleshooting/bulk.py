@@ -16,6 +16,7 @@ from commandbus.database.store import Store
 from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
 from commandbus.names import (
     check_choice,
+    check_choice_or_none,
     check_command_type,
     check_domain,
     check_operator,
@@ -201,7 +202,7 @@ class BulkOperations:
         cursor: str | None = None,
     ) -> Page[BulkOperation]:
         """Operations, newest first, page by page."""
-        state = None if status is None else check_choice(BulkStatus, status, "status")
+        state = check_choice_or_none(BulkStatus, status, "status")
         bound = ("bulk operations", None if domain is None else check_domain(domain), state)
         check_page(limit)
         at, last_id = position_of(cursor, bound, read_key) or (None, None)
@@ -219,7 +220,7 @@ class BulkOperations:
     ) -> Page[BulkItem]:
         """The commands of an operation and what became of each, in their order, page by page."""
         wanted = (await self.require(operation_id)).operation_id
-        kind = None if outcome is None else check_choice(BulkOutcome, outcome, "outcome")
+        kind = check_choice_or_none(BulkOutcome, outcome, "outcome")
         bound = ("bulk items", str(wanted), kind)
         check_page(limit)
         after = position_of(cursor, bound, read_number) or 0

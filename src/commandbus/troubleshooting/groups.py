@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
-from commandbus.names import check_command_type, check_domain
+from commandbus.names import check_names
 from commandbus.paging import MAX_LIMIT, check_page
 from commandbus.troubleshooting.model import FailureGroup
 
@@ -47,10 +47,7 @@ class Groups:
 
         `include_empty`: also groups without parked commands.
         """
-        if domain is not None:
-            check_domain(domain)
-        if command_type is not None:
-            check_command_type(command_type)
+        check_names(domain, command_type)
         check_page(limit)
         params = (domain, command_type, include_empty, limit, "")
         return await self._store.gateway.rows(_LIST, params, into=FailureGroup)

@@ -34,7 +34,6 @@ from commandbus.troubleshooting.groups import Groups, check_fingerprint
 #: Characters of a note.
 MAX_NOTE = 2_000
 
-
 _PAGE: LiteralString = (
     "select * from {schema}.page_troubleshooting(%s, %s, %s, cast(%s as uuid),"
     " cast(%s as timestamptz), cast(%s as uuid), %s)"

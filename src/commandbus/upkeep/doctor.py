@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
-from commandbus.names import check_domain, check_operator
+from commandbus.names import check_names, check_operator
 from commandbus.upkeep.findings import FINDINGS, Diagnosis, Finding, Repair, finding_of, worst_first
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Doctor:
         With more than a million commands only what was changed in the last day is looked at: give a
         `window`, or `full` for everything. After a repair the findings are what is left.
         """
-        if domain is not None:
-            check_domain(domain)
+        check_names(domain)
         if window is not None and (full or window <= timedelta(0)):
             raise InvalidSettingError(
                 "`window` must be a positive time, and contradicts `full`; give one of them"

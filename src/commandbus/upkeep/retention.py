@@ -13,7 +13,7 @@ from typing import LiteralString, NamedTuple
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
-from commandbus.names import check_domain, check_operator
+from commandbus.names import check_names, check_operator
 
 #: Kind -> the SQL functions that remove it, in the order of a run. The commands are removed last,
 #: because the others look at them.
@@ -100,15 +100,13 @@ class Retention:
         operator: str | None = None,
     ) -> None:
         """Keep `audit`, `archives`, `replies` or `commands` for this time; None: without limit."""
-        if domain is not None:
-            check_domain(domain)
+        check_names(domain)
         params = (domain, _check_kind(kind), keep, check_operator(operator))
         await self._store.gateway.rows(_SET_RETENTION, params, domain=domain or "")
 
     async def clear_retention(self, kind: str, *, domain: str | None = None) -> bool:
         """Remove a rule; returns whether there was one."""
-        if domain is not None:
-            check_domain(domain)
+        check_names(domain)
         return bool(await self._store.gateway.value(_CLEAR_RETENTION, (domain, _check_kind(kind))))
 
     async def prune(
@@ -127,8 +125,7 @@ class Retention:
         In chunks, each its own transaction; what is open or parked is never touched. With
         `seconds` it stops after the chunk in which that time is over.
         """
-        if domain is not None:
-            check_domain(domain)
+        check_names(domain)
         wanted = [_check_kind(kind) for kind in kinds or PRUNERS]
         if older_than is not None and older_than < timedelta(0):
             raise InvalidSettingError("an age is not negative")

@@ -6,7 +6,7 @@ again before its time. A chore that fails is logged and comes round again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import LiteralString
 from uuid import uuid4
 
@@ -33,15 +33,11 @@ _CLAIM_CHORE: LiteralString = (
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
 
 
-def maintenance_of(domain: str, settings: Settings) -> Callable[[Store], Sequence[Loop]]:
+def maintenance_of(store: Store, domain: str, settings: Settings) -> list[Loop]:
     """What a worker of this domain runs beside its work."""
-
-    def companions(store: Store) -> Sequence[Loop]:
-        if not settings.maintenance or not store.has_gateway:
-            return []  # in memory there is nothing to look after
-        return [Maintenance(store, domain, settings), BulkRunner(store, domain)]
-
-    return companions
+    if not settings.maintenance or not store.has_gateway:
+        return []  # in memory there is nothing to look after
+    return [Maintenance(store, domain, settings), BulkRunner(store, domain)]
 
 
 class Maintenance(Loop):

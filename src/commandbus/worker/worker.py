@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
 from commandbus.worker.executor import Executor, Links
 from commandbus.worker.lease import LeaseKeeper
+from commandbus.worker.maintenance import maintenance_of
 from commandbus.worker.receiver import Receiver
 
 #: Seconds between two heartbeats.
@@ -59,7 +60,6 @@ class Worker:
     settings: Settings
     default_policy: RetryPolicy
     prepare: SendPreparer
-    companions: Callable[[Store], Sequence[Loop]] = lambda _: ()
     worker_id: str = field(default_factory=new_worker_id)
     #: Set once the worker takes commands, and once it has ended.
     started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -196,11 +196,11 @@ class _Parts:
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the receiver."""
         agents = [self.completer.run(), _Heartbeat(self).run()]
-        agents.extend(companion.run() for companion in self._worker.companions(self._store))
+        domain, settings = self._worker.options.domain, self._worker.settings
+        agents.extend(loop.run() for loop in maintenance_of(self._store, domain, settings))
         if self._worker.options.use_notify:
             listener = self._store.listener()
-            channel = wakeup_channel(self._worker.options.domain)
-            listener.subscribe(channel, self.receiver.wake)
+            listener.subscribe(wakeup_channel(domain), self.receiver.wake)
             agents.append(listener.run())
         return agents
 

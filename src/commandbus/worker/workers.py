@@ -10,7 +10,6 @@ from commandbus.database.store import Store
 from commandbus.handler import HandlerRegistry
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
-from commandbus.worker.maintenance import maintenance_of
 from commandbus.worker.worker import Worker, WorkerOptions
 
 
@@ -34,7 +33,6 @@ class Workers:
             settings=self.settings,
             default_policy=self.default_policy,
             prepare=self.preparer.command,
-            companions=maintenance_of(options.domain, self.settings),
         )
         self.running.add(worker)
         try:
