@@ -28,6 +28,8 @@ from commandbus.upkeep.figures import DomainFigures, GovernedFigures
 from tests.http_world import app_of, client_of, problem
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
+TYPES = BatchTypes()
+TYPES.declare(BatchType(name="BATCH_CREATE", domain="shop", command_type="Create", max_size=5))
 
 
 def a_domain(name: str, **changes: Any) -> DomainFigures:
@@ -57,7 +59,7 @@ def line(metrics: NoMetrics, start: str) -> str | None:
 
 
 def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
-    metrics = Metrics()
+    metrics = Metrics(TYPES)
     metrics.take(figures([a_domain("shop")]))
 
     assert line(metrics, 'commandbus_queue_depth{domain="shop",state="ready"}') == "3.0"
@@ -71,7 +73,7 @@ def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
 
 
 def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
-    metrics = Metrics()
+    metrics = Metrics(TYPES)
     metrics.take(figures([a_domain("shop"), a_domain("old")]))
     metrics.take(figures([a_domain("shop")]))
 
@@ -80,7 +82,7 @@ def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
 
 
 def test_more_domains_than_anybody_has_are_summed() -> None:
-    metrics = Metrics()
+    metrics = Metrics(TYPES)
     metrics.take(figures([a_domain(f"d{n}") for n in range(module.MAX_DOMAINS + 3)]))
 
     assert line(metrics, f'commandbus_tsq_depth{{domain="{OTHER}"}}') == "12.0"
@@ -88,8 +90,7 @@ def test_more_domains_than_anybody_has_are_summed() -> None:
 
 
 def test_labels_take_no_value_that_a_client_wrote() -> None:
-    metrics = Metrics()
-    metrics.declare(["BATCH_CREATE"])
+    metrics = Metrics(TYPES)
     metrics.submitted("BATCH_CREATE", "accepted")
     metrics.submitted("BATCH_MADE_UP", "invalid")
     metrics.limited("user_cooldown")
@@ -111,8 +112,7 @@ def test_labels_take_no_value_that_a_client_wrote() -> None:
 
 
 def test_governed_batches_become_counters_that_only_grow() -> None:
-    metrics = Metrics()
-    metrics.declare(["BATCH_CREATE"])
+    metrics = Metrics(TYPES)
     metrics._tracker = GovernedTracker(NOW - timedelta(seconds=1))
     batch = a_batch(succeeded=2, failed=1)
     success = 'batch_child_execution_total{batch_type="BATCH_CREATE",status="SUCCESS"}'
@@ -158,12 +158,12 @@ async def test_the_database_is_asked_once_for_many_scrapes() -> None:
         asked.append(since)
         return figures([a_domain("shop")])
 
-    refresher = Refresher(Metrics(), read, cache_seconds=60)
+    refresher = Refresher(Metrics(TYPES), read, cache_seconds=60)
     for _ in range(5):
         await refresher.refresh()
     assert len(asked) == 1
 
-    eager = Refresher(Metrics(), read, cache_seconds=0)
+    eager = Refresher(Metrics(TYPES), read, cache_seconds=0)
     for _ in range(2):
         await eager.refresh()
     assert len(asked) == 3
@@ -172,13 +172,12 @@ async def test_the_database_is_asked_once_for_many_scrapes() -> None:
 def test_without_prometheus_client_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
 
-    metrics = new_metrics()
+    metrics = new_metrics(TYPES)
 
     assert not metrics.is_on
     metrics.answered("GET", "/", 200, 0.1)
     metrics.limited("x")
     metrics.submitted("x", "y")
-    metrics.declare([])
     metrics.take(figures())
     assert metrics.text() == b""
 

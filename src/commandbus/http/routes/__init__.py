@@ -8,7 +8,6 @@ from commandbus.http.routes import (
     bulk,
     commands,
     domains,
-    health,
     replies,
     troubleshooting,
 )
@@ -23,6 +22,3 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     audit.router,
     domains.router,
 )
-
-#: At the root.
-ROOT_ROUTERS: tuple[APIRouter, ...] = (health.router,)

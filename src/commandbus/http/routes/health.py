@@ -14,7 +14,7 @@ from commandbus.errors import (
     SchemaVersionError,
 )
 from commandbus.http.auth.scopes import Reader
-from commandbus.http.catalogue import PERMISSION_DENIED
+from commandbus.http.catalogue import Kind
 from commandbus.http.metrics import CONTENT_TYPE
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import Problem, unavailable
@@ -94,9 +94,8 @@ async def _metrics(here: Here) -> Response:
 async def metrics_for_readers(here: Here, caller: Reader) -> Response:
     """Metrics in Prometheus' text form; of all domains, so not for callers limited to some."""
     if caller.domains is not None:
-        raise Problem(
-            PERMISSION_DENIED, "metrics show all domains; use a token that is not limited to some"
-        )
+        detail = "metrics show all domains; use a token that is not limited to some"
+        raise Problem(Kind.PERMISSION_DENIED, detail)
     return await _metrics(here)
 
 

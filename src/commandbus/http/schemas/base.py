@@ -51,7 +51,7 @@ JsonObject = Annotated[dict[str, Any], Field(examples=[{"account_id": 1, "amount
 DomainPath = Annotated[DomainName, Path()]
 DomainQuery = Annotated[
     DomainName | None,
-    Query(description="Only this domain. Needed if the caller is bound to several."),
+    Query(description="Only this domain. Needed if the caller is limited to several."),
 ]
 TypeQuery = Annotated[TypeName | None, Query(description="Only this command type.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Items on the page.")]
@@ -78,7 +78,7 @@ def _paging(size: int) -> Any:
     return Depends(read)
 
 
-#: `page: PageOf50` in the signature of a listing; the number is the default of `limit`.
+#: `paging: PageOf50` in the signature of a listing; the number is the default of `limit`.
 PageOf50 = Annotated[Paging, _paging(50)]
 PageOf100 = Annotated[Paging, _paging(100)]
 
@@ -87,3 +87,8 @@ class Form(BaseModel):
     """A request body: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def example(**values: Any) -> ConfigDict:
+    """The `model_config` of a form or view with an example in the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": [values]})

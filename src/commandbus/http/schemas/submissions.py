@@ -7,13 +7,13 @@ what the client wrote. So the framework checks only the frame; governance checks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, ClassVar, Literal, Union
 from uuid import UUID
 
+from fastapi import Header
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -23,22 +23,29 @@ from pydantic import (
 from pydantic.errors import PydanticUserError
 
 from commandbus.governance.types import BatchType
-from commandbus.http.schemas.base import Form, Reason
+from commandbus.http.schemas.base import Form, Reason, example
 
 _ANY_OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 
 def _unquoted(value: Any) -> Any:
-    # The header is a structured string by its draft; most clients send it bare.
+    # The header is a structured string by its draft; most clients send it without quotes.
     return value.strip('"') if isinstance(value, str) else value
 
 
-#: Of the header Idempotency-Key.
-RequestKey = Annotated[UUID | None, BeforeValidator(_unquoted)]
+#: The header Idempotency-Key.
+RequestKey = Annotated[
+    UUID | None,
+    BeforeValidator(_unquoted),
+    Header(description="The same as request_id, for clients that have it: a UUID."),
+]
 
 
 class Submission(Form):
     """What all submissions have."""
+
+    #: The field that says which batch type is meant; None: there is only one at the path.
+    key: ClassVar[str | None] = None
 
     items: list[Any]
     request_id: UUID | None = Field(
@@ -50,24 +57,24 @@ class Submission(Form):
 class OperationSubmission(Submission):
     """Where several types share a path."""
 
+    key = "operation"
     operation: str = Field(max_length=64)
 
 
 class AnySubmission(Submission):
     """A batch of any type."""
 
+    key = "batch_type"
     batch_type: str = Field(max_length=64)
 
 
-def submission_form(form: type[Submission], types: Sequence[BatchType], prefix: str) -> Any:
+def submission_form(form: type[Submission], types: Sequence[BatchType]) -> Any:
     """The annotation of a body that is read as `form` and described as one of these types."""
-    keys: dict[Any, str] = {OperationSubmission: "operation", AnySubmission: "batch_type"}
-    key = keys.get(form)
-    kinds = [_described(each, key, f"{prefix}{each.name}") for each in types]
+    kinds = [_described(each, form) for each in types]
     choice: Any = kinds[0]
     if len(kinds) > 1:
         # Made from a list that is known only now, which the operator | cannot do.
-        choice = Annotated[Union[tuple(kinds)], Field(discriminator=key)]  # noqa: UP007
+        choice = Annotated[Union[tuple(kinds)], Field(discriminator=form.key)]  # noqa: UP007
     described = _DescribedAs(TypeAdapter(choice).core_schema)
     # A function between them, or the description would be written into the form's own schema.
     return Annotated[form, AfterValidator(_same), described]
@@ -77,27 +84,25 @@ def _same(form: Submission) -> Submission:
     return form
 
 
-def _described(batch_type: BatchType, key: str | None, name: str) -> Any:
+def _described(batch_type: BatchType, form: type[Submission]) -> Any:
     item = Annotated[dict[str, Any], _ItemOf(batch_type.payload_type)]
-    fields: dict[str, Any] = {
-        "items": (list[item], Field(min_length=1, max_length=batch_type.max_size))
-    }
-    example: dict[str, Any] = {"items": [dict(batch_type.example or {})]}
-    if key is not None:
-        value = batch_type.name if key == "batch_type" else batch_type.operation
-        fields[key] = (Literal[value], Field())
-        example = {key: value, **example}
+    size = Field(min_length=1, max_length=batch_type.max_size)
+    fields: dict[str, Any] = {"items": (list[item], size)}
+    values: dict[str, Any] = {}
+    if form.key is not None:
+        values[form.key] = batch_type.operation if form.key == "operation" else batch_type.name
+        fields[form.key] = (Literal[values[form.key]], Field())
+    name = f"{'SubmitAny' if form is AnySubmission else 'Submit'}_{batch_type.name}"
     made = create_model(name, __base__=Submission, __doc__=batch_type.description, **fields)
-    made.model_config = ConfigDict(**made.model_config, json_schema_extra={"examples": [example]})
+    made.model_config |= example(**values, items=[dict(batch_type.example or {})])
     made.model_rebuild(force=True)
     return made
 
 
 def item_schema(batch_type: BatchType) -> dict[str, Any]:
     """JSON Schema of one item, complete in itself."""
-    adapter: TypeAdapter[Any] = TypeAdapter(
-        Annotated[dict[str, Any], _ItemOf(batch_type.payload_type)]
-    )
+    item = Annotated[dict[str, Any], _ItemOf(batch_type.payload_type)]
+    adapter: TypeAdapter[Any] = TypeAdapter(item)
     return adapter.json_schema()
 
 
