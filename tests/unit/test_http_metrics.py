@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -15,11 +15,11 @@ from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.http import metrics as module
 from commandbus.http.metrics import (
     OTHER,
-    Figures,
     GovernedTracker,
     Metrics,
     NoMetrics,
     Refresher,
+    Snapshot,
     new_metrics,
 )
 from commandbus.http.ratelimits import limit_headers
@@ -48,9 +48,11 @@ def a_batch(**changes: Any) -> GovernedFigures:
     return GovernedFigures(**(values | changes))
 
 
-def figures(domains: Any = (), governed: Any = (), at: datetime = NOW) -> Figures:
-    pool = {"max": 10, "size": 2, "available": 1, "waiting": 0}
-    return Figures(tuple(domains), tuple(governed), pool, at)
+POOL = {"max": 10, "size": 2, "available": 1, "waiting": 0}
+
+
+def figures(domains: Any = (), governed: Any = (), at: datetime = NOW) -> Snapshot:
+    return Snapshot(tuple(domains), tuple(governed), POOL, at)
 
 
 def line(metrics: NoMetrics, start: str) -> str | None:
@@ -151,22 +153,36 @@ def test_a_batch_that_ended_long_ago_is_forgotten() -> None:
     assert tracker._seen == {}
 
 
+class Asked:
+    """Figures that count how often they are asked for."""
+
+    def __init__(self) -> None:
+        self.since: list[datetime] = []
+
+    async def domains(self) -> list[DomainFigures]:
+        return [a_domain("shop")]
+
+    async def governed(self, since: datetime) -> list[GovernedFigures]:
+        self.since.append(since)
+        return []
+
+    def pool(self) -> dict[str, int]:
+        return POOL
+
+
 async def test_the_database_is_asked_once_for_many_scrapes() -> None:
-    asked = []
+    metrics, asked = Metrics(TYPES), Asked()
 
-    async def read(since: datetime) -> Figures:
-        asked.append(since)
-        return figures([a_domain("shop")])
-
-    refresher = Refresher(Metrics(TYPES), read, cache_seconds=60)
+    refresher = Refresher(metrics, cast("Any", asked), cache_seconds=60)
     for _ in range(5):
         await refresher.refresh()
-    assert len(asked) == 1
+    assert len(asked.since) == 1
+    assert line(metrics, 'commandbus_tsq_depth{domain="shop"}') == "4.0"
 
-    eager = Refresher(Metrics(TYPES), read, cache_seconds=0)
+    eager = Refresher(metrics, cast("Any", asked), cache_seconds=0)
     for _ in range(2):
         await eager.refresh()
-    assert len(asked) == 3
+    assert len(asked.since) == 3
 
 
 def test_without_prometheus_client_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

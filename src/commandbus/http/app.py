@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from fastapi import APIRouter, FastAPI
@@ -18,7 +17,7 @@ from commandbus.http.auth.authenticators import Authenticator, NoAuth
 from commandbus.http.auth.gate import Attempts, GateMiddleware
 from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
 from commandbus.http.context import ContextMiddleware
-from commandbus.http.metrics import Figures, Refresher, new_metrics
+from commandbus.http.metrics import Refresher, new_metrics
 from commandbus.http.openapi import add_openapi
 from commandbus.http.platform import Platform
 from commandbus.http.problems import problem_of_http, problem_of_validation
@@ -83,17 +82,8 @@ def create_app(
 
 def _platform(bus: CommandBus, settings: HttpSettings, prefix: str) -> Platform:
     metrics = new_metrics(bus.governance.types)
-    figures = bus.upkeep.figures
-
-    async def read(since: datetime) -> Figures:
-        return Figures(
-            domains=await figures.domains(),
-            governed=await figures.governed(since),
-            pool=figures.pool(),
-            at=datetime.now(UTC),
-        )
-
-    refresher = Refresher(metrics, read, cache_seconds=settings.metrics_cache_seconds)
+    seconds = settings.metrics_cache_seconds
+    refresher = Refresher(metrics, bus.upkeep.figures, cache_seconds=seconds)
     polls = LongPolls(settings.max_long_polls)
     return Platform(bus, settings, polls, metrics, refresher, prefix)
 

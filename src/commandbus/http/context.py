@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.access.model import Caller
@@ -126,11 +126,8 @@ class ContextMiddleware:
 
 
 def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            text = value.decode("latin-1")
-            return text if _REQUEST_ID.match(text) else uuid4().hex
-    return uuid4().hex
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.match(given) else uuid4().hex
 
 
 def _add_headers(message: Message, info: RequestInfo, *, is_https: bool) -> None:

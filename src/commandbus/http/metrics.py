@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from commandbus.governance.model import ChildStatus, LimitType
 from commandbus.governance.types import BatchTypes
-from commandbus.upkeep.figures import DomainFigures, GovernedFigures
+from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: What can become of a request for a governed batch.
@@ -36,7 +36,7 @@ _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Snapshot:
     """What the database and the pool say at one moment."""
 
     domains: Sequence[DomainFigures]
@@ -59,7 +59,7 @@ class NoMetrics:
     def submitted(self, batch_type: str, result: str) -> None:
         """A governed batch was asked for; `result` is one of SUBMIT_RESULTS."""
 
-    def take(self, figures: Figures) -> None:
+    def take(self, snapshot: Snapshot) -> None:
         """Set the gauges, and add to the counters, from what the database says."""
 
     def text(self) -> bytes:
@@ -148,17 +148,17 @@ class Metrics(NoMetrics):
             raise ValueError(f"no result {result!r}")
         self._submits.labels(self._type(batch_type), result).inc()
 
-    def take(self, figures: Figures) -> None:
+    def take(self, snapshot: Snapshot) -> None:
         for gauge in (self._depth, *self._gauges.values()):
             gauge.clear()  # a domain that is gone has no figures
-        for each in _at_most(figures.domains, MAX_DOMAINS):
+        for each in _at_most(snapshot.domains, MAX_DOMAINS):
             self._depth.labels(each.domain, "ready").set(each.ready)
             self._depth.labels(each.domain, "delayed").set(each.delayed)
             for field, gauge in self._gauges.items():
                 gauge.labels(each.domain).set(getattr(each, field))
-        for name, value in figures.pool.items():
+        for name, value in snapshot.pool.items():
             self._pool[name].set(value)
-        children, durations = self._tracker.take(figures.governed, figures.at)
+        children, durations = self._tracker.take(snapshot.governed, snapshot.at)
         for (batch_type, status), count in children.items():
             self._children.labels(self._type(batch_type), status.value).inc(count)
         for seconds in durations:
@@ -219,15 +219,9 @@ _COUNTED = (
 class Refresher:
     """Asks the database at most once in `cache_seconds`, however many scrapes there are."""
 
-    def __init__(
-        self,
-        metrics: NoMetrics,
-        read: Callable[[datetime], Awaitable[Figures]],
-        *,
-        cache_seconds: float,
-    ) -> None:
+    def __init__(self, metrics: NoMetrics, figures: Figures, *, cache_seconds: float) -> None:
         self._metrics = metrics
-        self._read = read
+        self._figures = figures
         self._cache_seconds = cache_seconds
         self._read_at = -cache_seconds - 1.0
         self._lock = asyncio.Lock()
@@ -237,8 +231,15 @@ class Refresher:
         async with self._lock:
             if time.monotonic() - self._read_at < self._cache_seconds:
                 return
-            # Well beyond the last look: a batch may have ended in a transaction that was open then.
-            self._metrics.take(await self._read(datetime.now(UTC) - MEMORY))
+            # Long before the last look: a batch may have ended in a transaction that was open then.
+            since = datetime.now(UTC) - MEMORY
+            snapshot = Snapshot(
+                domains=await self._figures.domains(),
+                governed=await self._figures.governed(since),
+                pool=self._figures.pool(),
+                at=datetime.now(UTC),
+            )
+            self._metrics.take(snapshot)
             self._read_at = time.monotonic()
 
 

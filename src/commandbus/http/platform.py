@@ -1,4 +1,4 @@
-"""What the routes share: the bus, the settings, the places to wait, the metrics. No globals."""
+"""What the routes share: the bus, the settings, the places for long polls, the metrics."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def problem_of(error: CommandBusError) -> Problem:
         case DatabaseUnavailableError():
             return unavailable("the database does not answer; nothing is known to be changed")
         case SchemaVersionError():
-            return unavailable("the database must be migrated first; ask who runs the service", 30)
+            return unavailable("the database must be migrated first; tell its operator", 30)
         case _:
             # The text of PostgreSQL may contain values; the log has it under the request id.
             return Problem(Kind.INTERNAL_ERROR, "the request could not be carried out")

@@ -66,12 +66,12 @@ class ConcurrencyMiddleware:
     running: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take a place, or refuse."""
+        """Take a place, or refuse the request."""
         if scope["type"] != "http" or path_below(scope) in self.exempt:
             await self.app(scope, receive, send)
             return
         if self.running >= self.limit:
-            raise unavailable(f"{self.limit} requests are being answered already; try again")
+            raise unavailable(f"{self.limit} requests are being served already; try again")
         self.running += 1
         try:
             await self.app(scope, receive, send)
@@ -87,7 +87,7 @@ class BodyMiddleware:
     settings: HttpSettings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the whole body, then let the app have it."""
+        """Read and check the whole body, then pass it on."""
         if scope["type"] != "http" or not self._has_body(Headers(scope=scope)):
             await self.app(scope, receive, send)
             return

@@ -19,9 +19,9 @@ def limit_headers(limits: Iterable[LimitState]) -> dict[str, str]:
         if limit.limit_type is LimitType.GLOBAL_API_REQUESTS:
             window = 60
         elif limit.limit_type is LimitType.USER_COOLDOWN:
-            # One request in as many seconds as the cooldown has.
             if not quota:
-                continue
+                continue  # there is no cooldown
+            # One batch in as many seconds as `max_value` says.
             quota, window, reset = 1, quota, reset or 0
             left = 0 if reset else 1
         name = limit.limit_type.value

@@ -19,15 +19,15 @@ from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
 
 #: Tokens, or addresses, that are remembered at most.
 MAX_REMEMBERED = 10_000
-#: Seconds between two notes that a token is in use.
+#: Seconds between two updates of `last_used_at` of a token.
 TOUCH_SECONDS = 60.0
 
 Value = TypeVar("Value")
 
 
 class TokenAuth:
-    """API tokens. What the database says of a token is kept for some seconds, no longer than
-    a revocation may take to be noticed.
+    """Checks `Authorization: Bearer <API token>`. What the database says of a token is kept for
+    `cache_seconds`, so a revoked token is accepted for at most that long.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TokenAuth:
         self._touched: OrderedDict[str, float] = OrderedDict()
 
     async def authenticate(self, headers: Headers) -> Caller:
-        """Prove an API token."""
+        """Check an API token."""
         parts = self._tokens.split(bearer_of(headers))
         if parts is None:
             raise NotAuthenticated

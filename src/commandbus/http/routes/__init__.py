@@ -2,15 +2,7 @@
 
 from fastapi import APIRouter
 
-from commandbus.http.routes import (
-    audit,
-    batches,
-    bulk,
-    commands,
-    domains,
-    replies,
-    troubleshooting,
-)
+from commandbus.http.routes import audit, batches, bulk, commands, domains, replies, troubleshooting
 
 #: Under /api/v1. A new group of routes is one more line.
 API_ROUTERS: tuple[APIRouter, ...] = (

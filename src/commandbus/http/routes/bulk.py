@@ -27,9 +27,7 @@ router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"])
 
 def _filter_of(caller: Caller, form: BulkFilterForm) -> BulkFilter:
     refuse_domain(caller, form.domain)
-    values = form.model_dump()
-    ids = values.pop("command_ids")
-    return BulkFilter(**values, command_ids=None if ids is None else tuple(ids))
+    return BulkFilter(**form.model_dump())
 
 
 async def _reached(here: Platform, caller: Caller, operation_id: UUID) -> BulkOperation:

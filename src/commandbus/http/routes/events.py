@@ -79,7 +79,7 @@ async def batch_events(
 ) -> Response:
     """Follow a batch: an event `progress` for each change, `end` when it has ended.
 
-    The stream ends by itself after some minutes; clients come again with Last-Event-ID. Each
+    The stream ends by itself after some minutes; clients connect again with Last-Event-ID. Each
     event contains the whole state.
     """
     ticket = await here.bus.governance.require(caller, batch_id)

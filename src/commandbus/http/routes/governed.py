@@ -38,7 +38,7 @@ details = APIRouter(prefix=BATCHES, tags=[TAG])
 
 
 def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[APIRouter]:
-    """All routes of governed batches. `taken`: paths that the service has already."""
+    """All routes of governed batches. `taken` are paths that the service already has."""
     router = APIRouter(tags=[TAG])
     others = {each.permission for each in types} - {Scope.SEND}
     _add_batch_types(router, types)
@@ -61,7 +61,7 @@ def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[A
 
 
 def _own_paths(types: Sequence[BatchType], reserved: set[str]) -> APIRouter:
-    """Submission at each path; the rest at each path that is not below another one."""
+    """Submission at each path; list, status, retry, cancel at those that are not below another."""
     router = APIRouter(tags=[TAG])
     paths = dict.fromkeys(each.path for each in types if each.path is not None)
     base_of = {

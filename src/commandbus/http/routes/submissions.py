@@ -109,14 +109,12 @@ def _result_of(error: Exception) -> str:
     match error:
         case BatchSizeExceededError():
             return "too_large"
-        case InvalidInputError():
+        case InvalidInputError() | HTTPException():
             return "invalid"
         case PermissionDeniedError():
             return "denied"
         case RateLimitExceededError():
             return "limited"
-        case HTTPException() if error.status_code < 500:
-            return "invalid"
         case _:
             return "failed"
 

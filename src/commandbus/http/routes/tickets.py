@@ -185,9 +185,7 @@ def _add_acting(router: APIRouter, group: Group, name: str, permissions: Collect
         return view
 
     @router.post(
-        f"{group.base}/{{batch_id}}/cancel",
-        name=f"cancel_{name}",
-        summary="Cancel what is pending",
+        f"{group.base}/{{batch_id}}/cancel", name=f"cancel_{name}", summary="Cancel what is pending"
     )
     async def cancel_ticket(
         batch_id: UUID, form: WithReason, here: Here, caller: Caller = acting

@@ -25,8 +25,7 @@ DomainName = Annotated[
     ),
 ]
 TypeName = Annotated[
-    str,
-    Field(pattern=TYPE_PATTERN, max_length=MAX_TYPE_LENGTH, examples=["DebitAccount"]),
+    str, Field(pattern=TYPE_PATTERN, max_length=MAX_TYPE_LENGTH, examples=["DebitAccount"])
 ]
 
 
@@ -41,7 +40,7 @@ Reason = Annotated[
     Field(
         min_length=1,
         max_length=2_000,
-        description="Why; it stands in the audit. Secrets in it are masked.",
+        description="Why, for the audit. Secrets in it are masked.",
         examples=["ordered by mistake"],
     ),
 ]

@@ -29,7 +29,7 @@ class SendCommand(Form):
         None, description="Makes the request repeatable. The header Idempotency-Key is the same."
     )
     correlation_id: UUID | None = None
-    wants_reply: bool = Field(True, description="false: nobody is to be told how it ended.")
+    wants_reply: bool = Field(True, description="false: no reply is published.")
     max_attempts: int | None = Field(None, ge=1, le=1_000)
 
 
@@ -46,7 +46,7 @@ class CommandDetail(CommandView):
 
 
 class Accepted(View):
-    """The command is stored: it will be worked on, once."""
+    """The command is stored, and will be executed."""
 
     domain: str
     command_id: UUID
@@ -57,7 +57,7 @@ class Accepted(View):
 
 
 class WithReason(Form):
-    """Why somebody acts."""
+    """A reason for the audit."""
 
     reason: Reason
 

@@ -25,8 +25,6 @@ from pydantic.errors import PydanticUserError
 from commandbus.governance.types import BatchType
 from commandbus.http.schemas.base import Form, Reason, example
 
-_ANY_OBJECT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
-
 
 def _unquoted(value: Any) -> Any:
     # The header is a structured string by its draft; most clients send it without quotes.
@@ -85,9 +83,9 @@ def _same(form: Submission) -> Submission:
 
 
 def _described(batch_type: BatchType, form: type[Submission]) -> Any:
-    item = Annotated[dict[str, Any], _ItemOf(batch_type.payload_type)]
+    items = list[_item_of(batch_type)]  # type: ignore[misc,valid-type]
     size = Field(min_length=1, max_length=batch_type.max_size)
-    fields: dict[str, Any] = {"items": (list[item], size)}
+    fields: dict[str, Any] = {"items": (items, size)}
     values: dict[str, Any] = {}
     if form.key is not None:
         values[form.key] = batch_type.operation if form.key == "operation" else batch_type.name
@@ -101,16 +99,16 @@ def _described(batch_type: BatchType, form: type[Submission]) -> Any:
 
 def item_schema(batch_type: BatchType) -> dict[str, Any]:
     """JSON Schema of one item, complete in itself."""
-    item = Annotated[dict[str, Any], _ItemOf(batch_type.payload_type)]
-    adapter: TypeAdapter[Any] = TypeAdapter(item)
+    adapter: TypeAdapter[Any] = TypeAdapter(_item_of(batch_type))
     return adapter.json_schema()
 
 
 class _DescribedAs:
     """Validates as what it annotates, and is described as something else."""
 
-    def __init__(self, description: Any) -> None:
+    def __init__(self, description: Any, *, is_closed: bool = False) -> None:
         self._description = description
+        self._is_closed = is_closed
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return handler(source)
@@ -119,33 +117,22 @@ class _DescribedAs:
         self, schema: Any, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         del schema
-        return handler(self._description)
-
-
-class _ItemOf(_DescribedAs):
-    """An item, described by the type that it must fit."""
-
-    def __init__(self, payload_type: type[Any] | None) -> None:
-        adapter = _ANY_OBJECT if payload_type is None else _describable(payload_type)
-        super().__init__(adapter.core_schema)
-        # Governance refuses unknown fields of a data class or a TypedDict; a model says it itself.
-        self._is_closed = payload_type is not None and not hasattr(payload_type, "model_fields")
-
-    def __get_pydantic_json_schema__(
-        self, schema: Any, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        described = super().__get_pydantic_json_schema__(schema, handler)
+        described = handler(self._description)
         found = handler.resolve_ref_schema(described)
-        if self._is_closed and found.get("type") == "object" and "properties" in found:
+        if self._is_closed and "properties" in found:
             found["additionalProperties"] = False
         return described
 
 
-def _describable(payload_type: type[Any]) -> TypeAdapter[Any]:
-    """A type that JSON Schema has no words for is any object; governance still checks it."""
+def _item_of(batch_type: BatchType) -> Any:
+    """Any JSON object, described by the type that it must fit."""
+    payload_type: Any = batch_type.payload_type or dict[str, Any]
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(payload_type)
         adapter.json_schema()
     except PydanticUserError:
-        return _ANY_OBJECT
-    return adapter
+        # JSON Schema cannot describe this type. Governance checks it all the same.
+        adapter = TypeAdapter(dict[str, Any])
+    # Governance refuses unknown fields of a data class or a TypedDict; a model says it itself.
+    is_closed = not hasattr(payload_type, "model_fields")
+    return Annotated[dict[str, Any], _DescribedAs(adapter.core_schema, is_closed=is_closed)]

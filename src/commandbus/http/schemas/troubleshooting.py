@@ -73,7 +73,7 @@ class BulkFilterForm(Form):
     batch_id: UUID | None = None
     parked_after: AwareDatetime | None = None
     parked_before: AwareDatetime | None = None
-    command_ids: list[UUID] | None = Field(None, min_length=1, max_length=10_000)
+    command_ids: tuple[UUID, ...] | None = Field(None, min_length=1, max_length=10_000)
 
 
 class StartBulk(Form):
@@ -93,7 +93,9 @@ class StartBulk(Form):
     reset_attempts: bool = True
     rate: Rate | None = Field(None, description="Commands per second.")
     operation_id: UUID | None = Field(None, description="Makes the request repeatable.")
-    everything: bool = Field(False, description="Needed if the filter matches all there is.")
+    everything: bool = Field(
+        False, description="Needed if the filter matches all parked commands of the domain."
+    )
     expected_total: int | None = Field(
         None, ge=0, description="What the preview said; if it is another by now, nothing starts."
     )
