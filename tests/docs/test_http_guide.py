@@ -14,8 +14,9 @@ import httpx2
 from commandbus import CommandBus
 from commandbus.access.model import Scope
 from commandbus.database.model import Failure, Outcome, OutcomeKind
+from commandbus.governance.types import BatchTypes
 from commandbus.http import HttpSettings, create_app
-from commandbus.http.catalogue import KINDS
+from commandbus.http.catalogue import Kind
 from commandbus.http.metrics import Metrics
 from commandbus.models import ParkReason
 from commandbus.testing import fake_bus
@@ -142,14 +143,14 @@ def test_every_problem_is_listed_with_its_status() -> None:
     rows = table_with(GUIDE, "problem", "status", "when")
 
     assert {codes(row["problem"])[0]: int(row["status"]) for row in rows} == {
-        kind.code: kind.status for kind in KINDS.values()
+        kind.name: kind.status for kind in Kind
     }
 
 
 def test_every_metric_is_listed_with_its_labels() -> None:
     rows = table_with(GUIDE, "metric", "labels", "meaning")
     documented = {name: codes(row["labels"]) for row in rows for name in codes(row["metric"])}
-    registry: Any = Metrics()._registry
+    registry: Any = Metrics(BatchTypes())._registry
     real = {}
     for collector in registry._collector_to_names:
         name = collector._name + ("_total" if collector._type == "counter" else "")

@@ -139,6 +139,8 @@ async def _until_refused(port: int) -> None:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
             except ConnectionRefusedError:
                 return
+            except ConnectionResetError:
+                continue  # it was in the backlog when the socket was closed
             writer.close()
             await asyncio.sleep(0.01)
 

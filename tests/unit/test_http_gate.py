@@ -30,12 +30,14 @@ ANN = caller("read", domains=("shop",))
 class Bench:
     """A gate before an app that remembers what came through."""
 
+    is_available = True
+
     def __init__(self, limit: int = 2) -> None:
         self.passed: list[Any] = []
         self.counted: list[str] = []
         self.attempts = Attempts(limit, clock=lambda: 90.0)
         self.gate = GateMiddleware(
-            self._app, auth=self, attempts=self.attempts, counter=cast("Any", self),
+            self._app, auth=self, attempts=self.attempts, governance=cast("Any", self),
             guarded=("/api/", "/metrics"), counted="/api/",
         )  # fmt: skip
 
@@ -47,9 +49,9 @@ class Bench:
             raise NotAuthenticated
         return ANN
 
-    async def count(self, user_id: str) -> tuple[Any, ...]:
+    async def count_request(self, user_id: str) -> str:
         self.counted.append(user_id)
-        return ("a limit",)
+        return "a limit"
 
     async def ask(
         self, path: str, who: str | None = "ann", *, info: RequestInfo | None = None, **scope: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -15,11 +15,11 @@ from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.http import metrics as module
 from commandbus.http.metrics import (
     OTHER,
-    Figures,
     GovernedTracker,
     Metrics,
     NoMetrics,
     Refresher,
+    Snapshot,
     new_metrics,
 )
 from commandbus.http.ratelimits import limit_headers
@@ -28,6 +28,8 @@ from commandbus.upkeep.figures import DomainFigures, GovernedFigures
 from tests.http_world import app_of, client_of, problem
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
+TYPES = BatchTypes()
+TYPES.declare(BatchType(name="BATCH_CREATE", domain="shop", command_type="Create", max_size=5))
 
 
 def a_domain(name: str, **changes: Any) -> DomainFigures:
@@ -46,9 +48,11 @@ def a_batch(**changes: Any) -> GovernedFigures:
     return GovernedFigures(**(values | changes))
 
 
-def figures(domains: Any = (), governed: Any = (), at: datetime = NOW) -> Figures:
-    pool = {"max": 10, "size": 2, "available": 1, "waiting": 0}
-    return Figures(tuple(domains), tuple(governed), pool, at)
+POOL = {"max": 10, "size": 2, "available": 1, "waiting": 0}
+
+
+def figures(domains: Any = (), governed: Any = (), at: datetime = NOW) -> Snapshot:
+    return Snapshot(tuple(domains), tuple(governed), POOL, at)
 
 
 def line(metrics: NoMetrics, start: str) -> str | None:
@@ -57,7 +61,7 @@ def line(metrics: NoMetrics, start: str) -> str | None:
 
 
 def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
-    metrics = Metrics()
+    metrics = Metrics(TYPES)
     metrics.take(figures([a_domain("shop")]))
 
     assert line(metrics, 'commandbus_queue_depth{domain="shop",state="ready"}') == "3.0"
@@ -71,7 +75,7 @@ def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
 
 
 def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
-    metrics = Metrics()
+    metrics = Metrics(TYPES)
     metrics.take(figures([a_domain("shop"), a_domain("old")]))
     metrics.take(figures([a_domain("shop")]))
 
@@ -80,7 +84,7 @@ def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
 
 
 def test_more_domains_than_anybody_has_are_summed() -> None:
-    metrics = Metrics()
+    metrics = Metrics(TYPES)
     metrics.take(figures([a_domain(f"d{n}") for n in range(module.MAX_DOMAINS + 3)]))
 
     assert line(metrics, f'commandbus_tsq_depth{{domain="{OTHER}"}}') == "12.0"
@@ -88,8 +92,7 @@ def test_more_domains_than_anybody_has_are_summed() -> None:
 
 
 def test_labels_take_no_value_that_a_client_wrote() -> None:
-    metrics = Metrics()
-    metrics.declare(["BATCH_CREATE"])
+    metrics = Metrics(TYPES)
     metrics.submitted("BATCH_CREATE", "accepted")
     metrics.submitted("BATCH_MADE_UP", "invalid")
     metrics.limited("user_cooldown")
@@ -111,8 +114,7 @@ def test_labels_take_no_value_that_a_client_wrote() -> None:
 
 
 def test_governed_batches_become_counters_that_only_grow() -> None:
-    metrics = Metrics()
-    metrics.declare(["BATCH_CREATE"])
+    metrics = Metrics(TYPES)
     metrics._tracker = GovernedTracker(NOW - timedelta(seconds=1))
     batch = a_batch(succeeded=2, failed=1)
     success = 'batch_child_execution_total{batch_type="BATCH_CREATE",status="SUCCESS"}'
@@ -151,34 +153,47 @@ def test_a_batch_that_ended_long_ago_is_forgotten() -> None:
     assert tracker._seen == {}
 
 
+class Asked:
+    """Figures that count how often they are asked for."""
+
+    def __init__(self) -> None:
+        self.since: list[datetime] = []
+
+    async def domains(self) -> list[DomainFigures]:
+        return [a_domain("shop")]
+
+    async def governed(self, since: datetime) -> list[GovernedFigures]:
+        self.since.append(since)
+        return []
+
+    def pool(self) -> dict[str, int]:
+        return POOL
+
+
 async def test_the_database_is_asked_once_for_many_scrapes() -> None:
-    asked = []
+    metrics, asked = Metrics(TYPES), Asked()
 
-    async def read(since: datetime) -> Figures:
-        asked.append(since)
-        return figures([a_domain("shop")])
-
-    refresher = Refresher(Metrics(), read, cache_seconds=60)
+    refresher = Refresher(metrics, cast("Any", asked), cache_seconds=60)
     for _ in range(5):
         await refresher.refresh()
-    assert len(asked) == 1
+    assert len(asked.since) == 1
+    assert line(metrics, 'commandbus_tsq_depth{domain="shop"}') == "4.0"
 
-    eager = Refresher(Metrics(), read, cache_seconds=0)
+    eager = Refresher(metrics, cast("Any", asked), cache_seconds=0)
     for _ in range(2):
         await eager.refresh()
-    assert len(asked) == 3
+    assert len(asked.since) == 3
 
 
 def test_without_prometheus_client_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
 
-    metrics = new_metrics()
+    metrics = new_metrics(TYPES)
 
     assert not metrics.is_on
     metrics.answered("GET", "/", 200, 0.1)
     metrics.limited("x")
     metrics.submitted("x", "y")
-    metrics.declare([])
     metrics.take(figures())
     assert metrics.text() == b""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 import pytest
 
+from commandbus.http import schemas
 from commandbus.http.schemas.commands import CommandView
 from commandbus.http.schemas.views import ListView, PageView, SearchPageView, View, view_of
 from commandbus.models import CommandMetadata
@@ -92,3 +95,78 @@ def test_a_page_of_the_bus_becomes_a_page_of_views() -> None:
     }  # fmt: skip
     assert SearchPageView[WheelView].of(page).searched_to == at
     assert set(ListView[WheelView].model_fields) == {"items"}
+
+
+# -- what clients see today
+
+_COMMAND = (
+    "domain command_id command_type status attempts max_attempts lease_expires_at last_error_type "
+    "last_error_code last_error_msg created_at updated_at reply_queue correlation_id batch_id "
+    "leased_by"
+)
+_TICKET = (
+    "batch_id domain batch_type child_count success_count failed_count pending_count "
+    "canceled_count status reason created_by created_at updated_at completed_at requires_approval "
+    "decided_by decided_at decision_reason request_id status_url links"
+)
+#: Every view with every field. None shows an API token, the queue of commands or a lease epoch.
+SHOWN_FIELDS = {
+    "Accepted": "domain command_id command_type status is_repeat status_url",
+    "Acknowledged": "acknowledged lost",
+    "AuditEventView": "audit_id domain command_id event_type ts details batch_id actor",
+    "BatchCreated": "batch_id domain command_ids status_url",
+    "BatchTypeView": "name description domain permission max_size max_attempts requires_approval "
+    "submit_url operation item_schema example",
+    "BatchView": "batch_id domain name custom_data status total_count completed_count failed_count "
+    "canceled_count in_troubleshooting_count created_at started_at completed_at",
+    "BulkItemView": "item_no command_id outcome detail acted_at",
+    "BulkMatchView": "fingerprint command_type error_class error_code message matched",
+    "BulkPreviewView": "domain total groups",
+    "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
+    "created_at started_at finished_at",
+    "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
+    "CommandDetail": f"{_COMMAND} payload status_url",
+    "CommandView": _COMMAND,
+    "Counted": "count",
+    "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "
+    "batch_remaining",
+    "ExemptionView": "user_id exempted_by reason expires_at created_at",
+    "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
+    "sample_command_id parked_count total_seen first_seen last_seen",
+    "Health": "status checks",
+    "LimitView": "limit_type scope current_value max_value reset_seconds",
+    "LimitsStatusView": "limits defaults exemptions overrides users",
+    "ParkedView": "domain command_id command_type reason parked_at attempts max_attempts "
+    "last_error_type last_error_code last_error_msg correlation_id batch_id created_at payload",
+    "ReplyErrorView": "code message error_class",
+    "ReplyView": "command_id correlation_id domain type outcome completed_at data error msg_id "
+    "receipt",
+    "RetriedView": f"{_TICKET} retried exhausted",
+    "StatusView": f"{_TICKET} children next_cursor",
+    "Submitted": "batch_id batch_type status status_url retry_after_seconds links",
+    "TicketView": _TICKET,
+    "UserLimitsView": "user_id max_pending_batches max_pending_children cooldown_seconds "
+    "updated_by updated_at",
+    "UserStateView": "user_id limits",
+    "Whoami": "user_id scopes domains",
+}
+
+
+def test_no_view_shows_a_field_that_this_table_does_not_list() -> None:
+    """A new field of a data class is shown unless it is hidden: decide which, then list it here."""
+    modules = [
+        import_module(f"{schemas.__name__}.{each.name}")
+        for each in pkgutil.iter_modules(schemas.__path__)
+        if each.name != "views"
+    ]
+    views: dict[str, type[View]] = {
+        value.__name__: value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, View)
+        and value.__module__ == module.__name__
+    }
+
+    shown = {name: set(view.model_fields) for name, view in views.items()}
+    assert shown == {name: set(names.split()) for name, names in SHOWN_FIELDS.items()}

@@ -1,7 +1,7 @@
 """The HTTP service: a face of CommandBus. It translates and decides nothing.
 
-Reading order: `app` (how it is put together), `auth` (who asks, and what they may do), `problems`
-(the response to each error), `protection` (limits on every request), `schemas`, `routes`.
+Reading order: `app` (how it is put together), `auth` (who the caller is, and what it may do),
+`problems` (the response to each error), `protection` (limits of each request), `schemas`, `routes`.
 """
 
 from commandbus.http.app import create_app

@@ -7,17 +7,17 @@ import re
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.access.model import Caller
 from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededError
 from commandbus.governance.model import LimitState
-from commandbus.http import catalogue as kinds
+from commandbus.http.catalogue import Kind
 from commandbus.http.metrics import NoMetrics
 from commandbus.http.problems import Problem, problem_of
 from commandbus.http.ratelimits import limit_headers
@@ -26,7 +26,7 @@ from commandbus.privacy.redaction import redact_text, text_of
 _log = logging.getLogger("commandbus.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
-#: On every answer, also on those that the framework makes.
+#: On every response, also on those that the framework makes.
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -39,33 +39,33 @@ SECURITY_HEADERS = {
 
 @dataclass(slots=True)
 class RequestInfo:
-    """What is known of a request while it is answered."""
+    """What the layers of the service tell each other about a request."""
 
     request_id: str
     caller: Caller | None = None
     #: Limits as they stood when this request was counted, for the headers.
     limits: Sequence[LimitState] = ()
-    headers: dict[str, str] = field(default_factory=dict)
 
 
 def info_of(scope: Any) -> RequestInfo | None:
-    """What the outermost layer knows of a request; None if it never passed it."""
+    """The info of a request; None if it has not passed the outermost layer."""
     found = scope.get("state", {}).get("commandbus")
     return found if isinstance(found, RequestInfo) else None
 
 
+@dataclass(frozen=True, slots=True)
 class ContextMiddleware:
     """Pure ASGI."""
 
-    def __init__(self, app: ASGIApp, *, metrics: NoMetrics, templates: Mapping[Any, str]) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._templates = templates
+    app: ASGIApp
+    metrics: NoMetrics
+    #: The path of each endpoint as its route declares it.
+    templates: Mapping[Any, str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Let the other layers respond; respond with a problem if they raise an error."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         info = RequestInfo(_request_id(scope))
         scope.setdefault("state", {})["commandbus"] = info
@@ -80,7 +80,7 @@ class ContextMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            await self.app(scope, receive, send_with_headers)
         except Exception as error:
             if status:  # part of the response was sent: all that is left is to close the connection
                 self._log_failure(error, info, scope)
@@ -90,7 +90,7 @@ class ContextMiddleware:
         finally:
             seconds = time.perf_counter() - began
             route = self._route_of(scope)
-            self._metrics.answered(scope["method"], route, status, seconds)
+            self.metrics.answered(scope["method"], route, status, seconds)
             _log.info(
                 "%s %s %d in %.1f ms, request %s", scope["method"], route, status,
                 seconds * 1000, info.request_id,
@@ -100,23 +100,20 @@ class ContextMiddleware:
         match error:
             case Problem():
                 return error
-            case RateLimitExceededError():
-                self._metrics.limited(error.limit_type)
-                return problem_of(error)
             case CommandBusError():
+                if isinstance(error, RateLimitExceededError):
+                    self.metrics.limited(error.limit_type)
                 if isinstance(error, DatabaseError):
                     _log.warning("request %s: %s", info.request_id, redact_text(str(error)))
                 return problem_of(error)
             case _:
                 self._log_failure(error, info, scope)
-                return Problem(
-                    kinds.INTERNAL_ERROR,
-                    "a bug in the service; look for the request id in its log",
-                )
+                detail = "a bug in the service; look for the request id in its log"
+                return Problem(Kind.INTERNAL_ERROR, detail)
 
     def _route_of(self, scope: Scope) -> str:
         """The template of the path, for logs and metrics: never what the client wrote."""
-        return self._templates.get(scope.get("endpoint"), "unmatched")
+        return self.templates.get(scope.get("endpoint"), "unmatched")
 
     def _log_failure(self, error: Exception, info: RequestInfo, scope: Scope) -> None:
         # Where it happened, and what, redacted: a message or a line of source may contain a secret.
@@ -129,11 +126,8 @@ class ContextMiddleware:
 
 
 def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            text = value.decode("latin-1")
-            return text if _REQUEST_ID.match(text) else uuid4().hex
-    return uuid4().hex
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _REQUEST_ID.match(given) else uuid4().hex
 
 
 def _add_headers(message: Message, info: RequestInfo, *, is_https: bool) -> None:
@@ -143,5 +137,4 @@ def _add_headers(message: Message, info: RequestInfo, *, is_https: bool) -> None
     if is_https:
         headers.setdefault("Strict-Transport-Security", "max-age=31536000")
     headers["X-Request-Id"] = info.request_id
-    for name, value in (limit_headers(info.limits) | info.headers).items():
-        headers[name] = value
+    headers.update(limit_headers(info.limits))

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from commandbus.governance.model import ChildStatus, LimitType
-from commandbus.upkeep.figures import DomainFigures, GovernedFigures
+from commandbus.governance.types import BatchTypes
+from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: What became of a request for a governed batch.
+#: What can become of a request for a governed batch.
 SUBMIT_RESULTS = frozenset(
     {"accepted", "replayed", "invalid", "too_large", "denied", "limited", "failed"}
 )
@@ -34,7 +36,7 @@ _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Snapshot:
     """What the database and the pool say at one moment."""
 
     domains: Sequence[DomainFigures]
@@ -49,7 +51,7 @@ class NoMetrics:
     is_on = False
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered."""
+        """A response was sent."""
 
     def limited(self, limit_type: str) -> None:
         """A request was refused by a limit."""
@@ -57,11 +59,8 @@ class NoMetrics:
     def submitted(self, batch_type: str, result: str) -> None:
         """A governed batch was asked for; `result` is one of SUBMIT_RESULTS."""
 
-    def declare(self, batch_types: Collection[str]) -> None:
-        """The batch types that have series of their own."""
-
-    def take(self, figures: Figures) -> None:
-        """Take in what the database says."""
+    def take(self, snapshot: Snapshot) -> None:
+        """Set the gauges, and add to the counters, from what the database says."""
 
     def text(self) -> bytes:
         """All metrics as text."""
@@ -69,16 +68,16 @@ class NoMetrics:
 
 
 class Metrics(NoMetrics):
-    """The metrics of one app."""
+    """The metrics of one app. Each of `batch_types` has series of its own."""
 
     is_on = True
 
-    def __init__(self) -> None:
+    def __init__(self, batch_types: BatchTypes) -> None:
         import prometheus_client as client  # noqa: PLC0415  (an extra of its own)
 
         self._client = client
         self._registry = client.CollectorRegistry(auto_describe=True)
-        self._batch_types: frozenset[str] = frozenset()
+        self._batch_types = batch_types
         self._tracker = GovernedTracker()
 
         def counter(name: str, text: str, *labels: str) -> Any:
@@ -113,17 +112,20 @@ class Metrics(NoMetrics):
             registry=self._registry,
         )  # fmt: skip
         self._depth = gauge("commandbus_queue_depth", "Messages in the queue.", "domain", "state")
+        #: By the field of DomainFigures that each shows.
         self._gauges = {
-            name: gauge(f"commandbus_{name}", text, "domain")
-            for name, text in (
-                ("oldest_age_seconds", "Age of the oldest command that is due."),
-                ("tsq_depth", "Commands in troubleshooting."),
-                ("in_flight", "Commands that workers report as leased."),
-                ("workers", "Workers that are known."),
-                ("worker_heartbeat_seconds", "Age of the oldest heartbeat of a worker."),
-                ("batch_remaining", "Commands of open batches that have not ended."),
+            field: gauge(f"commandbus_{name}", text, "domain")
+            for field, name, text in (
+                ("oldest_seconds", "oldest_age_seconds", "Age of the oldest command that is due."),
+                ("parked", "tsq_depth", "Commands in troubleshooting."),
+                ("in_flight", "in_flight", "Commands that workers report as leased."),
+                ("workers", "workers", "Workers that are known."),
+                ("heartbeat_seconds", "worker_heartbeat_seconds",
+                 "Age of the oldest heartbeat of a worker."),
+                ("batch_remaining", "batch_remaining",
+                 "Commands of open batches that have not ended."),
             )
-        }
+        }  # fmt: skip
         self._pool = {
             name: gauge(f"commandbus_db_pool_{name}", f"Connections of the pool: {name}.")
             for name in ("max", "size", "available", "waiting")
@@ -146,27 +148,17 @@ class Metrics(NoMetrics):
             raise ValueError(f"no result {result!r}")
         self._submits.labels(self._type(batch_type), result).inc()
 
-    def declare(self, batch_types: Collection[str]) -> None:
-        self._batch_types = frozenset(batch_types)
-
-    def take(self, figures: Figures) -> None:
+    def take(self, snapshot: Snapshot) -> None:
         for gauge in (self._depth, *self._gauges.values()):
             gauge.clear()  # a domain that is gone has no figures
-        for each in _at_most(figures.domains, MAX_DOMAINS):
+        for each in _at_most(snapshot.domains, MAX_DOMAINS):
             self._depth.labels(each.domain, "ready").set(each.ready)
             self._depth.labels(each.domain, "delayed").set(each.delayed)
-            for name, value in (
-                ("oldest_age_seconds", each.oldest_seconds),
-                ("tsq_depth", each.parked),
-                ("in_flight", each.in_flight),
-                ("workers", each.workers),
-                ("worker_heartbeat_seconds", each.heartbeat_seconds),
-                ("batch_remaining", each.batch_remaining),
-            ):
-                self._gauges[name].labels(each.domain).set(value)
-        for name, value in figures.pool.items():
+            for field, gauge in self._gauges.items():
+                gauge.labels(each.domain).set(getattr(each, field))
+        for name, value in snapshot.pool.items():
             self._pool[name].set(value)
-        children, durations = self._tracker.take(figures.governed, figures.at)
+        children, durations = self._tracker.take(snapshot.governed, snapshot.at)
         for (batch_type, status), count in children.items():
             self._children.labels(self._type(batch_type), status.value).inc(count)
         for seconds in durations:
@@ -177,12 +169,12 @@ class Metrics(NoMetrics):
         return made
 
     def _type(self, batch_type: str) -> str:
-        return batch_type if batch_type in self._batch_types else OTHER
+        return OTHER if self._batch_types.get(batch_type) is None else batch_type
 
 
 class GovernedTracker:
-    """Makes counters that only grow out of counters of batches, which are pruned, and go back when
-    children are retried. Each batch is compared with what was last seen of it.
+    """Makes counters that only grow. Those of batches do not: batches are pruned, and a retry of
+    children lowers them. So each batch is compared with what was last seen of it.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
@@ -191,9 +183,9 @@ class GovernedTracker:
 
     def take(
         self, batches: Iterable[GovernedFigures], now: datetime
-    ) -> tuple[dict[tuple[str, ChildStatus], int], list[float]]:
+    ) -> tuple[Counter[tuple[str, ChildStatus]], list[float]]:
         """What has been added since the last look: children by type and status, durations."""
-        added: dict[tuple[str, ChildStatus], int] = {}
+        added: Counter[tuple[str, ChildStatus]] = Counter()
         durations: list[float] = []
         for batch in batches:
             before = self._seen.get(batch.batch_id)
@@ -201,10 +193,7 @@ class GovernedTracker:
             if before is not None or is_new:
                 for status, name in _COUNTED:
                     old = 0 if before is None else getattr(before, name)
-                    more = getattr(batch, name) - old
-                    if more > 0:
-                        key = (batch.batch_type, status)
-                        added[key] = added.get(key, 0) + more
+                    added[batch.batch_type, status] += max(0, getattr(batch, name) - old)
                 if batch.completed_at is not None and (
                     before is None or before.completed_at != batch.completed_at
                 ):
@@ -212,17 +201,12 @@ class GovernedTracker:
             # else: older than this process, or forgotten; from now on it is watched.
             self._seen[batch.batch_id] = batch
         self._looked_at = now
-        self._forget(now)
-        return added, durations
-
-    def _forget(self, now: datetime) -> None:
-        old = [
-            key
+        self._seen = {
+            key: batch
             for key, batch in self._seen.items()
-            if batch.completed_at is not None and batch.completed_at < now - MEMORY
-        ]
-        for key in old:
-            del self._seen[key]
+            if batch.completed_at is None or batch.completed_at >= now - MEMORY
+        }
+        return +added, durations  # without the zeros
 
 
 _COUNTED = (
@@ -235,15 +219,9 @@ _COUNTED = (
 class Refresher:
     """Asks the database at most once in `cache_seconds`, however many scrapes there are."""
 
-    def __init__(
-        self,
-        metrics: NoMetrics,
-        read: Callable[[datetime], Awaitable[Figures]],
-        *,
-        cache_seconds: float,
-    ) -> None:
+    def __init__(self, metrics: NoMetrics, figures: Figures, *, cache_seconds: float) -> None:
         self._metrics = metrics
-        self._read = read
+        self._figures = figures
         self._cache_seconds = cache_seconds
         self._read_at = -cache_seconds - 1.0
         self._lock = asyncio.Lock()
@@ -253,32 +231,36 @@ class Refresher:
         async with self._lock:
             if time.monotonic() - self._read_at < self._cache_seconds:
                 return
-            # Well beyond the last look: a batch may have ended in a transaction that was open then.
-            self._metrics.take(await self._read(datetime.now(UTC) - MEMORY))
+            # Long before the last look: a batch may have ended in a transaction that was open then.
+            since = datetime.now(UTC) - MEMORY
+            snapshot = Snapshot(
+                domains=await self._figures.domains(),
+                governed=await self._figures.governed(since),
+                pool=self._figures.pool(),
+                at=datetime.now(UTC),
+            )
+            self._metrics.take(snapshot)
             self._read_at = time.monotonic()
 
 
-def new_metrics() -> NoMetrics:
+def new_metrics(batch_types: BatchTypes) -> NoMetrics:
     """Metrics, if prometheus-client is installed."""
     try:
-        return Metrics()
+        return Metrics(batch_types)
     except ModuleNotFoundError:
         return NoMetrics()
 
 
-def _at_most(domains: Sequence[DomainFigures], limit: int) -> Iterable[DomainFigures]:
-    if len(domains) <= limit:
-        return domains
-    kept, rest = list(domains[:limit]), domains[limit:]
-    names = ("ready", "delayed", "parked", "workers", "concurrency", "in_flight")
-    sums: dict[str, Any] = {name: sum(getattr(each, name) for each in rest) for name in names}
-    kept.append(
-        DomainFigures(
-            domain=OTHER,
-            oldest_seconds=max(each.oldest_seconds for each in rest),
-            heartbeat_seconds=max(each.heartbeat_seconds for each in rest),
-            batch_remaining=sum(each.batch_remaining for each in rest),
-            **sums,
+def _at_most(domains: Sequence[DomainFigures], limit: int) -> Sequence[DomainFigures]:
+    """The first domains, and one for all others: the sums of counts, the highest of ages."""
+    kept, rest = domains[:limit], domains[limit:]
+    if not rest:
+        return kept
+    values: dict[str, Any] = {
+        spec.name: (max if spec.name.endswith("_seconds") else sum)(
+            getattr(each, spec.name) for each in rest
         )
-    )
-    return kept
+        for spec in fields(DomainFigures)
+        if spec.name != "domain"
+    }
+    return [*kept, DomainFigures(OTHER, **values)]

@@ -6,44 +6,36 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
-from commandbus.http import catalogue as kinds
 from commandbus.http.auth.scopes import Requires
+from commandbus.http.catalogue import Kind
 from commandbus.http.problems import MEDIA_TYPE
 
 SCHEME = "bearer"
-#: What any route may answer with, and what only those with a body, or with a caller, may.
-_ALWAYS = (kinds.INVALID_REQUEST, kinds.HEADERS_TOO_LARGE, kinds.INTERNAL_ERROR, kinds.UNAVAILABLE)
+#: Problems of any route, and those only of routes with a caller, or with a body.
+_ALWAYS = (Kind.INVALID_REQUEST, Kind.HEADERS_TOO_LARGE, Kind.INTERNAL_ERROR, Kind.UNAVAILABLE)
 _WITH_CALLER = (
-    kinds.UNAUTHENTICATED, kinds.PERMISSION_DENIED, kinds.NOT_FOUND, kinds.RATE_LIMIT_EXCEEDED,
+    Kind.UNAUTHENTICATED, Kind.PERMISSION_DENIED, Kind.NOT_FOUND, Kind.RATE_LIMIT_EXCEEDED,
 )  # fmt: skip
 _WITH_BODY = (
-    kinds.REQUEST_TIMEOUT, kinds.CONFLICT, kinds.PAYLOAD_TOO_LARGE, kinds.UNSUPPORTED_MEDIA_TYPE,
+    Kind.REQUEST_TIMEOUT, Kind.CONFLICT, Kind.PAYLOAD_TOO_LARGE, Kind.UNSUPPORTED_MEDIA_TYPE,
 )  # fmt: skip
 _CHANGING = frozenset({"POST", "PUT", "DELETE", "PATCH"})
 
 
 def add_openapi(app: FastAPI, required: dict[tuple[str, str], Requires | None]) -> None:
-    """Let the app describe itself so; made once, when it is first asked for."""
+    """Complete the document of an app; it is made once, when it is first asked for."""
+    plain = app.openapi
 
     def describe() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = get_openapi(
-                title=app.title,
-                version=app.version,
-                summary=app.summary,
-                description=app.description,
-                routes=app.routes,
-            )
-            _complete(document, required)
-            app.openapi_schema = document
-        return app.openapi_schema
+        return app.openapi_schema or _complete(plain(), required)
 
     app.openapi = describe  # type: ignore[method-assign]
 
 
-def _complete(document: dict[str, Any], required: dict[tuple[str, str], Requires | None]) -> None:
+def _complete(
+    document: dict[str, Any], required: dict[tuple[str, str], Requires | None]
+) -> dict[str, Any]:
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):
@@ -59,6 +51,7 @@ def _complete(document: dict[str, Any], required: dict[tuple[str, str], Requires
     for path, operations in document.get("paths", {}).items():
         for method, operation in operations.items():
             _complete_operation(operation, method.upper(), required.get((path, method.upper())))
+    return document
 
 
 def _complete_operation(operation: dict[str, Any], method: str, required: Requires | None) -> None:
@@ -77,29 +70,28 @@ def _complete_operation(operation: dict[str, Any], method: str, required: Requir
         responses.setdefault(str(kind.status), problem_response(kind))
 
 
-def problem_response(kind: kinds.Kind, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def problem_response(kind: Kind, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """How a route documents a problem; `more` are further members of its example."""
-    headers = {}
-    if kind.status in {429, 503}:
-        headers["Retry-After"] = {"schema": {"type": "integer"}, "description": "Seconds."}
-    if kind.status == 401:
-        headers["WWW-Authenticate"] = {"schema": {"type": "string"}}
     example = {
         "type": kind.uri,
         "title": kind.title,
         "status": kind.status,
         "detail": "what happened, and what to do next",
-        "code": kind.code,
+        "code": kind.name,
         "request_id": "5f2b7c1e9d8a4f60b1c2d3e4f5a6b7c8",
         **(more or {}),
     }
-    content: dict[str, Any] = {
-        "description": kind.title,
-        "content": {
-            MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
-        },
-    }
-    return content | ({"headers": headers} if headers else {})
+    schema = {"$ref": "#/components/schemas/Problem"}
+    content = {MEDIA_TYPE: {"schema": schema, "example": example}}
+    return {"description": kind.title, "content": content} | _HEADERS.get(kind.status, {})
+
+
+_RETRY_AFTER = {"schema": {"type": "integer"}, "description": "Seconds."}
+_HEADERS: dict[int, dict[str, Any]] = {
+    401: {"headers": {"WWW-Authenticate": {"schema": {"type": "string"}}}},
+    429: {"headers": {"Retry-After": _RETRY_AFTER}},
+    503: {"headers": {"Retry-After": _RETRY_AFTER}},
+}
 
 
 PROBLEM: dict[str, Any] = {
@@ -112,7 +104,7 @@ PROBLEM: dict[str, Any] = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"type": "string", "enum": sorted(kinds.KINDS)},
+        "code": {"type": "string", "enum": sorted(Kind.__members__)},
         "request_id": {"type": "string"},
         "errors": {
             "type": "array",

@@ -1,9 +1,9 @@
-"""What the routes share: the bus, the settings, the places to wait, the metrics. No globals."""
+"""What the routes share: the bus, the settings, the places for long polls, the metrics."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from fastapi import Depends, Header
 from starlette.requests import Request
@@ -28,11 +28,21 @@ class Platform:
     metrics: NoMetrics
     refresher: Refresher
     prefix: str
+    #: Where the app is mounted, as the current request shows it.
+    root: str = ""
+
+    def url(self, path: str) -> str:
+        """A path of this app as the client must write it, wherever the app is mounted.
+
+        Never with a host: that would be whatever the client wrote into its Host header.
+        """
+        return f"{self.root}{self.prefix}{path}"
 
 
 def platform_of(request: Request) -> Platform:
-    """The parts of the app that answers this request."""
-    return cast("Platform", request.app.state.commandbus)
+    """The parts of the app that serves this request."""
+    platform: Platform = request.app.state.commandbus
+    return replace(platform, root=request.scope.get("root_path", "").rstrip("/"))
 
 
 #: `here: Here` in the signature of a route.
@@ -61,12 +71,3 @@ def accepted(response: Response, url: str) -> None:
     """Say where to look at what was just created, and when."""
     response.headers["Location"] = url
     response.headers["Retry-After"] = str(POLL_HINT)
-
-
-def path_of(request: Request, path: str) -> str:
-    """A path of this app as the client must write it, wherever the app is mounted.
-
-    Never with a host: that would be whatever the client wrote into its Host header.
-    """
-    root: Any = request.scope.get("root_path", "")
-    return f"{str(root).rstrip('/')}{platform_of(request).prefix}{path}"

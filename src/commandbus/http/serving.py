@@ -23,7 +23,7 @@ _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-lengt
 def bind(host: str, port: int) -> socket.socket:
     """Take the address, so that a mistake is reported before anything else is started."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named: asyncio sets TCP_NODELAY only then, and an answer in two packets
+    # With the protocol named: asyncio sets TCP_NODELAY only then, and a response in two packets
     # would wait 40 ms for the client's acknowledgement.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -48,12 +48,12 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it can be reached."""
+        """The address under which it can be reached."""
         host, port = self._sock.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def run(self, on_started: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`; requests that are being answered are answered first."""
+        """Serve until `stop`; requests that have arrived by then are still served."""
         serving = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
         try:
             while not self._server.started and not serving.done():  # noqa: ASYNC110
@@ -67,14 +67,13 @@ class HttpServer:
             raise
 
     def stop(self) -> None:
-        """Take no more requests, answer those that are there, end."""
-        platform: Platform | None = getattr(self._app.state, "commandbus", None)
-        if platform is not None:
-            platform.polls.close()
+        """Accept no more requests, finish those that are being served, then end."""
+        platform: Platform = self._app.state.commandbus
+        platform.polls.close()
         self._server.should_exit = True
 
     def abort(self) -> None:
-        """End at once."""
+        """End at once; requests that are being served are cut off."""
         self._server.should_exit = self._server.force_exit = True
 
 
@@ -117,22 +116,22 @@ class PatientProtocol(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A new connection: its first request must come soon."""
+        """A new connection: the headers of its first request must arrive before the deadline."""
         super().connection_made(transport)
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request: the time runs on until its head is complete."""
+        """A part of a request: its headers must be complete before the deadline."""
         super().data_received(data)
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Some of the next request may have come with this one."""
+        """A part of the next request may have arrived with this one."""
         super().on_response_complete()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gone."""
+        """The connection is closed: there is nothing to wait for."""
         self._disarm()
         super().connection_lost(exc)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from commandbus.errors import InvalidSettingError
 from commandbus.settings import EnvironmentSettings
 
-#: How a caller proves who it is.
+#: How callers are authenticated.
 AUTH_KINDS = ("token", "jwt", "none")
 
 
@@ -34,7 +34,7 @@ class HttpSettings(EnvironmentSettings):
     max_json_depth: int = 40
     #: Seconds within which the headers of a request must have arrived, and then its body.
     receive_timeout_seconds: float = 10.0
-    #: Requests at once; more are answered with 503.
+    #: Requests at once; more get 503.
     max_concurrency: int = 200
     #: Of those, how many may be waiting (long polls and event streams).
     max_long_polls: int = 100
@@ -44,7 +44,7 @@ class HttpSettings(EnvironmentSettings):
     max_stream_seconds: float = 300.0
     #: How long an idle connection is kept.
     keep_alive_seconds: float = 5.0
-    #: How long a stop waits for requests that are being answered.
+    #: How long a stop waits for requests that are being served.
     shutdown_grace_seconds: float = 10.0
     #: Failed authentications of one address in a minute, before it gets 429.
     max_auth_failures: int = 10
@@ -82,17 +82,12 @@ class HttpSettings(EnvironmentSettings):
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the service."""
-        return is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
 
 _RANGES: dict[str, tuple[float, float]] = {

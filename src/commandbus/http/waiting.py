@@ -32,7 +32,7 @@ class LongPolls:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Count as waiting for the length of a block; 503 if too many are."""
+        """Count as waiting for the duration of a block; 503 if too many requests are."""
         if self.waiting >= self._limit:
             raise unavailable(f"{self._limit} requests are waiting already; ask without waiting")
         self.waiting += 1
@@ -47,11 +47,11 @@ class LongPolls:
         return self._closing.is_set()
 
     def close(self) -> None:
-        """End all waiting: the service ends, and its clients come again."""
+        """End all waiting, because the service ends; clients try again by themselves."""
         self._closing.set()
 
     async def unless_closing(self, waiting: Coroutine[Any, Any, Value], otherwise: Value) -> Value:
-        """What is waited for; `otherwise`, as soon as the service is about to end."""
+        """The result of `waiting`; `otherwise` as soon as the service is about to end."""
         task = asyncio.ensure_future(waiting)
         closing = asyncio.ensure_future(self._closing.wait())
         try:

@@ -10,18 +10,18 @@ from commandbus.access.model import Caller, Scope
 
 
 class NotAuthenticated(Exception):  # noqa: N818  (a refusal, not an error)
-    """No valid proof of who asks. It does not say why: the answer is the same for all reasons."""
+    """No valid credentials. It does not say why: the response is the same for all reasons."""
 
 
 class Authenticator(Protocol):
-    """Proves who asks."""
+    """Finds out who the caller is."""
 
     async def authenticate(self, headers: Headers) -> Caller:
         """The caller, or NotAuthenticated."""
 
 
 def bearer_of(headers: Headers) -> str:
-    """What stands after `Bearer`; credentials in the address are never looked at."""
+    """The credentials after `Bearer`. Those in the address of a request are never read."""
     values = headers.getlist("authorization")
     if len(values) != 1:
         raise NotAuthenticated
@@ -35,17 +35,17 @@ _OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 class NoAuth:
-    """For development: everybody on this machine is the same caller, who may do everything.
+    """For development: every process on this machine is the same caller, who may do everything.
 
-    A page in a browser is not: whatever comes from another site, or by a name that is not this
-    machine's, is refused.
+    Web pages of other sites could send requests through a browser on this machine. So requests
+    from another site, or to a host name that is not this machine's, are refused.
     """
 
     def __init__(self, user_id: str = "developer") -> None:
         self._caller = Caller(user_id, frozenset(Scope))
 
     async def authenticate(self, headers: Headers) -> Caller:
-        """The one caller there is."""
+        """The one caller; NotAuthenticated for a request from another site."""
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         is_foreign = "origin" in headers or (

@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from commandbus.access.model import Caller
 from commandbus.errors import RateLimitExceededError
+from commandbus.governance.service import Governance
 from commandbus.http.auth.authenticators import Authenticator, NotAuthenticated
 from commandbus.http.auth.json_web_tokens import JwtAuth
 from commandbus.http.auth.tokens import remember
 from commandbus.http.context import info_of
 from commandbus.http.problems import unauthenticated
-from commandbus.http.ratelimits import RequestCounter
 
 
 def path_below(scope: Scope) -> str:
@@ -38,16 +38,16 @@ class Attempts:
         self._failed: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def count(self, address: str) -> int:
-        """Failures of this minute."""
+        """Failures of an address in this minute."""
         minute, failed = self._failed.get(address, (-1, 0))
         return failed if minute == self._minute() else 0
 
     def failed(self, address: str) -> None:
-        """Count one more."""
+        """Count a failure of an address."""
         remember(self._failed, address, (self._minute(), self.count(address) + 1))
 
     def seconds_left(self) -> int:
-        """Until the next minute."""
+        """Seconds until the next minute."""
         return 60 - int(self._clock() % 60)
 
     def _minute(self) -> int:
@@ -61,20 +61,20 @@ class GateMiddleware:
     app: ASGIApp
     auth: Authenticator
     attempts: Attempts
-    counter: RequestCounter
+    governance: Governance
     guarded: tuple[str, ...]
-    #: Requests to paths that begin so are counted against the limits of the caller.
+    #: Requests to paths that begin with this are counted; too many in a minute are refused.
     counted: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Authenticate, count, pass on."""
+        """Authenticate the caller and count the request, then pass it on."""
         info = info_of(scope) if scope["type"] == "http" else None
         path = path_below(scope) if info is not None else ""
         if info is not None and path.startswith(self.guarded):
             info.caller = await self._authenticate(scope)
-            if path.startswith(self.counted):
+            if path.startswith(self.counted) and self.governance.is_available:
                 # Counted whatever its outcome: a request that is refused costs something too.
-                info.limits = await self.counter.count(info.caller.user_id)
+                info.limits = (await self.governance.count_request(info.caller.user_id),)
         await self.app(scope, receive, send)
 
     async def _authenticate(self, scope: Scope) -> Caller:

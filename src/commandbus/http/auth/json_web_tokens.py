@@ -20,7 +20,7 @@ LEEWAY_SECONDS = 30
 
 
 class JwtAuth:
-    """Proves `Authorization: Bearer <JWT>` with one key and one algorithm.
+    """Checks `Authorization: Bearer <JWT>` with one key and one algorithm.
 
     Claims: `sub` (the user), `exp`, `aud`, `iss` if one is configured, `scope` (names separated by
     spaces, or a list), `domains` (a list; absent or "*": all of them).
@@ -70,7 +70,7 @@ class JwtAuth:
             ) from None
 
     async def authenticate(self, headers: Headers) -> Caller:
-        """Prove a JWT. The algorithm is ours to say, never the token's: `none` is refused."""
+        """Check a JWT. The settings say which algorithm, never the token: `none` is refused."""
         try:
             claims = self._jwt.decode(
                 bearer_of(headers),
@@ -90,7 +90,7 @@ def _caller_of(claims: Mapping[str, Any]) -> Caller:
     scope = claims.get("scope", "")
     names = scope.split() if isinstance(scope, str) else list(scope)
     known = set(Scope)
-    # Names that we do not know belong to somebody else.
+    # An issuer may name scopes of other services too; those are left out.
     scopes = frozenset(Scope(name) for name in names if name in known)
     domains = claims.get("domains")
     if domains is None or domains == "*":

@@ -24,11 +24,11 @@ PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/openapi.json"})
 
 
 class Requires:
-    """The dependency that gives a route its Caller: authenticated before, permitted here."""
+    """The dependency that gives a route its Caller, which the gate has authenticated."""
 
     def __init__(self, scope: Scope, *alternatives: Scope) -> None:
         self.scope = scope
-        #: Any of these will do as well: what is asked for then decides further.
+        #: Each of these is enough too; the service then decides by what is asked for.
         self.alternatives = alternatives
 
     async def __call__(self, request: Request) -> Caller:
@@ -43,11 +43,11 @@ class Requires:
 
 
 def requires(scope: Scope, *alternatives: Scope) -> Any:
-    """Name the scope of a route, in the annotation of its caller."""
+    """Name the scope of a route: in the annotation of its caller, or among its dependencies."""
     return Depends(Requires(scope, *alternatives))
 
 
-#: `caller: Reader` in the signature of a route: who asks, and what the route needs.
+#: `caller: Reader` in the signature of a route: the caller, and the scope that the route needs.
 Reader = Annotated[Caller, requires(Scope.READ)]
 Sender = Annotated[Caller, requires(Scope.SEND)]
 Operator = Annotated[Caller, requires(Scope.OPERATE)]
@@ -56,7 +56,7 @@ Admin = Annotated[Caller, requires(Scope.ADMIN)]
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks, as the gate has authenticated it."""
+    """The caller that the gate has authenticated."""
     info = info_of(request.scope)
     if info is None or info.caller is None:
         raise unauthenticated()
@@ -111,7 +111,7 @@ def reached_domain(caller: Caller, domain: str | None) -> str | None:
 
 
 def requirements_of(app: FastAPI) -> dict[tuple[str, str], Requires | None]:
-    """What each route requires, by path and method; None: nothing."""
+    """What each route requires, by path and method; None: it is public."""
     found: dict[tuple[str, str], Requires | None] = {}
     for context in iter_route_contexts(app.routes):
         route: Any = context
@@ -126,7 +126,7 @@ def requirements_of(app: FastAPI) -> dict[tuple[str, str], Requires | None]:
 
 
 def scopes_of(app: FastAPI) -> dict[tuple[str, str], Scope | None]:
-    """The scope of each route, by path and method; None: it has none."""
+    """The scope of each route, by path and method; None: it is public."""
     required = requirements_of(app).items()
     return {key: None if each is None else each.scope for key, each in required}
 
@@ -139,7 +139,7 @@ def _required_below(dependant: Any) -> Iterator[Requires]:
 
 
 def refuse_routes_without_scope(app: FastAPI, prefix: str, public: frozenset[str]) -> None:
-    """Refuse to build an app with a route that anybody may use by mistake."""
+    """Raise an error for a route that would be public by mistake."""
     open_paths = {prefix + path for path in public}
     missing = sorted(
         f"{method} {path}"

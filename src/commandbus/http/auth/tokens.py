@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -20,21 +19,15 @@ from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
 
 #: Tokens, or addresses, that are remembered at most.
 MAX_REMEMBERED = 10_000
-#: Seconds between two notes that a token is in use.
+#: Seconds between two updates of `last_used_at` of a token.
 TOUCH_SECONDS = 60.0
 
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    stored: StoredToken
-    until: float
-
-
 class TokenAuth:
-    """API tokens. What the database says of a token is kept for some seconds, no longer than
-    a revocation may take to be noticed.
+    """Checks `Authorization: Bearer <API token>`. What the database says of a token is kept for
+    `cache_seconds`, so a revoked token is accepted for at most that long.
     """
 
     def __init__(
@@ -47,11 +40,12 @@ class TokenAuth:
         self._tokens = tokens
         self._cache_seconds = cache_seconds
         self._clock = clock
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        #: Live tokens by id, each with the time until which it is accepted unasked.
+        self._known: OrderedDict[str, tuple[StoredToken, float]] = OrderedDict()
         self._touched: OrderedDict[str, float] = OrderedDict()
 
     async def authenticate(self, headers: Headers) -> Caller:
-        """Prove an API token."""
+        """Check an API token."""
         parts = self._tokens.split(bearer_of(headers))
         if parts is None:
             raise NotAuthenticated
@@ -64,18 +58,16 @@ class TokenAuth:
 
     async def _find(self, token_id: str) -> StoredToken | None:
         now = self._clock()
-        known = self._known.get(token_id)
-        if known is not None and now < known.until:
-            return known.stored
-        stored = await self._tokens.find(token_id)
-        if stored is None:
-            self._known.pop(token_id, None)
-            return None
-        if is_live(stored.token, datetime.now(UTC)):
-            remember(self._known, token_id, _Known(stored, now + self._cache_seconds))
+        if token_id in self._known:
+            stored, until = self._known[token_id]
+            if now < until:
+                return stored
+        found = await self._tokens.find(token_id)
+        if found is not None and is_live(found.token, datetime.now(UTC)):
+            remember(self._known, token_id, (found, now + self._cache_seconds))
         else:
             self._known.pop(token_id, None)
-        return stored
+        return found
 
     async def _touch(self, token: ApiToken) -> None:
         # The function in the database has the same rule; this one saves the round trip.
@@ -86,7 +78,7 @@ class TokenAuth:
         try:
             await self._tokens.touch(token.token_id)
         except DatabaseUnavailableError:
-            self._touched.pop(token.token_id, None)  # worth no failed request
+            self._touched.pop(token.token_id, None)  # no reason to refuse the request
 
 
 def remember(memory: OrderedDict[str, Value], key: str, value: Value) -> None:

@@ -2,16 +2,7 @@
 
 from fastapi import APIRouter
 
-from commandbus.http.routes import (
-    audit,
-    batches,
-    bulk,
-    commands,
-    domains,
-    health,
-    replies,
-    troubleshooting,
-)
+from commandbus.http.routes import audit, batches, bulk, commands, domains, replies, troubleshooting
 
 #: Under /api/v1. A new group of routes is one more line.
 API_ROUTERS: tuple[APIRouter, ...] = (
@@ -23,6 +14,3 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     audit.router,
     domains.router,
 )
-
-#: At the root.
-ROOT_ROUTERS: tuple[APIRouter, ...] = (health.router,)

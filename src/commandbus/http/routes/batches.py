@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from commandbus.access.model import Caller, Scope
-from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain
-from commandbus.http.platform import Here, Wait, accepted, path_of
+from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain, requires
+from commandbus.http.platform import Here, Wait, accepted
 from commandbus.http.schemas.base import DomainPath, PageOf50, PageOf100
 from commandbus.http.schemas.batches import BatchCreated, BatchView, Counted, CreateBatch
 from commandbus.http.schemas.commands import CommandView, WithReason
@@ -28,12 +28,7 @@ def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
 
 @router.post("", status_code=202)
 async def create_command_batch(
-    domain: DomainPath,
-    form: CreateBatch,
-    request: Request,
-    response: Response,
-    here: Here,
-    caller: Sender,
+    domain: DomainPath, form: CreateBatch, response: Response, here: Here, caller: Sender
 ) -> BatchCreated:
     """Create a batch with all its commands, or nothing."""
     await refuse_new_domain(here, caller, domain)
@@ -49,14 +44,10 @@ async def create_command_batch(
     batch_id = await here.bus.create_batch(
         domain, commands, name=form.name, custom_data=form.custom_data, created_by=caller.user_id
     )
-    url = path_of(request, f"/api/v1/command-batches/{domain}/{batch_id}")
+    url = here.url(f"/api/v1/command-batches/{domain}/{batch_id}")
     accepted(response, url)
-    return BatchCreated(
-        batch_id=batch_id,
-        domain=domain,
-        command_ids=[command.command_id for command in commands],
-        status_url=url,
-    )
+    ids = [command.command_id for command in commands]
+    return BatchCreated(batch_id=batch_id, domain=domain, command_ids=ids, status_url=url)
 
 
 @router.get("")
@@ -69,18 +60,12 @@ async def list_command_batches(
 ) -> PageView[BatchView]:
     """List batches, newest first."""
     page = await here.bus.batches.page(domain, status=status, **paging)
-    items = [_view(batch, caller) for batch in page.items]
-    return PageView[BatchView](items=items, next_cursor=page.next_cursor)
+    return PageView[BatchView].of(page, items=[_view(batch, caller) for batch in page.items])
 
 
 @router.get("/{batch_id}")
 async def get_command_batch(
-    domain: DomainPath,
-    batch_id: UUID,
-    response: Response,
-    here: Here,
-    caller: Reader,
-    wait: Wait,
+    domain: DomainPath, batch_id: UUID, response: Response, here: Here, caller: Reader, wait: Wait
 ) -> BatchView:
     """Show a batch; with `Prefer: wait=N` as soon as it has ended."""
     found = await here.bus.batches.require(domain, batch_id)
@@ -94,12 +79,11 @@ async def get_command_batch(
     return _view(found, caller)
 
 
-@router.get("/{batch_id}/commands")
+@router.get("/{batch_id}/commands", dependencies=[requires(Scope.READ)])
 async def list_batch_commands(
     domain: DomainPath,
     batch_id: UUID,
     here: Here,
-    caller: Reader,  # noqa: ARG001  (asked for its check)
     paging: PageOf100,
     status: CommandStatus | None = None,
 ) -> PageView[CommandView]:

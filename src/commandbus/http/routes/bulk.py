@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from commandbus.access.model import Caller
 from commandbus.errors import BulkOperationNotFoundError
 from commandbus.http.auth.scopes import Operator, Reader, reached_domain, refuse_domain
-from commandbus.http.platform import Here, Platform, path_of
+from commandbus.http.platform import Here, Platform
 from commandbus.http.schemas.base import DomainQuery, PageOf50, PageOf100
 from commandbus.http.schemas.troubleshooting import (
     BulkFilterForm,
@@ -27,9 +27,7 @@ router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"])
 
 def _filter_of(caller: Caller, form: BulkFilterForm) -> BulkFilter:
     refuse_domain(caller, form.domain)
-    values = form.model_dump()
-    ids = values.pop("command_ids")
-    return BulkFilter(**values, command_ids=None if ids is None else tuple(ids))
+    return BulkFilter(**form.model_dump())
 
 
 async def _reached(here: Platform, caller: Caller, operation_id: UUID) -> BulkOperation:
@@ -46,9 +44,7 @@ async def preview_bulk(form: BulkFilterForm, here: Here, caller: Reader) -> Bulk
 
 
 @router.post("", status_code=202)
-async def start_bulk(
-    form: StartBulk, request: Request, response: Response, here: Here, caller: Operator
-) -> BulkView:
+async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Operator) -> BulkView:
     """Freeze what matches and let the workers of the domain act on it.
 
     A repeat with the same operation_id, or while the same decision still runs, is the same
@@ -64,8 +60,7 @@ async def start_bulk(
         operation_id=form.operation_id, everything=form.everything,
         expected_total=form.expected_total,
     )  # fmt: skip
-    url = path_of(request, f"/api/v1/bulk-operations/{started.operation_id}")
-    response.headers["Location"] = url
+    response.headers["Location"] = here.url(f"/api/v1/bulk-operations/{started.operation_id}")
     return BulkView.of(started)
 
 
@@ -115,6 +110,5 @@ async def resume_bulk(
 ) -> BulkView:
     """Continue a stopped operation, at another rate if one is given."""
     await _reached(here, caller, operation_id)
-    return BulkView.of(
-        await here.bus.bulk.resume(operation_id, rate=form.rate, operator=caller.user_id)
-    )
+    resumed = await here.bus.bulk.resume(operation_id, rate=form.rate, operator=caller.user_id)
+    return BulkView.of(resumed)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Response
 
+from commandbus.access.model import Scope
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidInputError
 from commandbus.http.auth.scopes import (
     Operator,
@@ -16,8 +17,9 @@ from commandbus.http.auth.scopes import (
     reached_domain,
     refuse_domain,
     refuse_new_domain,
+    requires,
 )
-from commandbus.http.platform import Here, Platform, accepted, path_of
+from commandbus.http.platform import Here, Platform, accepted
 from commandbus.http.schemas.base import (
     DomainPath,
     DomainQuery,
@@ -52,7 +54,6 @@ async def require_command(here: Platform, domain: str, command_id: UUID) -> Comm
 @router.post("", status_code=202)
 async def send_command(
     form: SendCommand,
-    request: Request,
     response: Response,
     here: Here,
     caller: Sender,
@@ -80,7 +81,7 @@ async def send_command(
             form.domain, form.command_type, command_id, form.data
         )
         status, is_repeat = original.status, True
-    url = path_of(request, f"/api/v1/commands/{form.domain}/{command_id}")
+    url = here.url(f"/api/v1/commands/{form.domain}/{command_id}")
     accepted(response, url)
     return Accepted(
         domain=form.domain,
@@ -123,47 +124,33 @@ async def search_commands(
     return SearchPageView[CommandView].of(page)
 
 
-@router.get("/{domain}/{command_id}")
+@router.get("/{domain}/{command_id}", dependencies=[requires(Scope.READ)])
 async def get_command(
-    domain: DomainPath,
-    command_id: UUID,
-    request: Request,
-    here: Here,
-    caller: Reader,  # noqa: ARG001  (asked for its check)
-    payload: ShowPayload,
+    domain: DomainPath, command_id: UUID, here: Here, payload: ShowPayload
 ) -> CommandDetail:
     """Show a command."""
     found = await require_command(here, domain, command_id)
     shown = await here.bus.search.payload(domain, command_id) if payload else None
-    return _detail(request, found, shown)
+    return _detail(here, found, shown)
 
 
-def _detail(request: Request, command: CommandMetadata, payload: Any = None) -> CommandDetail:
-    url = path_of(request, f"/api/v1/commands/{command.domain}/{command.command_id}")
+def _detail(here: Platform, command: CommandMetadata, payload: Any = None) -> CommandDetail:
+    url = here.url(f"/api/v1/commands/{command.domain}/{command.command_id}")
     return CommandDetail.of(command, payload=payload, status_url=url)
 
 
 @router.post("/{domain}/{command_id}/cancel")
 async def cancel_command(
-    domain: DomainPath,
-    command_id: UUID,
-    form: WithReason,
-    request: Request,
-    here: Here,
-    caller: Operator,
+    domain: DomainPath, command_id: UUID, form: WithReason, here: Here, caller: Operator
 ) -> CommandDetail:
     """Cancel a command that no worker has leased."""
     await here.bus.cancel(domain, command_id, form.reason, operator=caller.user_id)
-    return _detail(request, await require_command(here, domain, command_id))
+    return _detail(here, await require_command(here, domain, command_id))
 
 
-@router.get("/{domain}/{command_id}/audit")
+@router.get("/{domain}/{command_id}/audit", dependencies=[requires(Scope.READ)])
 async def command_audit(
-    domain: DomainPath,
-    command_id: UUID,
-    here: Here,
-    caller: Reader,  # noqa: ARG001  (asked for its check)
-    paging: PageOf100,
+    domain: DomainPath, command_id: UUID, here: Here, paging: PageOf100
 ) -> SearchPageView[AuditEventView]:
     """List the events of a command, oldest first."""
     if paging["cursor"] is None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Response
 from fastapi.sse import format_sse_event
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Send
@@ -18,20 +18,21 @@ from commandbus.errors import CommandBusError
 from commandbus.governance.model import BatchTicket
 from commandbus.http.auth.scopes import Reader
 from commandbus.http.platform import Here, Platform
-from commandbus.http.routes.tickets import BATCHES, Group, ticket_view
+from commandbus.http.routes.tickets import ALL, BATCHES
+from commandbus.http.schemas.governed import TicketView
 from commandbus.http.waiting import LongPolls
+
+router = APIRouter(tags=["governed batches"])
 
 #: Seconds without an event after which a comment keeps the connection alive.
 HEARTBEAT_SECONDS = 15.0
-#: Milliseconds after which a client that was disconnected should come again.
+#: Milliseconds after which a client that was disconnected should connect again.
 RETRY_MS = 2_000
 
 LastEvent = Annotated[
     str | None,
     Header(max_length=100, description="The id of the last event you have: go on from there."),
 ]
-
-
 #: One event, as the OpenAPI initiative describes streams: `data` is the JSON of a TicketView.
 _EVENT = {
     "type": "object",
@@ -62,79 +63,58 @@ class EventStream(StreamingResponse):
         self._polls = polls
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer; 503 if there is no place, before anything is sent."""
+        """Send the stream; 503 if there is no place, before anything is sent."""
         with self._polls.place():
             await super().__call__(scope, receive, send)
 
 
-def add_events(router: APIRouter, group: Group) -> None:
-    """Add the stream of a batch."""
+@router.get(
+    f"{BATCHES}/{{batch_id}}/events",
+    status_code=200,
+    response_class=EventStream,
+    responses=_RESPONSES,
+)
+async def batch_events(
+    batch_id: UUID, here: Here, caller: Reader, last_event_id: LastEvent = None
+) -> Response:
+    """Follow a batch: an event `progress` for each change, `end` when it has ended.
 
-    @router.get(
-        f"{BATCHES}/{{batch_id}}/events",
-        name="batch_events",
-        status_code=200,
-        response_class=EventStream,
-        responses=_RESPONSES,
-    )
-    async def batch_events(
-        batch_id: UUID,
-        request: Request,
-        here: Here,
-        caller: Reader,
-        last_event_id: LastEvent = None,
-    ) -> Response:
-        """Follow a batch: an event `progress` for each change, `end` when it has ended.
-
-        The stream ends by itself after some minutes; clients come again with Last-Event-ID. Each
-        event contains the whole state.
-        """
-        ticket = await here.bus.governance.require(caller, batch_id)
-        is_known = last_event_id == here.bus.governance.version(ticket)
-        if is_known and not ticket.is_open:
-            return Response(status_code=204)  # tells an EventSource to stay away
-        stream = _Stream(request, here, caller, group)
-        return EventStream(stream.events(ticket, last_event_id), here.polls)
+    The stream ends by itself after some minutes; clients connect again with Last-Event-ID. Each
+    event contains the whole state.
+    """
+    ticket = await here.bus.governance.require(caller, batch_id)
+    is_known = last_event_id == here.bus.governance.version(ticket)
+    if is_known and not ticket.is_open:
+        return Response(status_code=204)  # tells an EventSource not to connect again
+    return EventStream(_events(here, caller, ticket, last_event_id), here.polls)
 
 
-class _Stream:
-    """The events of one client."""
-
-    def __init__(self, request: Request, here: Platform, caller: Caller, group: Group) -> None:
-        self._request = request
-        self._here = here
-        self._caller = caller
-        self._group = group
-
-    async def events(self, ticket: BatchTicket, seen: str | None) -> AsyncIterator[bytes]:
-        governance = self._here.bus.governance
-        # A token may be revoked while the stream is open, so the stream has a longest duration.
-        deadline = time.monotonic() + self._here.settings.max_stream_seconds
-        yield format_sse_event(retry=RETRY_MS)
-        while True:
-            version = governance.version(ticket)
-            yield self._event(ticket, version) if version != seen else format_sse_event(comment="")
-            seen = version
-            left = deadline - time.monotonic()
-            if not ticket.is_open or left <= 0 or self._here.polls.is_closing:
-                return
-            try:
-                ticket = await self._here.polls.unless_closing(
-                    governance.wait(
-                        self._caller,
-                        ticket.ticket_id,
-                        seen=version,
-                        timeout=min(HEARTBEAT_SECONDS, left),
-                    ),
-                    ticket,
-                )
-            except CommandBusError:
-                return  # gone, or the database is: the client comes again, and is told
-
-    def _event(self, ticket: BatchTicket, version: str) -> bytes:
-        view: Any = ticket_view(self._request, ticket, self._group)
-        return format_sse_event(
-            data_str=view.model_dump_json(),
-            event="progress" if ticket.is_open else "end",
-            id=version,
+async def _events(
+    here: Platform, caller: Caller, ticket: BatchTicket, seen: str | None
+) -> AsyncIterator[bytes]:
+    governance = here.bus.governance
+    # A token may be revoked while the stream is open, so the stream has a longest duration.
+    deadline = time.monotonic() + here.settings.max_stream_seconds
+    yield format_sse_event(retry=RETRY_MS)
+    while True:
+        version = governance.version(ticket)
+        yield (
+            format_sse_event(comment="")
+            if version == seen
+            else format_sse_event(
+                data_str=ALL.view(here, ticket, TicketView).model_dump_json(),
+                event="progress" if ticket.is_open else "end",
+                id=version,
+            )
         )
+        seen = version
+        left = deadline - time.monotonic()
+        if not ticket.is_open or left <= 0 or here.polls.is_closing:
+            return
+        try:
+            waiting = governance.wait(
+                caller, ticket.ticket_id, seen=version, timeout=min(HEARTBEAT_SECONDS, left)
+            )
+            ticket = await here.polls.unless_closing(waiting, ticket)
+        except CommandBusError:
+            return  # the client connects again, and gets the error as a response

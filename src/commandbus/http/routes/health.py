@@ -1,4 +1,4 @@
-"""Health and metrics. Health is public, and says nothing that an outsider could use."""
+"""Health and metrics. Health is public, so it says nothing that helps an attacker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from commandbus.errors import (
     SchemaVersionError,
 )
 from commandbus.http.auth.scopes import Reader
-from commandbus.http.catalogue import PERMISSION_DENIED
+from commandbus.http.catalogue import Kind
 from commandbus.http.metrics import CONTENT_TYPE
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import Problem, unavailable
@@ -26,7 +26,7 @@ router = APIRouter(tags=["service"])
 guarded_metrics = APIRouter(tags=["service"])
 public_metrics = APIRouter(tags=["service"])
 
-#: Seconds that the database has to answer a question about its health.
+#: Seconds within which the database must respond to a health check.
 PATIENCE = 3.0
 
 _log = logging.getLogger("commandbus.http")
@@ -34,24 +34,24 @@ _log = logging.getLogger("commandbus.http")
 
 @router.get("/livez")
 async def livez() -> Health:
-    """Whether the process answers at all; it asks nobody."""
+    """Whether the process responds at all; the database is not asked."""
     return Health(status="ok", checks={})
 
 
 @router.get("/readyz")
 async def readyz(here: Here, response: Response) -> Health:
-    """Whether requests can be served: the database answers, is migrated, and has a free place."""
+    """Whether requests can be served: the database responds, is migrated, has a free connection."""
     checks = {"database": await _database(here), "pool": _pool(here)}
-    return _answer(checks, response)
+    return _health(checks, response)
 
 
 @router.get("/startupz")
 async def startupz(here: Here, response: Response) -> Health:
     """Whether the start is over: the database is there, with the schema that this version needs."""
-    return _answer({"database": await _database(here)}, response)
+    return _health({"database": await _database(here)}, response)
 
 
-def _answer(checks: dict[str, str], response: Response) -> Health:
+def _health(checks: dict[str, str], response: Response) -> Health:
     is_well = all(text == "ok" for text in checks.values())
     if not is_well:
         response.status_code = 503
@@ -94,9 +94,8 @@ async def _metrics(here: Here) -> Response:
 async def metrics_for_readers(here: Here, caller: Reader) -> Response:
     """Metrics in Prometheus' text form; of all domains, so not for callers limited to some."""
     if caller.domains is not None:
-        raise Problem(
-            PERMISSION_DENIED, "metrics show all domains; use a token that is not limited to some"
-        )
+        detail = "metrics show all domains; use a token that is not limited to some"
+        raise Problem(Kind.PERMISSION_DENIED, detail)
     return await _metrics(here)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from commandbus.governance.model import UserLimits
 from commandbus.http.auth.scopes import Admin
@@ -30,13 +30,12 @@ async def exempt_user(form: ExemptionForm, here: Here, caller: Admin) -> Exempti
 
 
 @router.delete("/exemptions/{user_id:path}", status_code=204)
-async def unexempt_user(user_id: UserPath, here: Here, caller: Admin) -> Response:
+async def unexempt_user(user_id: UserPath, here: Here, caller: Admin) -> None:
     """Delete an exemption."""
     if not await here.bus.governance.unexempt(caller, user_id):
         raise not_found(
             "this user has no exemption; GET /api/v1/admin/rate-limits/status lists all of them"
         )
-    return Response(status_code=204)
 
 
 @router.put("/users/{user_id:path}")

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from commandbus.http.auth.scopes import Sender
+from commandbus.access.model import Scope
+from commandbus.http.auth.scopes import requires
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import DomainPath
 from commandbus.http.schemas.service import Acknowledged, AckReplies, LeaseReplies, ReplyView
 from commandbus.http.schemas.views import ListView
 
 # A caller who may send commands may also take their replies.
-router = APIRouter(prefix="/replies/{domain}", tags=["replies"])
+router = APIRouter(
+    prefix="/replies/{domain}", tags=["replies"], dependencies=[requires(Scope.SEND)]
+)
 
 
 @router.post("/lease")
-async def lease_replies(
-    domain: DomainPath,
-    form: LeaseReplies,
-    here: Here,
-    caller: Sender,  # noqa: ARG001  (asked for its check)
-) -> ListView[ReplyView]:
+async def lease_replies(domain: DomainPath, form: LeaseReplies, here: Here) -> ListView[ReplyView]:
     """Lease replies. Those that are not acknowledged in time come again."""
     leased = await here.bus.lease_replies(domain, limit=form.limit, vt_seconds=form.vt_seconds)
     items = [ReplyView.of(each.reply, msg_id=each.msg_id, receipt=each.receipt) for each in leased]
@@ -32,12 +30,7 @@ async def lease_replies(
 
 
 @router.post("/ack")
-async def acknowledge_replies(
-    domain: DomainPath,
-    form: AckReplies,
-    here: Here,
-    caller: Sender,  # noqa: ARG001  (asked for its check)
-) -> Acknowledged:
+async def acknowledge_replies(domain: DomainPath, form: AckReplies, here: Here) -> Acknowledged:
     """Acknowledge replies. One that another consumer has leased since is listed as lost."""
     receipts = {each.msg_id: each.receipt for each in form.replies}
     done = await here.bus.acknowledge_replies(domain, receipts)

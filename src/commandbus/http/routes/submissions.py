@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from commandbus.access.model import Caller, Scope
+from commandbus.access.model import Caller
 from commandbus.errors import (
     BatchSizeExceededError,
     InvalidBatchRequestError,
@@ -24,13 +24,12 @@ from commandbus.errors import (
 )
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.types import BatchType
-from commandbus.http import catalogue as kinds
-from commandbus.http.auth.scopes import requires
+from commandbus.http.catalogue import Kind
 from commandbus.http.context import info_of
 from commandbus.http.openapi import problem_response
 from commandbus.http.platform import POLL_HINT, Here, accepted, platform_of
-from commandbus.http.problems import problem_code
-from commandbus.http.routes.tickets import Group, links_of
+from commandbus.http.problems import problem_of_validation
+from commandbus.http.routes.tickets import Group
 from commandbus.http.schemas.governed import Submitted
 from commandbus.http.schemas.submissions import (
     AnySubmission,
@@ -40,12 +39,8 @@ from commandbus.http.schemas.submissions import (
     submission_form,
 )
 
-#: On an answer that created nothing, because the request was known by its id.
+#: On a response to a request that created nothing, because its id was known.
 REPLAYED = "Idempotent-Replayed"
-
-Key = Annotated[
-    RequestKey, Header(description="The same as request_id, for clients that have it: a UUID.")
-]
 
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     202: {
@@ -59,7 +54,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         }
     },
     400: problem_response(
-        kinds.INVALID_BATCH_REQUEST,
+        Kind.INVALID_BATCH_REQUEST,
         {
             "errors": [
                 {"pointer": "#/items/1/name", "index": 1, "message": "stands twice in the request"}
@@ -68,7 +63,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         },
     ),
     429: problem_response(
-        kinds.RATE_LIMIT_EXCEEDED,
+        Kind.RATE_LIMIT_EXCEEDED,
         {
             "limit_type": "user_pending_batches",
             "scope": "user",
@@ -82,7 +77,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class SubmissionRoute(APIRoute):
-    """Counts what becomes of each request, also of one whose form is wrong."""
+    """Counts what becomes of each request; a wrong form has a code of its own."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler of the framework, and a count around it."""
@@ -91,6 +86,9 @@ class SubmissionRoute(APIRoute):
         async def counted(request: Request) -> Response:
             try:
                 response = await handler(request)
+            except RequestValidationError as error:
+                _count(request, "invalid")
+                raise problem_of_validation(error, Kind.INVALID_BATCH_REQUEST) from None
             except Exception as error:
                 _count(request, _result_of(error))
                 raise
@@ -111,94 +109,41 @@ def _result_of(error: Exception) -> str:
     match error:
         case BatchSizeExceededError():
             return "too_large"
-        case InvalidInputError() | RequestValidationError():
+        case InvalidInputError() | HTTPException():
             return "invalid"
         case PermissionDeniedError():
             return "denied"
         case RateLimitExceededError():
             return "limited"
-        case HTTPException() if error.status_code < 500:
-            return "invalid"
         case _:
             return "failed"
 
 
 def add_submission(
-    router: APIRouter, path: str, types: Sequence[BatchType], group: Group, name: str
-) -> None:
-    """Add `POST path` for the types that share it, all of one permission."""
-    is_alone = types[0].operation is None
-    by_operation = {each.operation: each.name for each in types}
-
-    def choose(form: Submission) -> str:
-        if isinstance(form, OperationSubmission):
-            chosen = by_operation.get(form.operation)
-            if chosen is None:
-                known = " or ".join(sorted(str(each) for each in by_operation))
-                raise InvalidBatchRequestError(f"no such operation here; use {known}")
-            return chosen
-        return types[0].name
-
-    form = Submission if is_alone else OperationSubmission
-    _add(
-        router,
-        path,
-        annotation=submission_form(form, types, "Submit_"),
-        caller=requires(types[0].permission),
-        choose=choose,
-        group=group,
-        name=name,
-        only=types[0].name if len(types) == 1 else "",
-        text="\n\n".join(dict.fromkeys(each.description for each in types if each.description)),
-    )
-
-
-def add_any_submission(
-    router: APIRouter, path: str, types: Sequence[BatchType], group: Group
-) -> None:
-    """Add `POST path` for a batch of any type: which permission it needs, its type says."""
-    others = sorted({each.permission for each in types} - {Scope.SEND})
-
-    def choose(form: Submission) -> str:
-        return form.batch_type if isinstance(form, AnySubmission) else ""
-
-    _add(
-        router,
-        path,
-        annotation=submission_form(AnySubmission, types, "SubmitAny_"),
-        caller=requires(Scope.SEND, *others),
-        choose=choose,
-        group=group,
-        name="submit_batch",
-        text="Submit a batch of any type. The scope is that of its type.",
-    )
-
-
-def _add(
     router: APIRouter,
-    path: str,
-    *,
-    annotation: Any,
-    caller: Any,
-    choose: Callable[[Submission], str],
     group: Group,
+    path: str,
+    types: Sequence[BatchType],
+    *,
+    form: type[Submission],
+    caller: Any,
     name: str,
     text: str,
-    only: str = "",
 ) -> None:
-    permitted = caller
+    """Add `POST path` for some batch types. `caller` says which scope it needs."""
+    # Two names, because the parameters of the route have these names too.
+    body, permitted = submission_form(form, types), caller
 
-    @problem_code(kinds.INVALID_BATCH_REQUEST)
     async def submit(
         form: Submission,
         request: Request,
         response: Response,
         here: Here,
-        idempotency_key: Key = None,
+        idempotency_key: RequestKey = None,
         caller: Caller = permitted,
     ) -> Submitted:
         """Submit a batch."""
-        request.state.batch_type = batch_type = choose(form)
+        request.state.batch_type = batch_type = _chosen(form, types)
         try:
             made = await here.bus.governance.submit(
                 caller,
@@ -208,19 +153,20 @@ def _add(
                 reason=form.reason,
             )
         except RateLimitExceededError as error:
-            _show_limits(request, [_state_of(error)])
+            limit = LimitType(error.limit_type)
+            values = (error.scope, error.current_value, error.max_value, error.retry_after)
+            _show_limits(request, LimitState(limit, *values))
             raise
-        _show_limits(request, made.limits)
-        links = links_of(request, made.ticket, group)
-        accepted(response, links["self"])
+        _show_limits(request, *made.limits)
+        view = group.view(here, made.ticket, Submitted, retry_after_seconds=POLL_HINT)
+        accepted(response, view.status_url)
         if made.is_replay:
             response.headers[REPLAYED] = "true"
-        return Submitted.of(
-            made.ticket, status_url=links["self"], retry_after_seconds=POLL_HINT, links=links
-        )
+        return view
 
-    submit.__annotations__["form"] = annotation  # known only now
-    submit.__batch_type__ = only  # type: ignore[attr-defined]
+    submit.__annotations__["form"] = body  # known only now
+    is_only = len(types) == 1 and form is not AnySubmission
+    submit.__batch_type__ = types[0].name if is_only else ""  # type: ignore[attr-defined]
     router.add_api_route(
         path,
         submit,
@@ -241,25 +187,30 @@ _DESCRIPTION = (
 )
 
 
+def _chosen(form: Submission, types: Sequence[BatchType]) -> str:
+    """The name of the batch type that a form means."""
+    match form:
+        case AnySubmission():
+            return form.batch_type
+        case OperationSubmission():
+            by_operation = {each.operation: each.name for each in types}
+            if form.operation not in by_operation:
+                known = " or ".join(sorted(str(each) for each in by_operation))
+                raise InvalidBatchRequestError(f"no such operation here; use {known}")
+            return by_operation[form.operation]
+        case _:
+            return types[0].name
+
+
 def _request_id(form: Submission, key: UUID | None) -> UUID | None:
     if form.request_id is not None and key not in {None, form.request_id}:
         raise InvalidBatchRequestError("request_id and Idempotency-Key differ; send one of them")
     return form.request_id or key
 
 
-def _show_limits(request: Request, limits: Sequence[LimitState]) -> None:
-    """In the headers of the answer, beside the one that was counted at the door."""
+def _show_limits(request: Request, *limits: LimitState) -> None:
+    """In the headers of the response, beside the limit that the gate has counted."""
     info = info_of(request.scope)
     if info is not None:
         shown = {state.limit_type: state for state in (*info.limits, *limits)}
         info.limits = tuple(shown.values())
-
-
-def _state_of(error: RateLimitExceededError) -> LimitState:
-    return LimitState(
-        LimitType(error.limit_type),
-        error.scope,
-        error.current_value,
-        error.max_value,
-        error.retry_after,
-    )

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
-from commandbus.http.auth.scopes import Operator, Reader, ShowPayload, reached_domain
+from commandbus.access.model import Scope
+from commandbus.http.auth.scopes import Operator, Reader, ShowPayload, reached_domain, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.commands import require_command
 from commandbus.http.schemas.base import DomainPath, DomainQuery, Limit, PageOf50, TypeQuery
@@ -33,11 +34,10 @@ async def _view(here: Platform, item: TroubleshootingItem, *, payload: bool) -> 
     return ParkedView.of(item, payload=shown)
 
 
-@router.get("/troubleshooting/{domain}")
+@router.get("/troubleshooting/{domain}", dependencies=[requires(Scope.READ)])
 async def list_troubleshooting(
     domain: DomainPath,
     here: Here,
-    caller: Reader,  # noqa: ARG001  (asked for its check)
     payload: ShowPayload,
     paging: PageOf50,
     command_type: TypeQuery = None,
@@ -48,16 +48,12 @@ async def list_troubleshooting(
         domain, command_type=command_type, group=group, **paging
     )
     items = [await _view(here, item, payload=payload) for item in page.items]
-    return PageView[ParkedView](items=items, next_cursor=page.next_cursor)
+    return PageView[ParkedView].of(page, items=items)
 
 
-@router.get("/troubleshooting/{domain}/{command_id}")
+@router.get("/troubleshooting/{domain}/{command_id}", dependencies=[requires(Scope.READ)])
 async def get_troubleshooting(
-    domain: DomainPath,
-    command_id: UUID,
-    here: Here,
-    caller: Reader,  # noqa: ARG001  (asked for its check)
-    payload: ShowPayload,
+    domain: DomainPath, command_id: UUID, here: Here, payload: ShowPayload
 ) -> ParkedView:
     """Show one parked command."""
     item = await here.bus.troubleshooting.require(domain, command_id)

@@ -25,8 +25,7 @@ DomainName = Annotated[
     ),
 ]
 TypeName = Annotated[
-    str,
-    Field(pattern=TYPE_PATTERN, max_length=MAX_TYPE_LENGTH, examples=["DebitAccount"]),
+    str, Field(pattern=TYPE_PATTERN, max_length=MAX_TYPE_LENGTH, examples=["DebitAccount"])
 ]
 
 
@@ -41,7 +40,7 @@ Reason = Annotated[
     Field(
         min_length=1,
         max_length=2_000,
-        description="Why; it stands in the audit. Secrets in it are masked.",
+        description="Why, for the audit. Secrets in it are masked.",
         examples=["ordered by mistake"],
     ),
 ]
@@ -51,7 +50,7 @@ JsonObject = Annotated[dict[str, Any], Field(examples=[{"account_id": 1, "amount
 DomainPath = Annotated[DomainName, Path()]
 DomainQuery = Annotated[
     DomainName | None,
-    Query(description="Only this domain. Needed if the caller is bound to several."),
+    Query(description="Only this domain. Needed if the caller is limited to several."),
 ]
 TypeQuery = Annotated[TypeName | None, Query(description="Only this command type.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Items on the page.")]
@@ -78,7 +77,7 @@ def _paging(size: int) -> Any:
     return Depends(read)
 
 
-#: `page: PageOf50` in the signature of a listing; the number is the default of `limit`.
+#: `paging: PageOf50` in the signature of a listing; the number is the default of `limit`.
 PageOf50 = Annotated[Paging, _paging(50)]
 PageOf100 = Annotated[Paging, _paging(100)]
 
@@ -87,3 +86,8 @@ class Form(BaseModel):
     """A request body: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def example(**values: Any) -> ConfigDict:
+    """The `model_config` of a form or view with an example in the OpenAPI document."""
+    return ConfigDict(json_schema_extra={"examples": [values]})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from commandbus.http.schemas.base import Form, JsonObject, TypeName
+from commandbus.http.schemas.base import Form, JsonObject, TypeName, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import BatchMetadata, BatchStatus
 
@@ -26,18 +26,12 @@ class CreateBatch(Form):
     instead of done twice.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "two debits",
-                    "commands": [
-                        {"command_type": "DebitAccount", "data": {"amount_cents": 500}},
-                        {"command_type": "DebitAccount", "data": {"amount_cents": 700}},
-                    ],
-                }
-            ]
-        }
+    model_config = example(
+        name="two debits",
+        commands=[
+            {"command_type": "DebitAccount", "data": {"amount_cents": 500}},
+            {"command_type": "DebitAccount", "data": {"amount_cents": 700}},
+        ],
     )
 
     commands: list[CommandOfBatch] = Field(min_length=1, max_length=10_000)

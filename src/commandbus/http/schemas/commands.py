@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName
+from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
 
@@ -15,17 +15,11 @@ from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, Comma
 class SendCommand(Form):
     """A command to send. Choose the command_id yourself, and a repeat is safe."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "domain": "payments",
-                    "command_type": "DebitAccount",
-                    "command_id": "0b6b9f0e-5d3c-4d0e-9a34-3f2a8f0c1a11",
-                    "data": {"account_id": 1, "amount_cents": 500},
-                }
-            ]
-        }
+    model_config = example(
+        domain="payments",
+        command_type="DebitAccount",
+        command_id="0b6b9f0e-5d3c-4d0e-9a34-3f2a8f0c1a11",
+        data={"account_id": 1, "amount_cents": 500},
     )
 
     domain: DomainName
@@ -35,7 +29,7 @@ class SendCommand(Form):
         None, description="Makes the request repeatable. The header Idempotency-Key is the same."
     )
     correlation_id: UUID | None = None
-    wants_reply: bool = Field(True, description="false: nobody is to be told how it ended.")
+    wants_reply: bool = Field(True, description="false: no reply is published.")
     max_attempts: int | None = Field(None, ge=1, le=1_000)
 
 
@@ -52,7 +46,7 @@ class CommandDetail(CommandView):
 
 
 class Accepted(View):
-    """The command is stored: it will be worked on, once."""
+    """The command is stored, and will be executed."""
 
     domain: str
     command_id: UUID
@@ -63,7 +57,7 @@ class Accepted(View):
 
 
 class WithReason(Form):
-    """Why somebody acts."""
+    """A reason for the audit."""
 
     reason: Reason
 

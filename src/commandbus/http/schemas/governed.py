@@ -1,4 +1,4 @@
-"""Governed batches: what is answered, and the forms that are the same for all batch types."""
+"""Governed batches: what is shown, and the forms that are the same for all batch types."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Query
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from commandbus.access.model import Scope
 from commandbus.governance.model import BatchTicket, ChildStatus, ChildTicket, TicketStatus
-from commandbus.http.schemas.base import Form, Reason
+from commandbus.http.schemas.base import Form, Reason, example
 from commandbus.http.schemas.views import View, view_of
 
 BATCH_ID = "6f1d6a0e-6f0b-4b0b-8a53-0d7f3c1f9a01"
@@ -42,19 +42,13 @@ Links = Annotated[
 class Submitted(View):
     """The batch is stored; its commands are queued, or wait for an approval."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "batch_id": BATCH_ID,
-                    "batch_type": "BATCH_CREATE",
-                    "status": "IN_PROGRESS",
-                    "status_url": f"/api/v1/vms/batch/{BATCH_ID}",
-                    "retry_after_seconds": 2,
-                    "links": {"self": f"/api/v1/vms/batch/{BATCH_ID}"},
-                }
-            ]
-        }
+    model_config = example(
+        batch_id=BATCH_ID,
+        batch_type="BATCH_CREATE",
+        status="IN_PROGRESS",
+        status_url=f"/api/v1/vms/batch/{BATCH_ID}",
+        retry_after_seconds=2,
+        links={"self": f"/api/v1/vms/batch/{BATCH_ID}"},
     )
 
     batch_id: UUID = Field(validation_alias="ticket_id")
@@ -114,9 +108,7 @@ class RetryForm(Form):
 class DecisionForm(Form):
     """A decision about a batch that waits for it; a rejection needs a reason."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"decision": "reject", "reason": "not this week"}]}
-    )
+    model_config = example(decision="reject", reason="not this week")
 
     decision: Literal["approve", "reject"]
     reason: Reason | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path
-from pydantic import AwareDatetime, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 
 from commandbus.governance.limits import MAX_USER_ID
 from commandbus.governance.model import Exemption, LimitsStatus, LimitState, UserLimits
-from commandbus.http.schemas.base import Form, Reason
+from commandbus.http.schemas.base import Form, Reason, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.settings import MAX_COOLDOWN_SECONDS
 
@@ -20,9 +20,7 @@ UserPath = Annotated[str, Path(min_length=1, max_length=MAX_USER_ID, examples=["
 class ExemptionForm(Form):
     """A user to whom the limits of users should not apply. A second one replaces the first."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"user_id": "ada", "reason": "moves the data centre"}]}
-    )
+    model_config = example(user_id="ada", reason="moves the data centre")
 
     user_id: str = Field(min_length=1, max_length=MAX_USER_ID)
     reason: Reason
@@ -37,7 +35,7 @@ class ExemptionView(View):
 class UserLimitsForm(Form):
     """Limits of one user. Fields that are left out stay; an empty object removes all."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"max_pending_children": 200}]})
+    model_config = example(max_pending_children=200)
 
     max_pending_batches: int | None = Field(None, ge=0, le=1_000_000)
     max_pending_children: int | None = Field(None, ge=0, le=100_000_000)

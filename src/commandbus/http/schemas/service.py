@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from commandbus.access.model import Scope
-from commandbus.http.schemas.base import MAX_PAGE, Form
+from commandbus.http.schemas.base import MAX_PAGE, Form, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import Reply, ReplyError
 from commandbus.upkeep.figures import DomainFigures
@@ -52,9 +52,7 @@ class Receipt(Form):
 class AckReplies(Form):
     """The replies that are done, as they were leased."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"replies": [{"msg_id": 1, "receipt": 1}]}]}
-    )
+    model_config = example(replies=[{"msg_id": 1, "receipt": 1}])
 
     replies: list[Receipt] = Field(min_length=1, max_length=MAX_PAGE)
 
@@ -82,7 +80,7 @@ class Whoami(View):
 class Health(View):
     """Whether the service works, and the result of each check."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok", "checks": {}}]})
+    model_config = example(status="ok", checks={})
 
     status: Literal["ok", "failing"]
     checks: dict[str, str]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AwareDatetime, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 
-from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName
+from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import TroubleshootingItem
 from commandbus.troubleshooting.model import (
@@ -19,6 +19,7 @@ from commandbus.troubleshooting.model import (
     FailureGroup,
 )
 
+Rate = Annotated[float, Field(ge=0.0001, le=1_000_000)]
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{1,16}$", examples=["9f86d081884c7d65"])]
 
 
@@ -32,7 +33,7 @@ class ParkedView(View):
 class RetryParked(Form):
     """Send a parked command again, perhaps with an edited payload."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the bank is back"}]})
+    model_config = example(reason="the bank is back")
 
     reason: Reason
     payload: JsonObject | None = Field(
@@ -72,23 +73,17 @@ class BulkFilterForm(Form):
     batch_id: UUID | None = None
     parked_after: AwareDatetime | None = None
     parked_before: AwareDatetime | None = None
-    command_ids: list[UUID] | None = Field(None, min_length=1, max_length=10_000)
+    command_ids: tuple[UUID, ...] | None = Field(None, min_length=1, max_length=10_000)
 
 
 class StartBulk(Form):
     """One decision for many parked commands."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "verb": "retry",
-                    "filter": {"domain": "payments", "error_code": "BANK_DOWN"},
-                    "expected_total": 120,
-                    "rate": 50,
-                }
-            ]
-        }
+    model_config = example(
+        verb="retry",
+        filter={"domain": "payments", "error_code": "BANK_DOWN"},
+        expected_total=120,
+        rate=50,
     )
 
     verb: BulkVerb
@@ -96,9 +91,11 @@ class StartBulk(Form):
     reason: Reason | None = Field(None, description="Needed to cancel, refused otherwise.")
     result: Any = Field(None, description="What the replies carry, if the verb is complete.")
     reset_attempts: bool = True
-    rate: float | None = Field(None, ge=0.0001, le=1_000_000, description="Commands per second.")
+    rate: Rate | None = Field(None, description="Commands per second.")
     operation_id: UUID | None = Field(None, description="Makes the request repeatable.")
-    everything: bool = Field(False, description="Needed if the filter matches all there is.")
+    everything: bool = Field(
+        False, description="Needed if the filter matches all parked commands of the domain."
+    )
     expected_total: int | None = Field(
         None, ge=0, description="What the preview said; if it is another by now, nothing starts."
     )
@@ -107,7 +104,7 @@ class StartBulk(Form):
 class ResumeBulk(Form):
     """Let a stopped operation go on."""
 
-    rate: float | None = Field(None, ge=0.0001, le=1_000_000)
+    rate: Rate | None = None
 
 
 @view_of(BulkMatch)

@@ -23,7 +23,8 @@ class View(BaseModel):
     @classmethod
     def of(cls, source: Any, **more: Any) -> Self:
         """The view of a data class; `more` is what the data class does not have."""
-        return cls.model_validate(_values(source) | more)
+        values = {spec.name: getattr(source, spec.name) for spec in fields(source)}
+        return cls.model_validate(values | more)
 
 
 def view_of(
@@ -91,7 +92,3 @@ class SearchPageView(PageView[Item], Generic[Item]):
     searched_to: datetime | None = Field(
         description="How far the search has looked, if it stopped before the page was full."
     )
-
-
-def _values(source: Any) -> dict[str, Any]:
-    return {spec.name: getattr(source, spec.name) for spec in fields(source)}
