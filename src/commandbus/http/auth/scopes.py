@@ -18,6 +18,7 @@ from commandbus.errors import InvalidSettingError, PermissionDeniedError
 from commandbus.http.context import info_of
 from commandbus.http.platform import Platform
 from commandbus.http.problems import not_found, unauthenticated
+from commandbus.http.schemas.base import DomainQuery
 
 #: Paths that need no caller. Nothing else may do without a scope.
 PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/openapi.json"})
@@ -105,6 +106,14 @@ def reached_domain(caller: Caller, domain: str | None) -> str | None:
         return next(iter(caller.domains))
     names = ", ".join(sorted(caller.domains))
     raise InvalidSettingError(f"say which domain to search: add ?domain= with one of {names}")
+
+
+async def _reached_domain(request: Request, domain: DomainQuery = None) -> str | None:
+    return reached_domain(caller_of(request), domain)
+
+
+#: `domain: ReachedDomain` in the signature of a search: the domain to search in; None: all.
+ReachedDomain = Annotated[str | None, Depends(_reached_domain)]
 
 
 # -- the list of routes

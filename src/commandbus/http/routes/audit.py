@@ -7,9 +7,10 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 
-from commandbus.http.auth.scopes import Reader, reached_domain
+from commandbus.access.model import Scope
+from commandbus.http.auth.scopes import ReachedDomain, requires
 from commandbus.http.platform import Here
-from commandbus.http.schemas.base import DomainQuery, Moment, PageOf50
+from commandbus.http.schemas.base import Moment, PageOf50
 from commandbus.http.schemas.commands import AuditEventView
 from commandbus.http.schemas.views import SearchPageView
 from commandbus.models import AuditEventType
@@ -17,12 +18,11 @@ from commandbus.models import AuditEventType
 router = APIRouter(tags=["audit"])
 
 
-@router.get("/audit")
+@router.get("/audit", dependencies=[requires(Scope.READ)])
 async def list_audit(
     here: Here,
-    caller: Reader,
+    domain: ReachedDomain,
     paging: PageOf50,
-    domain: DomainQuery = None,
     command_id: UUID | None = None,
     batch_id: UUID | None = None,
     actor: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
@@ -33,7 +33,7 @@ async def list_audit(
 ) -> SearchPageView[AuditEventView]:
     """Search the audit, newest event first."""
     page = await here.bus.search.audit(
-        domain=reached_domain(caller, domain), command_id=command_id, batch_id=batch_id,
+        domain=domain, command_id=command_id, batch_id=batch_id,
         actor=actor, event_types=event_type or None, since=since, until=until,
         newest_first=not oldest_first, **paging,
     )  # fmt: skip

@@ -6,11 +6,11 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
-from commandbus.access.model import Caller
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import BulkOperationNotFoundError
-from commandbus.http.auth.scopes import Operator, Reader, reached_domain, refuse_domain
+from commandbus.http.auth.scopes import Operator, ReachedDomain, Reader, refuse_domain, requires
 from commandbus.http.platform import Here, Platform
-from commandbus.http.schemas.base import DomainQuery, PageOf50, PageOf100
+from commandbus.http.schemas.base import PageOf50, PageOf100
 from commandbus.http.schemas.troubleshooting import (
     BulkFilterForm,
     BulkItemView,
@@ -64,16 +64,12 @@ async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Op
     return BulkView.of(started)
 
 
-@router.get("")
+@router.get("", dependencies=[requires(Scope.READ)])
 async def list_bulks(
-    here: Here,
-    caller: Reader,
-    paging: PageOf50,
-    domain: DomainQuery = None,
-    status: BulkStatus | None = None,
+    here: Here, domain: ReachedDomain, paging: PageOf50, status: BulkStatus | None = None
 ) -> PageView[BulkView]:
     """List operations, newest first."""
-    page = await here.bus.bulk.page(reached_domain(caller, domain), status=status, **paging)
+    page = await here.bus.bulk.page(domain, status=status, **paging)
     return PageView[BulkView].of(page)
 
 

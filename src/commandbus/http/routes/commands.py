@@ -11,23 +11,15 @@ from commandbus.access.model import Scope
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidInputError
 from commandbus.http.auth.scopes import (
     Operator,
-    Reader,
+    ReachedDomain,
     Sender,
     ShowPayload,
-    reached_domain,
     refuse_domain,
     refuse_new_domain,
     requires,
 )
 from commandbus.http.platform import Here, Platform, accepted
-from commandbus.http.schemas.base import (
-    DomainPath,
-    DomainQuery,
-    Moment,
-    PageOf50,
-    PageOf100,
-    TypeQuery,
-)
+from commandbus.http.schemas.base import DomainPath, Moment, PageOf50, PageOf100, TypeQuery
 from commandbus.http.schemas.commands import (
     Accepted,
     AuditEventView,
@@ -99,12 +91,11 @@ def _chosen_id(form: SendCommand, idempotency_key: UUID | None) -> UUID:
     return form.command_id or idempotency_key or new_id()
 
 
-@router.get("")
+@router.get("", dependencies=[requires(Scope.READ)])
 async def search_commands(
     here: Here,
-    caller: Reader,
+    domain: ReachedDomain,
     paging: PageOf50,
-    domain: DomainQuery = None,
     command_type: TypeQuery = None,
     status: CommandStatus | None = None,
     error_code: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
@@ -116,7 +107,7 @@ async def search_commands(
 ) -> SearchPageView[CommandView]:
     """Search commands, newest first; those in troubleshooting by when they were parked."""
     page = await here.bus.search.commands(
-        domain=reached_domain(caller, domain), command_type=command_type, status=status,
+        domain=domain, command_type=command_type, status=status,
         error_code=error_code, correlation_id=correlation_id, batch_id=batch_id,
         command_id=command_id, created_after=created_after, created_before=created_before,
         **paging,

@@ -8,10 +8,10 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 
 from commandbus.access.model import Scope
-from commandbus.http.auth.scopes import Operator, Reader, ShowPayload, reached_domain, requires
+from commandbus.http.auth.scopes import Operator, ReachedDomain, ShowPayload, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.commands import require_command
-from commandbus.http.schemas.base import DomainPath, DomainQuery, Limit, PageOf50, TypeQuery
+from commandbus.http.schemas.base import DomainPath, Limit, PageOf50, TypeQuery
 from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.troubleshooting import (
     CompleteParked,
@@ -102,20 +102,16 @@ async def note_command(
     await here.bus.troubleshooting.note(domain, command_id, form.text, operator=caller.user_id)
 
 
-@router.get("/failure-groups")
+@router.get("/failure-groups", dependencies=[requires(Scope.READ)])
 async def list_failure_groups(
     here: Here,
-    caller: Reader,
-    domain: DomainQuery = None,
+    domain: ReachedDomain,
     command_type: TypeQuery = None,
     include_empty: bool = False,
     limit: Limit = 50,
 ) -> ListView[GroupView]:
     """List parked commands by cause, largest group first. There is no next page."""
     found = await here.bus.troubleshooting.groups(
-        reached_domain(caller, domain),
-        command_type=command_type,
-        include_empty=include_empty,
-        limit=limit,
+        domain, command_type=command_type, include_empty=include_empty, limit=limit
     )
     return ListView[GroupView](items=[GroupView.of(group) for group in found])
