@@ -1,4 +1,4 @@
-"""CommandBus: what an application holds in its hand.
+"""CommandBus: the object that an application works with.
 
 The methods are what nearly everybody needs, most of them as the specification prints them. The
 rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bus.troubleshooting`,
@@ -181,7 +181,7 @@ class CommandBus(Facets):
         operator: str | None = None,
         conn: Any = None,
     ) -> None:
-        """Cancel a command that is still PENDING; one that a worker holds is refused."""
+        """Cancel a command that is still PENDING; one that a worker has is refused."""
         text = redact_text(check_text(reason, "reason"))
         ids, actor = [check_uuid(command_id)], check_operator(operator)
         await self._store.cancel(check_domain(domain), ids, reason=text, actor=actor, conn=conn)
@@ -208,7 +208,7 @@ class CommandBus(Facets):
         """Wait for the reply to a command that was sent with `reply_to=INBOX`.
 
         So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
-        committed. The reply is there for the first who asks.
+        committed. Only the first call gets the reply.
         """
         return await self._replies.wait(domain, command_id, timeout)
 

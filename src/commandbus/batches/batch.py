@@ -271,7 +271,7 @@ class Batches:
         """Send the failed and the parked commands of a batch again; returns how many.
 
         All in one transaction. A batch that had ended is open again, and ends, and calls back,
-        once more. A second click finds nothing to do.
+        once more. A repeat finds nothing to do.
         """
         check_domain(domain)
         batch = check_uuid(batch_id, "batch_id")

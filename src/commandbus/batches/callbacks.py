@@ -131,7 +131,7 @@ class Completions(Watcher):
             self._fired.popitem(last=False)
         try:
             await callback(batch)
-        except Exception as error:  # noqa: BLE001  (a callback's failure is its own)
+        except Exception as error:  # noqa: BLE001  (one callback must not stop the others)
             _log.warning(
                 "the callback of batch %s failed: %s: %s",
                 batch.batch_id, type(error).__name__, redact_text(str(error)),

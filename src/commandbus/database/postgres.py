@@ -227,7 +227,7 @@ class PostgresStore(PostgresReads):
                 purpose,
                 size,
                 timeout_seconds=settings.connect_timeout_seconds,
-                # A handler's own statements are its own business.
+                # How long the statements of a handler take is for the application to decide.
                 statement_timeout_seconds=None
                 if purpose == "handlers"
                 else settings.statement_timeout_seconds,

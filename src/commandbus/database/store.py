@@ -76,7 +76,7 @@ class LeaseExtender(Protocol):
 
 
 class Listener(Protocol):
-    """Turns notifications into wake-ups. One may be lost, so who waits must poll as well."""
+    """Turns notifications into wake-ups. One may be lost, so a subscriber must poll as well."""
 
     def subscribe(self, channel: str, wake: Callable[[], None]) -> None:
         """Call `wake` whenever the channel is notified, and after every reconnect."""

@@ -100,7 +100,7 @@ class Limits:
     async def exempt(
         self, caller: Caller, user_id: str, reason: str, *, expires_at: datetime | None = None
     ) -> Exemption:
-        """Lift the user layer for a user, until `expires_at` or until it is taken back.
+        """Lift the limits per user for this one, until `expires_at` or until it is taken back.
 
         A second exemption of the same user replaces the first.
         """

@@ -80,7 +80,7 @@ class LimitState:
     current_value: int
     #: For the cooldown: its seconds. None: lifted by an exemption.
     max_value: int | None
-    #: Seconds until it eases by itself; None: it does when work gets done.
+    #: Seconds until it drops by itself; None: it drops as commands end.
     reset_seconds: int | None = None
 
 
@@ -98,7 +98,7 @@ class UserLimits:
 
 @dataclass(frozen=True, slots=True)
 class Exemption:
-    """A user whom the user layer does not bind. The global layer still does."""
+    """A user to whom the limits per user do not apply. The global ones still do."""
 
     user_id: str
     exempted_by: str

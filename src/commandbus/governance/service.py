@@ -203,7 +203,7 @@ class Governance(Limits):
     ) -> ChildRetry:
         """Send failed children again, unless they were sent as often as their type allows.
 
-        For its owner, and for operators. A second click finds nothing to do.
+        For its owner, and for operators. A repeat finds nothing to do.
         """
         ticket = await self._require_for_action(caller, ticket_id, "retrying a batch", among)
         declared = self.types.get(ticket.batch_type)
@@ -220,7 +220,7 @@ class Governance(Limits):
     async def cancel(
         self, caller: Caller, ticket_id: UUID, reason: str, *, among: Among = None
     ) -> BatchTicket:
-        """Cancel what is pending; what a worker holds goes on. For its owner, and for operators."""
+        """Cancel what is pending; what a worker has goes on. For its owner, and for operators."""
         text = check_reason(reason)
         ticket = await self._require_for_action(caller, ticket_id, "canceling a batch", among)
         while await self._store.cancel_batch(
@@ -240,9 +240,9 @@ class Governance(Limits):
     ) -> BatchTicket:
         """Approve or reject a batch that waits for it; a rejection needs a reason.
 
-        Nobody decides its own batch, unless the setting `self_approval` says so. The same decision
-        twice changes nothing; the other way is refused. With `conn` it is part of the caller's
-        transaction.
+        No user decides about their own batch, unless the setting `self_approval` allows it. The
+        same decision twice changes nothing; the opposite one is refused. With `conn` it is part of
+        the caller's transaction.
         """
         demand(caller, Scope.APPROVE, "deciding about a batch")
         text = None if reason is None else check_reason(reason)

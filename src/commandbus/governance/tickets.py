@@ -1,4 +1,4 @@
-"""Reading tickets and children, for every caller; rows of tickets and limits become values."""
+"""Reading tickets and children. Who may see them is checked by the service."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _PAGE_CHILDREN: LiteralString = (
 async def tickets_by_id(
     statements: Statements, ticket_ids: Sequence[UUID], *, conn: Any = None
 ) -> list[BatchTicket]:
-    """Those of these tickets that are there, for every caller."""
+    """Those of these tickets that exist."""
     return await statements.rows(_BY_ID, (list(ticket_ids),), into=_ticket_of, conn=conn)
 
 

@@ -28,7 +28,7 @@ REQUIRED_FUNCTIONS = (
 
 
 async def install_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
-    """Install PGMQ if it is missing, check that it can do what we need, close its open doors."""
+    """Install PGMQ if it is missing, check that it has what we call, and protect its messages."""
     if not await is_installed(conn):
         if await fetch(conn, "select 1 from pg_available_extensions where name = 'pgmq'"):
             await conn.execute("create extension pgmq")

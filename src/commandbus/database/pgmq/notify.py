@@ -47,7 +47,7 @@ class PostgresListener:
         self._wakes.setdefault(channel, []).append(wake)
 
     def unsubscribe(self, channel: str, wake: Wake) -> None:
-        """Undo subscribe. The session goes on listening; nobody is woken by it."""
+        """Undo subscribe. The session goes on listening, and wakes no subscriber."""
         self._wakes[channel].remove(wake)
 
     async def run(self) -> None:
