@@ -97,7 +97,7 @@ def _blocking(value: Any, wait: Callable[[Any], Any]) -> Any:
 def _is_facet(value: object) -> bool:
     kind = type(value)
     return kind.__module__.startswith("commandbus.") and any(
-        inspect.iscoroutinefunction(method) for method in vars(kind).values()
+        inspect.iscoroutinefunction(getattr(kind, name)) for name in dir(kind)
     )
 
 

@@ -277,12 +277,8 @@ class CommandBus(Facets):
 
     async def stop(self) -> None:
         """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
-        await self._workers.stop()
-
-    async def close(self) -> None:
-        """Stop the workers and let go of what the bus opened itself."""
-        await self.stop()
-        await super().close()
+        if "_workers" in vars(self):  # built with the first worker
+            await self._workers.stop()
 
     # -- batches, as the specification prints them; `bus.batches` has the rest
 

@@ -53,7 +53,9 @@ class Facets:
         self._running: list[RunningPart] = []
 
     async def close(self) -> None:
-        """Let go of what the parts opened themselves."""
+        """Stop the workers and let go of what the bus opened itself."""
+        if "_workers" in vars(self):
+            await self._workers.stop()
         while self._running:
             await self._running.pop().close()
 

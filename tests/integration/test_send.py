@@ -573,6 +573,21 @@ def test_a_blocking_bus_sends_also_on_the_connection_of_its_caller(dsn: str) -> 
             bus.no_such_verb()
 
 
+def test_a_blocking_bus_has_the_facets_and_their_verbs_wait(dsn: str) -> None:
+    with BlockingBus.connect(dsn) as bus:
+        command_id = bus.send(DOMAIN, "Debit", uuid4(), {"amount": 5})
+        batch_id = bus.create_batch(DOMAIN, [BatchCommand("Debit", uuid4(), {})])
+        found = bus.search.commands(domain=DOMAIN)
+        assert command_id in {command.command_id for command in found.items}
+        assert [batch.batch_id for batch in bus.batches.page(DOMAIN).items] == [batch_id]
+        assert bus.batches.cancel(DOMAIN, batch_id, "not needed") == 1
+        assert [figures.domain for figures in bus.upkeep.figures.domains()] == [DOMAIN]
+        assert bus.upkeep.doctor().is_healthy
+        assert bus.governance.types.require("BATCH_APPROVE").domain == "approvals"
+        with pytest.raises(BatchNotFoundError):
+            bus.batches.require(DOMAIN, uuid4())
+
+
 def test_a_blocking_bus_that_cannot_be_opened_leaves_no_thread_behind(dsn: str) -> None:
     import threading
 
