@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from commandbus.cli.frame import Frame, View, command, page_view, program
+from commandbus.cli.frame import Frame, View, command, page_view
 from commandbus.cli.main import app as real
 from commandbus.cli.output import ExitCode, print_table
 from commandbus.paging import Page
@@ -42,7 +42,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
             return View(document, lambda: print("bought"), ExitCode.FAILED, "it is bad")
         return View.line(f"{fruit.count} {fruit.name}", **document)
 
-    @program(app, "peel")
+    @command(app, "peel")
     def peel(fruit: Fruit) -> None:
         print(fruit)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from commandbus.cli import db_retention
-from commandbus.cli.frame import Frame, View, command, program
+from commandbus.cli.frame import Frame, View, command
 from commandbus.cli.output import ExitCode, jsonable, print_fields, say, text_of
 from commandbus.settings import Settings
 
@@ -89,7 +89,7 @@ def _print_status(found: SchemaStatus, *, is_current: bool, is_newer: bool) -> N
         say("[yellow]Run `commandbus db migrate`.[/]")
 
 
-@program(db, "sql")
+@command(db, "sql")
 def sql() -> None:
     """Print all SQL of an installation, for a migration tool of your own. Needs no database.
 

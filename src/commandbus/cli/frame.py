@@ -1,7 +1,7 @@
 """The frame of every command: its options, the open bus, what is printed, the exit code.
 
 A command is an async function `(frame, options…) -> View`. A parameter whose type is a data class
-is a group of options: each of its fields is one option.
+is a group of options: each of its fields is one option, or again a group.
 """
 
 from __future__ import annotations
@@ -12,21 +12,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 from uuid import UUID
 
 import typer
 
 from commandbus.bus import CommandBus
 from commandbus.cli.options import AsJson, DataDir, Dsn, OneBatch, OneCommand
-from commandbus.cli.output import (
-    ExitCode,
-    jsonable,
-    moment,
-    print_error,
-    print_json,
-    say,
-)
+from commandbus.cli.output import ExitCode, jsonable, moment, print_error, print_json, say
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, InvalidInputError, SchemaMissingError
 from commandbus.models import BatchMetadata
@@ -35,7 +28,7 @@ from commandbus.paging import Page
 from commandbus.settings import Settings
 
 Item = TypeVar("Item")
-Options = ParamSpec("Options")
+Function = TypeVar("Function", bound=Callable[..., "Coroutine[Any, Any, View] | None"])
 
 
 # -- which database
@@ -108,12 +101,12 @@ class Session:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What every command has: the database that was asked for, and how to print."""
+    """What every command has: how to print, and the database that was asked for."""
 
+    as_json: AsJson = False
     place: Place
-    as_json: bool = False
 
     @asynccontextmanager
     async def open(self, *, creates: bool = False) -> AsyncIterator[Session]:
@@ -199,90 +192,58 @@ def page_view(
 
 # -- how a command is registered
 
-Command = Callable[Concatenate[Frame, Options], Coroutine[Any, Any, View]]
-
-_FRAME = [
-    inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson),
-    inspect.Parameter("place", inspect.Parameter.KEYWORD_ONLY, annotation=Place),
-]
-
 
 def command(
     group: typer.Typer, name: str, *, panel: str | None = None
-) -> Callable[[Command[Options]], Command[Options]]:
-    """Register an async function `(frame, options…) -> View` as a command."""
+) -> Callable[[Function], Function]:
+    """Register a command: an async function with a frame, whose View is shown, or one that prints
+    what it does by itself.
+    """
 
-    def register(function: Command[Options]) -> Command[Options]:
-        work = cast("Callable[..., Coroutine[Any, Any, View]]", function)
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        parameters = [*own, *_FRAME]
-
-        def callback(**given: Any) -> None:
-            options = _grouped(parameters, given)
-            frame = Frame(options.pop("place"), options.pop("as_json"))
-            asyncio.run(work(frame, **options)).show(as_json=frame.as_json)
-
-        _add(group, name, panel, callback, parameters, function.__doc__)
-        return function
-
-    return register
-
-
-def program(
-    group: typer.Typer, name: str, *, panel: str | None = None
-) -> Callable[[Callable[Options, None]], Callable[Options, None]]:
-    """Register a function that needs no frame: it runs until it is stopped, or has no database."""
-
-    def register(function: Callable[Options, None]) -> Callable[Options, None]:
-        work = cast("Callable[..., None]", function)
+    def register(function: Function) -> Function:
         parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+        # What every command has comes last in its help.
+        parameters.sort(key=lambda each: each.annotation is Frame)
 
         def callback(**given: Any) -> None:
-            work(**_grouped(parameters, given))
+            options = {each.name: _value(each.name, each.annotation, given) for each in parameters}
+            result = function(**options)
+            if result is not None:
+                asyncio.run(result).show(as_json=options["frame"].as_json)
 
-        _add(group, name, panel, callback, parameters, function.__doc__)
+        flat = [option for each in parameters for option in _flattened(each)]
+        callback.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+        callback.__annotations__ = {}
+        group.command(name, rich_help_panel=panel, help=function.__doc__)(callback)
         return function
 
     return register
-
-
-def _add(
-    group: typer.Typer,
-    name: str,
-    panel: str | None,
-    callback: Callable[..., None],
-    parameters: list[inspect.Parameter],
-    text: str | None,
-) -> None:
-    """Show Typer one parameter for each option, those of groups too."""
-    flat = [option for each in parameters for option in _flattened(each)]
-    callback.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    callback.__annotations__ = {}
-    group.command(name, rich_help_panel=panel, help=text)(callback)
 
 
 def _flattened(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """One parameter for each option, as Typer wants them."""
     kind = parameter.annotation
     if not is_dataclass(kind):
         return [parameter.replace(kind=parameter.KEYWORD_ONLY)]
     hints = get_type_hints(kind, include_extras=True)
     return [
-        inspect.Parameter(
-            spec.name,
-            parameter.KEYWORD_ONLY,
-            default=parameter.empty if spec.default is MISSING else spec.default,
-            annotation=hints[spec.name],
-        )
+        option
         for spec in fields(kind)
+        for option in _flattened(
+            inspect.Parameter(
+                spec.name,
+                parameter.KEYWORD_ONLY,
+                default=parameter.empty if spec.default is MISSING else spec.default,
+                annotation=hints[spec.name],
+            )
+        )
     ]
 
 
-def _grouped(parameters: list[inspect.Parameter], given: dict[str, Any]) -> dict[str, Any]:
-    """The options as the function takes them: those of a group together."""
-    options = dict(given)
-    for parameter in parameters:
-        kind = parameter.annotation
-        if is_dataclass(kind):
-            values = {spec.name: options.pop(spec.name) for spec in fields(kind)}
-            options[parameter.name] = cast("type[Any]", kind)(**values)
-    return options
+def _value(name: str, kind: Any, given: dict[str, Any]) -> Any:
+    """An option as the function takes it: those of a group together."""
+    if not is_dataclass(kind):
+        return given[name]
+    hints = get_type_hints(kind)
+    values = {each: _value(each, hints[each], given) for each in hints}
+    return cast("type[Any]", kind)(**values)

@@ -26,7 +26,7 @@ from commandbus.cli import (
     up,
     worker,
 )
-from commandbus.cli.frame import command, program
+from commandbus.cli.frame import command
 from commandbus.cli.output import (
     ExitCode,
     describe_error,
@@ -125,9 +125,9 @@ def prepare(
 
 # In the order of `commandbus --help`.
 command(app, "demo", panel="Run")(demo.demo)
-program(app, "up", panel="Run")(up.up)
-program(app, "worker", panel="Run")(worker.worker)
-program(app, "serve", panel="Run")(serve.serve)
+command(app, "up", panel="Run")(up.up)
+command(app, "worker", panel="Run")(worker.worker)
+command(app, "serve", panel="Run")(serve.serve)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
 command(app, "send", panel="Send and look")(send.send)
 command(app, "show", panel="Send and look")(show.show)

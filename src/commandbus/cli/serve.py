@@ -95,7 +95,7 @@ async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
         async with open_app(app, place) as bus:
             yield bus
         return
-    async with Frame(place).open() as session:
+    async with Frame(place=place).open() as session:
         yield session.bus
 
 
