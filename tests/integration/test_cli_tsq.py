@@ -26,7 +26,7 @@ from commandbus import (
 )
 from commandbus.cli import audit
 from commandbus.cli.frame import page_view
-from commandbus.cli.list import print_commands
+from commandbus.cli.list import COMMANDS
 from commandbus.cli.main import app
 from commandbus.cli.options import parse_moment
 from commandbus.commands.tail import AuditTail
@@ -219,7 +219,7 @@ def test_a_bounded_search_says_how_far_it_came(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found: Page[CommandMetadata] = Page([], "abc", datetime(2020, 5, 1, tzinfo=UTC))
-    page_view(found, "commands", print_commands).print()
+    page_view(found, "commands", COMMANDS.print).print()
     out = capsys.readouterr().out
     assert "Searched as far as 2020-0" in out
     assert "--cursor abc" in out

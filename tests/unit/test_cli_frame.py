@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from commandbus.cli.frame import Frame, View, command, page_view
 from commandbus.cli.main import app as real
-from commandbus.cli.output import ExitCode, print_table
+from commandbus.cli.output import Column, ExitCode, Table
 from commandbus.paging import Page
 
 
@@ -80,8 +80,7 @@ def test_a_result_that_is_no_success_has_an_exit_code_and_a_line_on_stderr(run: 
     assert json.loads(document.stdout)["fruit"]["name"] == "figs"
 
 
-def print_names(names: list[str]) -> None:
-    print_table(["NAME"], [[name] for name in names], empty="No names.")
+NAMES = Table[str](Column("NAME", lambda name: name), empty="No names.")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def print_names(names: list[str]) -> None:
 def test_a_page_says_how_to_get_the_next_one(
     page: Page[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view = page_view(page, "names", print_names)
+    view = page_view(page, "names", NAMES.print)
 
     view.show(as_json=False)
 
@@ -106,7 +105,7 @@ def test_a_page_says_how_to_get_the_next_one(
 def test_a_search_that_stopped_early_has_it_in_its_document() -> None:
     when = datetime(2020, 5, 1, tzinfo=UTC)
 
-    view = page_view(Page([], "xyz", when), "names", print_names, is_search=True)
+    view = page_view(Page([], "xyz", when), "names", NAMES.print, is_search=True)
 
     assert view.document["searched_to"] == when
 

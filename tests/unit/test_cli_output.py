@@ -13,10 +13,14 @@ import pytest
 
 from commandbus import ParkReason, ReplyError
 from commandbus.cli import output
-from commandbus.cli.output import Column
+from commandbus.cli.output import Column, Table
 
-COLUMNS = [Column("NAME"), Column("COUNT", is_number=True), Column("NOTE", may_fold=True)]
-ROWS = [["[red]apples[/]", "7", ""], ["figs", "1,200", "ripe"]]
+FRUITS = Table[tuple[str, int, str]](
+    Column("NAME", lambda fruit: fruit[0]),
+    Column("COUNT", lambda fruit: fruit[1], is_number=True),
+    Column("NOTE", lambda fruit: fruit[2], may_fold=True),
+)
+ROWS = [("[red]apples[/]", 7, ""), ("figs", 1_200, "ripe")]
 
 
 class Terminal(io.StringIO):
@@ -38,7 +42,7 @@ def terminal_in(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_a_table_is_plain_and_aligned_when_nobody_watches(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output.print_table(COLUMNS, ROWS)
+    FRUITS.print(ROWS)
 
     assert capsys.readouterr().out == (
         "NAME    COUNT  NOTE\n"
@@ -50,7 +54,7 @@ def test_a_table_is_plain_and_aligned_when_nobody_watches(
 def test_a_table_has_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_in(monkeypatch)
 
-    output.print_table(COLUMNS, ROWS)
+    FRUITS.print(ROWS)
 
     assert "\x1b[31mapples" in terminal.getvalue()
 
@@ -68,7 +72,7 @@ def test_a_dumb_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> Non
     terminal = terminal_in(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
 
-    output.print_table(COLUMNS, ROWS)
+    FRUITS.print(ROWS)
 
     assert "\x1b" not in terminal.getvalue()
 

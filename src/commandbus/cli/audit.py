@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -20,8 +21,8 @@ from commandbus.cli.options import (
     parse_range,
     parse_uuid,
 )
-from commandbus.cli.output import folding, jsonable, number, print_table, say
-from commandbus.cli.show_view import event_row
+from commandbus.cli.output import Column, Table, jsonable, say
+from commandbus.cli.show_view import event_columns, when
 from commandbus.models import AuditEvent
 
 #: Seconds between two looks of `audit --follow`.
@@ -72,16 +73,19 @@ async def audit(  # noqa: PLR0913  (each is an option)
         raise typer.Exit
     async with frame.open() as session:
         page = await session.bus.search.audit(**criteria, **listing.of_page)
-    return page_view(page, "events", print_events, is_search=True)
+    return page_view(page, "events", _print_events, is_search=True)
 
 
-def print_events(events: Sequence[AuditEvent]) -> None:
-    """A table of events."""
-    print_table(
-        ["TIME", "COMMAND", "EVENT", number("ATTEMPT"), "WHO", folding("WHAT")],
-        [event_row(event) for event in events],
-        empty="No events.",
-    )
+_EVENTS = Table[dict[str, Any]](
+    Column("TIME", when),
+    Column("COMMAND", lambda event: event["command_id"]),
+    *event_columns(),
+    empty="No events.",
+)
+
+
+def _print_events(events: Sequence[AuditEvent]) -> None:
+    _EVENTS.print([dataclasses.asdict(event) for event in events])
 
 
 async def _follow(
@@ -96,7 +100,7 @@ async def _follow(
                 if frame.as_json:
                     print(json.dumps(jsonable(event), ensure_ascii=False), flush=True)
                 else:
-                    say("  ".join(cell for cell in event_row(event) if cell))
+                    say("  ".join(filter(None, _EVENTS.cells(dataclasses.asdict(event)))))
             if deadline is not None and time.monotonic() >= deadline:
                 return
             await asyncio.sleep(FOLLOW_SECONDS if seconds is None else min(FOLLOW_SECONDS, seconds))

@@ -20,16 +20,15 @@ from commandbus.cli.batch_watch import (
 )
 from commandbus.cli.frame import Session
 from commandbus.cli.output import (
+    Column,
+    Table,
     console,
     duration,
     escaped,
-    folding,
     is_fancy,
     jsonable,
     moment,
-    number,
     print_fields,
-    print_table,
     say,
     styled_status,
     text_of,
@@ -125,18 +124,18 @@ class BatchView:
             say()
             self._print_errors()
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, object]]:
         batch, load = self.batch, self.load
-        facts = [
+        facts: list[tuple[str, object]] = [
             ("domain", batch.domain),
             ("status", styled_status(batch.status)),
             ("progress", counts_text(batch)),
         ]
         if pace := pace_text(progress_of(self.batch)):
             facts.append(("rate", pace))
-        facts.append(("created", moment(batch.created_at)))
+        facts.append(("created", batch.created_at))
         if batch.started_at is not None:
-            facts.append(("started", moment(batch.started_at)))
+            facts.append(("started", batch.started_at))
         if batch.started_at is not None and batch.completed_at is not None:
             took = (batch.completed_at - batch.started_at).total_seconds()
             facts.append(("ended", f"{moment(batch.completed_at)}, after {duration(took)}"))
@@ -154,21 +153,18 @@ class BatchView:
         return facts
 
     def _print_errors(self) -> None:
-        print_table(
-            ["ERROR", number("COMMANDS"), "STATUS", "FOR EXAMPLE", folding("MESSAGE")],
-            [
-                [
-                    text_of(error["code"]),
-                    f"{error['count']:,}",
-                    styled_status(error["status"]),
-                    str(error["example_command_id"]),
-                    text_of(error["example_message"]),
-                ]
-                for error in self.errors
-            ],
-        )
+        _ERRORS.print(self.errors)
         if self.has_more_errors:
             say(f"[dim]The first {ERRORS_LOOKED_AT:,} of each status were counted.[/]")
+
+
+_ERRORS = Table[dict[str, Any]](
+    Column("ERROR", lambda error: text_of(error["code"])),
+    Column("COMMANDS", lambda error: error["count"], is_number=True),
+    Column("STATUS", lambda error: styled_status(error["status"])),
+    Column("FOR EXAMPLE", lambda error: error["example_command_id"]),
+    Column("MESSAGE", lambda error: text_of(error["example_message"]), may_fold=True),
+)
 
 
 async def _failures(session: Session, batch: BatchMetadata) -> list[CommandMetadata]:
@@ -232,19 +228,22 @@ def print_batches(found: list[BatchMetadata]) -> None:
             say(f"{batch.batch_id}  {status}  {moment(batch.created_at)}{named}")
             say(f"  {counts_text(batch)}")
         return
-    print_table(
-        ["ID", "CREATED", number("ENDED"), "STATUS", "NOT WELL", "NAME"],
-        [
-            [
-                str(batch.batch_id),
-                moment(batch.created_at),
-                f"{progress_of(batch).ended:,}/{batch.total_count:,}",
-                styled_status(batch.status),
-                ", ".join(f"{count:,} {name}" for name, _, count in parts_of(batch)[1:] if count)
-                or "-",
-                text_of(batch.name),
-            ]
-            for batch in found
-        ],
-        empty="No batches.",
-    )
+    _BATCHES.print(found)
+
+
+def _not_well(batch: BatchMetadata) -> str:
+    counts = [f"{count:,} {name}" for name, _, count in parts_of(batch)[1:] if count]
+    return ", ".join(counts) or "-"
+
+
+_BATCHES = Table[BatchMetadata](
+    Column("ID", lambda batch: batch.batch_id),
+    Column("CREATED", lambda batch: batch.created_at),
+    Column(
+        "ENDED", lambda each: f"{progress_of(each).ended:,}/{each.total_count:,}", is_number=True
+    ),
+    Column("STATUS", lambda batch: styled_status(batch.status)),
+    Column("NOT WELL", _not_well),
+    Column("NAME", lambda batch: text_of(batch.name)),
+    empty="No batches.",
+)

@@ -10,10 +10,10 @@ from uuid import uuid4
 import typer
 
 from commandbus.cli.bulk_view import (
+    OPERATIONS,
     bulk_json,
     bulk_step,
     print_operation,
-    print_operations,
     print_preview,
 )
 from commandbus.cli.frame import Frame, Session, View, command, page_view
@@ -134,7 +134,7 @@ async def list_operations(
     wanted = check_choice_or_none(BulkStatus, status, "status")
     async with frame.open() as session:
         page = await session.bus.bulk.page(domain, status=wanted, **listing.of_page)
-    return page_view(page, "operations", print_operations, to_json=bulk_json)
+    return page_view(page, "operations", OPERATIONS.print, to_json=bulk_json)
 
 
 @command(bulk, "show")

@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from commandbus.cli.output import (
+    Column,
+    Table,
     error_text,
-    folding,
     jsonable,
-    moment,
-    number,
     print_fields,
-    print_table,
     say,
     styled_status,
     text_of,
 )
 from commandbus.cli.progress import Step, rate_text
 from commandbus.privacy.redaction import redact_value
-from commandbus.troubleshooting.model import BulkItem, BulkOperation, BulkPreview
+from commandbus.troubleshooting.model import BulkItem, BulkMatch, BulkOperation, BulkPreview
 
 
 def bulk_json(operation: BulkOperation) -> dict[str, Any]:
@@ -62,39 +60,34 @@ def _pace(operation: BulkOperation) -> str:
 
 def print_preview(preview: BulkPreview, verb: str) -> None:
     """What a filter matches, by group."""
-    print_table(
-        ["GROUP", "TYPE", number("MATCHED"), folding("ERROR")],
-        [
-            [
-                match.fingerprint,
-                match.command_type,
-                f"{match.matched:,}",
-                error_text(match.error_code, match.message),
-            ]
-            for match in preview.groups
-        ],
-    )
+    _MATCHES.print(preview.groups)
     say(f"{preview.total:,} commands of {preview.domain} would be acted on ({verb}); none was.")
 
 
-def print_operations(operations: Sequence[BulkOperation]) -> None:
-    """A table of bulk operations."""
-    print_table(
-        ["ID", "DOMAIN", "VERB", "STATUS", "CREATED", "BY", folding("ITEMS")],
-        [
-            [
-                str(each.operation_id),
-                each.domain,
-                each.verb,
-                styled_status(each.status),
-                moment(each.created_at),
-                text_of(each.actor),
-                counts_text(each),
-            ]
-            for each in operations
-        ],
-        empty="There are no bulk operations.",
-    )
+_MATCHES = Table[BulkMatch](
+    Column("GROUP", lambda each: each.fingerprint),
+    Column("TYPE", lambda each: each.command_type),
+    Column("MATCHED", lambda each: each.matched, is_number=True),
+    Column("ERROR", lambda each: error_text(each.error_code, each.message), may_fold=True),
+)
+
+OPERATIONS = Table[BulkOperation](
+    Column("ID", lambda each: each.operation_id),
+    Column("DOMAIN", lambda each: each.domain),
+    Column("VERB", lambda each: each.verb),
+    Column("STATUS", lambda each: styled_status(each.status)),
+    Column("CREATED", lambda each: each.created_at),
+    Column("BY", lambda each: text_of(each.actor)),
+    Column("ITEMS", counts_text, may_fold=True),
+    empty="There are no bulk operations.",
+)
+
+_ITEMS = Table[BulkItem](
+    Column("NO", lambda item: str(item.item_no), is_number=True),
+    Column("ID", lambda item: item.command_id),
+    Column("OUTCOME", lambda item: item.outcome or "to come"),
+    Column("WHY", lambda item: text_of(item.detail)),
+)
 
 
 def print_operation(operation: BulkOperation, items: Sequence[BulkItem]) -> None:
@@ -112,22 +105,11 @@ def print_operation(operation: BulkOperation, items: Sequence[BulkItem]) -> None
             ("rate", "no limit" if operation.rate is None else f"{operation.rate:g}/s"),
             ("reason", text_of(operation.arguments.get("reason"))),
             ("by", text_of(operation.actor)),
-            ("created", moment(operation.created_at)),
-            ("last acted", moment(operation.heartbeat_at)),
-            ("finished", moment(operation.finished_at)),
+            ("created", operation.created_at),
+            ("last acted", operation.heartbeat_at),
+            ("finished", operation.finished_at),
         ]
     )
     if items:
         say()
-        print_table(
-            [number("NO"), "ID", "OUTCOME", "WHY"],
-            [
-                [
-                    str(item.item_no),
-                    str(item.command_id),
-                    item.outcome or "to come",
-                    text_of(item.detail),
-                ]
-                for item in items
-            ],
-        )
+        _ITEMS.print(items)

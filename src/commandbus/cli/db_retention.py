@@ -11,7 +11,7 @@ import typer
 
 from commandbus.cli.frame import Frame, View, command
 from commandbus.cli.options import DomainFilter, Operator, actor_or_login
-from commandbus.cli.output import moment, print_table, say, text_of, working
+from commandbus.cli.output import Column, Table, say, text_of, working
 from commandbus.errors import InvalidSettingError
 from commandbus.upkeep.retention import PRUNERS, PruneResult, RetentionRule, parse_age
 
@@ -60,12 +60,14 @@ def _counts(result: PruneResult) -> str:
 
 
 def _print_results(results: Sequence[PruneResult], *, is_dry: bool) -> None:
-    print_table(
-        ["DOMAIN", "KIND", "OLDER THAN", "WOULD REMOVE" if is_dry else "REMOVED"],
-        [[r.domain, r.kind, moment(r.before), _counts(r) or "0"] for r in results],
+    Table[PruneResult](
+        Column("DOMAIN", lambda each: each.domain),
+        Column("KIND", lambda each: each.kind),
+        Column("OLDER THAN", lambda each: each.before),
+        Column("WOULD REMOVE" if is_dry else "REMOVED", lambda each: _counts(each) or "0"),
         empty="Nothing to do: no rule says how long to keep things. Set one with `commandbus db "
         "retention set`, or say --older-than 30d.",
-    )
+    ).print(results)
     if results and is_dry:
         say("Nothing was changed.")
 
@@ -75,7 +77,7 @@ async def show(frame: Frame) -> View:
     """Show the rules. Without a rule nothing is removed."""
     async with frame.open() as session:
         found = await session.bus.upkeep.get_retention()
-    return View({"rules": [_rule_json(rule) for rule in found]}, partial(_print_rules, found))
+    return View({"rules": [_rule_json(rule) for rule in found]}, partial(_RULES.print, found))
 
 
 def _rule_json(rule: RetentionRule) -> dict[str, Any]:
@@ -88,28 +90,21 @@ def _rule_json(rule: RetentionRule) -> dict[str, Any]:
     }
 
 
-def _print_rules(found: Sequence[RetentionRule]) -> None:
-    print_table(
-        ["DOMAIN", "KIND", "KEEP", "BY", "SINCE"],
-        [
-            [
-                rule.domain or "(all others)",
-                rule.kind,
-                _age(rule.keep),
-                text_of(rule.updated_by),
-                moment(rule.updated_at),
-            ]
-            for rule in found
-        ],
-        empty="No rules: everything is kept.",
-    )
-
-
 def _age(keep: timedelta | None) -> str:
     if keep is None:
         return "forever"
     hours = keep.total_seconds() / 3_600
     return f"{hours / 24:g} days" if hours >= 48 else f"{hours:g} hours"
+
+
+_RULES = Table[RetentionRule](
+    Column("DOMAIN", lambda rule: rule.domain or "(all others)"),
+    Column("KIND", lambda rule: rule.kind),
+    Column("KEEP", lambda rule: _age(rule.keep)),
+    Column("BY", lambda rule: text_of(rule.updated_by)),
+    Column("SINCE", lambda rule: rule.updated_at),
+    empty="No rules: everything is kept.",
+)
 
 
 @command(rules, "set")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commandbus.cli.frame import Frame, Place, View
-from commandbus.cli.output import ExitCode, jsonable, number, print_table, say, text_of
+from commandbus.cli.output import Column, ExitCode, Table, jsonable, say, text_of
 from commandbus.cli.progress import progress_view
 
 if TYPE_CHECKING:
@@ -93,19 +93,23 @@ def _print_counts(result: Result) -> None:
     counts = result.counts
     must_be_zero = {"lost": counts.lost, "done twice": counts.double_effects}
     rows = [
-        ["sent", f"{counts.sent:,}", "payments, each with its command"],
-        ["completed", f"{counts.completed:,}", "with exactly one effect each"],
-        ["retried", f"{counts.retried:,}", "failed once, tried again after a pause"],
-        ["in troubleshooting", f"{counts.in_troubleshooting:,}", "failed for good"],
-        ["redelivered", f"{counts.redelivered:,}", "from the killed worker to others"],
+        ("sent", counts.sent, "payments, each with its command"),
+        ("completed", counts.completed, "with exactly one effect each"),
+        ("retried", counts.retried, "failed once, tried again after a pause"),
+        ("in troubleshooting", counts.in_troubleshooting, "failed for good"),
+        ("redelivered", counts.redelivered, "from the killed worker to others"),
         *(
-            [name, f"[bold {'green' if count == 0 else 'red'}]{count:,}[/]", "must be 0"]
+            (name, f"[bold {'green' if count == 0 else 'red'}]{count:,}[/]", "must be 0")
             for name, count in must_be_zero.items()
         ),
-        ["throughput", f"{_throughput(result) or 0:,.0f}", "commands per second"],
+        ("throughput", round(_throughput(result) or 0), "commands per second"),
     ]
     say("\n[bold]What the tables say[/] (counted by SQL)")
-    print_table(["COMMANDS", number("COUNT"), ""], rows)
+    Table[tuple[str, object, str]](
+        Column("COMMANDS", lambda row: row[0]),
+        Column("COUNT", lambda row: row[1], is_number=True),
+        Column("", lambda row: row[2]),
+    ).print(rows)
 
 
 def _print_next_steps(result: Result, place: Place) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,15 +17,7 @@ from commandbus.cli.options import (
     parse_range,
     parse_uuid,
 )
-from commandbus.cli.output import (
-    folding,
-    moment,
-    number,
-    print_table,
-    say,
-    styled_status,
-    text_of,
-)
+from commandbus.cli.output import Column, Table, say, styled_status, text_of
 from commandbus.models import CommandMetadata, CommandStatus
 from commandbus.names import check_choice_or_none
 
@@ -71,7 +62,7 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     async with frame.open() as session:
         page = await session.bus.search.commands(domain=domain, **criteria, **listing.of_page)
         counts = await session.bus.upkeep.figures.statuses(domain) if summary else {}
-    view = page_view(page, "commands", print_commands, is_search=True)
+    view = page_view(page, "commands", COMMANDS.print, is_search=True)
     if not summary:
         return view
     rows: list[dict[str, Any]] = [
@@ -82,29 +73,24 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     def show() -> None:
         view.print()
         say()
-        print_table(
-            ["DOMAIN", "STATUS", number("COMMANDS")],
-            [[row["domain"], styled_status(row["status"]), f"{row['count']:,}"] for row in rows],
-        )
+        _SUMMARY.print(rows)
 
     return View({**view.document, "summary": rows}, show)
 
 
-def print_commands(commands: Sequence[CommandMetadata]) -> None:
-    """A table of commands."""
-    print_table(
-        ["ID", "DOMAIN", "TYPE", "STATUS", number("ATTEMPTS"), "SENT", folding("LAST ERROR")],
-        [
-            [
-                str(each.command_id),
-                each.domain,
-                each.command_type,
-                styled_status(each.status),
-                f"{each.attempts}/{each.max_attempts}",
-                moment(each.created_at),
-                text_of(each.last_error_code),
-            ]
-            for each in commands
-        ],
-        empty="No commands.",
-    )
+COMMANDS = Table[CommandMetadata](
+    Column("ID", lambda each: each.command_id),
+    Column("DOMAIN", lambda each: each.domain),
+    Column("TYPE", lambda each: each.command_type),
+    Column("STATUS", lambda each: styled_status(each.status)),
+    Column("ATTEMPTS", lambda each: f"{each.attempts}/{each.max_attempts}", is_number=True),
+    Column("SENT", lambda each: each.created_at),
+    Column("LAST ERROR", lambda each: text_of(each.last_error_code), may_fold=True),
+    empty="No commands.",
+)
+
+_SUMMARY = Table[dict[str, Any]](
+    Column("DOMAIN", lambda row: row["domain"]),
+    Column("STATUS", lambda row: styled_status(row["status"])),
+    Column("COMMANDS", lambda row: row["count"], is_number=True),
+)

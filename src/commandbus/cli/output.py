@@ -10,11 +10,11 @@ import enum
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
 from uuid import UUID
 
 from commandbus.errors import (
@@ -30,6 +30,8 @@ from commandbus.privacy.redaction import redact_text
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+
+Item = TypeVar("Item")
 
 
 class ExitCode(enum.IntEnum):
@@ -159,43 +161,47 @@ def styled_status(status: str) -> str:
     return f"[{_COLOURS[status]}]{status}[/]" if status in _COLOURS else status
 
 
-@dataclasses.dataclass(frozen=True)
-class Column:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column(Generic[Item]):
     """A column of a table."""
 
     title: str
+    #: What it shows of an item. A str is markup; any other value is shown as people read it.
+    value: Callable[[Item], object]
     is_number: bool = False
     #: On a narrow terminal this column may be folded; the others keep their width.
     may_fold: bool = False
 
 
-def number(title: str) -> Column:
-    """A column of numbers, to the right."""
-    return Column(title, is_number=True)
+class Table(Generic[Item]):
+    """Items as rows: a rich table on a terminal, aligned columns elsewhere.
 
-
-def folding(title: str) -> Column:
-    """A column that may be folded on a narrow terminal."""
-    return Column(title, may_fold=True)
-
-
-def print_table(
-    titles: Sequence[Column | str], rows: Sequence[Sequence[str]], *, empty: str | None = None
-) -> None:
-    """Print rows of markup: a rich table on a terminal, aligned columns elsewhere.
-
-    `empty`: what to say instead if there are no rows.
+    `empty`: what to say instead if there are no items.
     """
-    if not rows and empty is not None:
-        say(empty)
-        return
-    columns = [Column(title) if isinstance(title, str) else title for title in titles]
-    target = console()
-    if is_fancy(target):
-        from rich.table import Table
 
-        table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for column in columns:
+    def __init__(self, *columns: Column[Item], empty: str | None = None) -> None:
+        self._columns = columns
+        self._empty = empty
+
+    def cells(self, item: Item) -> list[str]:
+        """The cells of one row, as markup."""
+        return [_cell(column.value(item)) for column in self._columns]
+
+    def print(self, items: Iterable[Item]) -> None:
+        """Print the items."""
+        rows = [self.cells(item) for item in items]
+        if not rows and self._empty is not None:
+            say(self._empty)
+        elif is_fancy(console()):
+            self._print_rich(rows)
+        else:
+            self._print_aligned(rows)
+
+    def _print_rich(self, rows: list[list[str]]) -> None:
+        from rich.table import Table as RichTable
+
+        table = RichTable(header_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in self._columns:
             table.add_column(
                 column.title,
                 justify="right" if column.is_number else "left",
@@ -204,25 +210,39 @@ def print_table(
             )
         for row in rows:
             table.add_row(*row)
-        target.print(table, soft_wrap=False)
-        return
-    cells = [[column.title for column in columns]]
-    cells += [[target.render_str(cell).plain for cell in row] for row in rows]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
-    for row in cells:
-        line = "  ".join(
-            cell.rjust(width) if column.is_number else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        )
-        print(line.rstrip())
+        console().print(table, soft_wrap=False)
+
+    def _print_aligned(self, rows: list[list[str]]) -> None:
+        plain = console().render_str
+        cells = [[column.title for column in self._columns]]
+        cells += [[plain(cell).plain for cell in row] for row in rows]
+        widths = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+        for row in cells:
+            line = "  ".join(
+                cell.rjust(width) if column.is_number else cell.ljust(width)
+                for cell, width, column in zip(row, widths, self._columns, strict=True)
+            )
+            print(line.rstrip())
 
 
-def print_fields(fields: Iterable[tuple[str, str]]) -> None:
-    """Print names and values, aligned."""
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, aligned; values as those of a table."""
     shown = list(fields)
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
-        say(f"  [dim]{name.ljust(width)}[/]  {value}")
+        say(f"  [dim]{name.ljust(width)}[/]  {_cell(value)}")
+
+
+def _cell(value: object) -> str:
+    match value:
+        case str():
+            return value
+        case datetime():
+            return moment(value)
+        case int():
+            return f"{value:,}"
+        case _:
+            return text_of(value)
 
 
 # -- values

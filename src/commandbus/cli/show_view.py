@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from commandbus.cli.output import (
+    Column,
+    Table,
     duration,
     error_text,
-    folding,
+    escaped,
     jsonable,
     moment,
-    number,
     print_fields,
     print_json,
-    print_table,
     say,
     styled_status,
     text_of,
@@ -55,10 +55,7 @@ def print_command(document: dict[str, Any]) -> None:
     say(f"[bold]{command.command_type}[/]  {command.command_id}")
     print_fields(_facts(command))
     say()
-    print_table(
-        ["TIME", number("AFTER"), "EVENT", number("ATTEMPT"), "WHO", folding("WHAT")],
-        [_row(step) for step in document["events"]],
-    )
+    _STEPS.print(document["events"])
     if len(document["events"]) == MAX_EVENTS:
         say(f"These are the first {MAX_EVENTS:,} events; `commandbus audit ID` has the latest.")
     if "payload" in document:
@@ -86,35 +83,36 @@ def _facts(command: CommandMetadata) -> list[tuple[str, str]]:
     return facts
 
 
-def _row(step: dict[str, Any]) -> list[str]:
-    after = step["seconds_since_previous"]
+def event_columns() -> list[Column[dict[str, Any]]]:
+    """What is shown of an event; before it there are columns for when, and of which command."""
     return [
-        _when(step["ts"]),
-        "" if after is None else duration(after),
-        *_cells(step["event_type"], step["actor"], step["details"]),
+        Column("EVENT", lambda event: _styled_event(event["event_type"])),
+        Column("ATTEMPT", lambda event: str(_details(event).get("attempt", "")), is_number=True),
+        Column("WHO", lambda event: escaped(event["actor"] or "")),
+        Column("WHAT", lambda event: escaped(_what(_details(event))), may_fold=True),
     ]
 
 
-def event_row(event: AuditEvent) -> list[str]:
-    """An event of any command as the cells of a table."""
-    cells = _cells(event.event_type, event.actor, event.details)
-    return [_when(event.ts), str(event.command_id), *cells]
+def _details(event: dict[str, Any]) -> dict[str, Any]:
+    return dict(event["details"] or {})
 
 
-def _cells(event_type: str, actor: str | None, details: dict[str, Any] | None) -> list[str]:
-    rest = dict(details or {})
-    attempt = rest.pop("attempt", None)
-    return [
-        _styled_event(event_type),
-        "" if attempt is None else str(attempt),
-        text_of(actor) if actor else "",
-        text_of(_what(rest)) if rest else "",
-    ]
+def _after(step: dict[str, Any]) -> str:
+    seconds = step["seconds_since_previous"]
+    return "" if seconds is None else duration(seconds)
 
 
-def _when(ts: datetime) -> str:
-    """To the millisecond; with the date, unless it is today."""
+def when(event: dict[str, Any]) -> str:
+    """Its time to the millisecond; with the date, unless it is today."""
+    ts: datetime = event["ts"]
     return f"{moment(ts)}.{ts.microsecond // 1000:03}"
+
+
+_STEPS = Table[dict[str, Any]](
+    Column("TIME", when),
+    Column("AFTER", _after, is_number=True),
+    *event_columns(),
+)
 
 
 def _styled_event(name: str) -> str:
@@ -134,7 +132,8 @@ def _what(details: dict[str, Any]) -> str:
         parts.append(str(details.pop("text")))
     if isinstance(details.get("edited"), dict):
         parts += _edits(details.pop("edited").get("changes") or {})
-    details.pop("class", None)
+    for name in ("class", "attempt"):  # not told, and a column of its own
+        details.pop(name, None)
     parts += [
         f"{key} {value if isinstance(value, str | int) else json.dumps(jsonable(value))}"
         for key, value in details.items()

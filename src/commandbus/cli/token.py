@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from commandbus.access.model import ApiToken, Scope
 from commandbus.cli.frame import Frame, View, command, page_view
 from commandbus.cli.options import LongListing, Operator, actor_or_login
-from commandbus.cli.output import folding, jsonable, moment, print_table, say, text_of
+from commandbus.cli.output import Column, Table, jsonable, moment, say, text_of
 from commandbus.upkeep.retention import parse_age
 
 token = typer.Typer(no_args_is_help=True, help="API tokens for the HTTP service.")
@@ -67,7 +66,7 @@ async def list_tokens(
         page = await session.bus.tokens.page(
             user_id=user, include_ended=include_ended, **listing.of_page
         )
-    return page_view(page, "tokens", _print_tokens)
+    return page_view(page, "tokens", _TOKENS.print)
 
 
 @command(token, "revoke")
@@ -84,28 +83,6 @@ async def revoke(
     return View.line(text, token_id=token_id, revoked_at=revoked_at)
 
 
-def _print_tokens(found: Sequence[ApiToken]) -> None:
-    print_table(
-        [
-            "ID", "USER", folding("SCOPES"), folding("DOMAINS"), folding("LABEL"), "LAST USED",
-            "STATE",
-        ],
-        [
-            [
-                each.token_id,
-                text_of(each.user_id),
-                " ".join(sorted(each.scopes)),
-                "all" if each.domains is None else " ".join(sorted(each.domains)),
-                text_of(each.label),
-                moment(each.last_used_at),
-                _state(each),
-            ]
-            for each in found
-        ],
-        empty="No tokens; `commandbus token create` makes one.",
-    )  # fmt: skip
-
-
 def _state(found: ApiToken) -> str:
     if found.revoked_at is not None:
         return "revoked"
@@ -113,3 +90,19 @@ def _state(found: ApiToken) -> str:
         return "good"
     is_over = found.expires_at <= datetime.now(UTC)
     return "expired" if is_over else f"until {moment(found.expires_at)}"
+
+
+def _domains(found: ApiToken) -> str:
+    return "all" if found.domains is None else " ".join(sorted(found.domains))
+
+
+_TOKENS = Table[ApiToken](
+    Column("ID", lambda each: each.token_id),
+    Column("USER", lambda each: text_of(each.user_id)),
+    Column("SCOPES", lambda each: " ".join(sorted(each.scopes)), may_fold=True),
+    Column("DOMAINS", _domains, may_fold=True),
+    Column("LABEL", lambda each: text_of(each.label), may_fold=True),
+    Column("LAST USED", lambda each: each.last_used_at),
+    Column("STATE", _state),
+    empty="No tokens; `commandbus token create` makes one.",
+)

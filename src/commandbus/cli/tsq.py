@@ -25,7 +25,7 @@ from commandbus.cli.options import (
 from commandbus.cli.show import Shown, read_command
 from commandbus.cli.show_view import print_command
 from commandbus.cli.tsq_choice import Choice
-from commandbus.cli.tsq_view import next_steps, parked_json, print_groups, print_parked, print_steps
+from commandbus.cli.tsq_view import GROUPS, PARKED, next_steps, parked_json, print_steps
 from commandbus.errors import InvalidInputError
 from commandbus.models import TroubleshootingItem
 from commandbus.paging import MAX_LIMIT, Page
@@ -60,7 +60,7 @@ async def list_parked(
             page = await session.bus.troubleshooting.page(
                 domain, command_type=command_type, group=group, **listing.of_page
             )
-    return page_view(page, "commands", print_parked, to_json=parked_json)
+    return page_view(page, "commands", PARKED.print, to_json=parked_json)
 
 
 async def _of_all_domains(
@@ -95,7 +95,7 @@ async def groups(
         found = await session.bus.troubleshooting.groups(
             domain, command_type=command_type, include_empty=include_empty, limit=limit
         )
-    return View({"groups": found}, lambda: print_groups(found))
+    return View({"groups": found}, lambda: GROUPS.print(found))
 
 
 @command(tsq, "show")

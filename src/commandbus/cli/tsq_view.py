@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from commandbus.cli.output import (
-    duration,
-    error_text,
-    folding,
-    jsonable,
-    moment,
-    number,
-    print_table,
-    say,
-)
+from commandbus.cli.output import Column, Table, duration, error_text, jsonable, say
 from commandbus.models import CommandMetadata, TroubleshootingItem
 from commandbus.troubleshooting.actions import Action, allowed_actions
 from commandbus.troubleshooting.model import FailureGroup
@@ -40,48 +30,33 @@ def parked_json(item: TroubleshootingItem) -> dict[str, Any]:
     return document
 
 
-def print_parked(items: Sequence[TroubleshootingItem]) -> None:
-    """A table of parked commands."""
-    now = datetime.now(UTC)
-    print_table(
-        ["ID", "DOMAIN", "TYPE", "REASON", number("ATTEMPTS"), number("WAITS"), folding("ERROR")],
-        [
-            [
-                str(item.command_id),
-                item.domain,
-                item.command_type,
-                item.reason,
-                f"{item.attempts}/{item.max_attempts}",
-                duration(max((now - item.parked_at).total_seconds(), 0.0)),
-                error_text(item.last_error_code, item.last_error_msg),
-            ]
-            for item in items
-        ],
-        empty=_NOTHING,
-    )
+def _waits(item: TroubleshootingItem) -> str:
+    return duration(max((datetime.now(UTC) - item.parked_at).total_seconds(), 0.0))
 
 
-def print_groups(groups: Sequence[FailureGroup]) -> None:
-    """A table of failure groups."""
-    print_table(
-        [
-            "GROUP", "DOMAIN", "TYPE", number("PARKED"), "FIRST SEEN", "LAST SEEN",
-            folding("ERROR"),
-        ],
-        [
-            [
-                group.fingerprint,
-                group.domain,
-                group.command_type,
-                f"{group.parked_count:,}",
-                moment(group.first_seen),
-                moment(group.last_seen),
-                error_text(group.error_code, group.message),
-            ]
-            for group in groups
-        ],
-        empty=_NOTHING,
-    )  # fmt: skip
+PARKED = Table[TroubleshootingItem](
+    Column("ID", lambda item: item.command_id),
+    Column("DOMAIN", lambda item: item.domain),
+    Column("TYPE", lambda item: item.command_type),
+    Column("REASON", lambda item: item.reason),
+    Column("ATTEMPTS", lambda item: f"{item.attempts}/{item.max_attempts}", is_number=True),
+    Column("WAITS", _waits, is_number=True),
+    Column(
+        "ERROR", lambda item: error_text(item.last_error_code, item.last_error_msg), may_fold=True
+    ),
+    empty=_NOTHING,
+)
+
+GROUPS = Table[FailureGroup](
+    Column("GROUP", lambda group: group.fingerprint),
+    Column("DOMAIN", lambda group: group.domain),
+    Column("TYPE", lambda group: group.command_type),
+    Column("PARKED", lambda group: group.parked_count, is_number=True),
+    Column("FIRST SEEN", lambda group: group.first_seen),
+    Column("LAST SEEN", lambda group: group.last_seen),
+    Column("ERROR", lambda group: error_text(group.error_code, group.message), may_fold=True),
+    empty=_NOTHING,
+)
 
 
 def next_steps(command: CommandMetadata, has_payload: bool) -> list[dict[str, str]]:
