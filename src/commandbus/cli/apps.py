@@ -99,13 +99,16 @@ async def open_app(name: str, place: Place) -> AsyncIterator[CommandBus]:
         case 1:
             async with (
                 CommandBus.connect(place.dsn, data_dir=place.data_dir) as bus,
-                _set_up(name, target, bus),
+                _opened(name, target, bus),
             ):
                 yield bus
         case 0:
             _refuse_place(name, place)
-            async with _made_by(name, target) as bus:
-                yield bus
+            async with _opened(name, target) as made:
+                if not isinstance(made, CommandBus):
+                    kind = type(made).__name__
+                    raise AppError(f"{name} gives a {kind}, not a CommandBus; {KINDS}")
+                yield made
         case more:
             raise AppError(f"{name} asks for {more} arguments; {KINDS}")
 
@@ -123,35 +126,19 @@ def _required_arguments(name: str, target: Any) -> int:
 
 
 @asynccontextmanager
-async def _set_up(name: str, setup: Callable[..., Any], bus: CommandBus) -> AsyncIterator[None]:
+async def _opened(
+    name: str, function: Callable[..., Any], *arguments: CommandBus
+) -> AsyncIterator[Any]:
+    """What a function of the app gives: awaited if it is async, entered if it is a context."""
     with _described(f"{name} failed"):
-        result = setup(bus)
+        result = function(*arguments)
         if inspect.isawaitable(result):
             result = await result
     if hasattr(result, "__aenter__"):
-        async with result:
-            yield
+        async with result as entered:
+            yield entered
     else:
-        yield
-
-
-@asynccontextmanager
-async def _made_by(name: str, factory: Callable[[], Any]) -> AsyncIterator[CommandBus]:
-    with _described(f"{name} failed"):
-        result = factory()
-        if inspect.isawaitable(result):
-            result = await result
-    if hasattr(result, "__aenter__"):
-        async with result as bus:
-            yield _checked(name, bus)
-    else:
-        yield _checked(name, result)
-
-
-def _checked(name: str, bus: Any) -> CommandBus:
-    if not isinstance(bus, CommandBus):
-        raise AppError(f"{name} gives a {type(bus).__name__}, not a CommandBus; {KINDS}")
-    return bus
+        yield result
 
 
 def _refuse_place(name: str, place: Place) -> None:

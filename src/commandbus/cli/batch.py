@@ -21,7 +21,6 @@ from commandbus.cli.options import (
     Listing,
     OneBatch,
     Reason,
-    actor_or_login,
     parse_seconds,
 )
 from commandbus.cli.output import ExitCode, print_fields, say, styled_status
@@ -129,7 +128,7 @@ async def cancel_batch(
         )
     async with frame.open() as session:
         canceled = await session.bus.batches.cancel(
-            found.domain, found.batch_id, reason, operator=actor_or_login(by)
+            found.domain, found.batch_id, reason, operator=by
         )
         actions = await session.bus.batches.actions(found.domain, found.batch_id)
     if not canceled:
@@ -165,7 +164,7 @@ async def retry_batch(frame: Frame, one: OneBatch, *, by: By = None) -> View:
         found = await session.find_batch(one)
         where, wanted = found.domain, found.batch_id
         (await session.bus.batches.actions(where, wanted)).require_retryable()
-        retried = await session.bus.batches.retry(where, wanted, operator=actor_or_login(by))
+        retried = await session.bus.batches.retry(where, wanted, operator=by)
         found = await session.bus.batches.require(where, wanted)
     text = f"{retried:,} commands are queued again." if retried else "Nothing to send again."
     return _state_view(found, text, retried=retried)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commandbus.cli.options import By, actor_or_login, parse_json
+from commandbus.cli.options import By, parse_json
 from commandbus.errors import InvalidInputError
 
 STDIN = "-"
@@ -42,7 +42,7 @@ class About:
         custom = parse_json(self.custom_data, "--custom-data")
         if self.custom_data is not None and not isinstance(custom, dict):
             raise InvalidInputError("--custom-data must be a JSON object")
-        return {"name": self.name, "custom_data": custom, "created_by": actor_or_login(self.by)}
+        return {"name": self.name, "custom_data": custom, "created_by": self.by}
 
 
 class StandardInput:

@@ -24,7 +24,6 @@ from commandbus.cli.options import (
     Operator,
     Rate,
     Wait,
-    actor_or_login,
     parse_rate,
     parse_uuid,
 )
@@ -55,16 +54,16 @@ async def decide(
     frame: Frame, choice: Choice, verb: BulkVerb, operator: str | None, arguments: dict[str, Any]
 ) -> View:
     """Decide for what was chosen: count it, act on one command, or start an operation on many."""
-    rate, actor = parse_rate(choice.rate), actor_or_login(operator)
+    rate = parse_rate(choice.rate)
     wanted = parse_uuid(choice.operation_id, "--id") or uuid4()
     async with frame.open() as session:
         if choice.only_id is not None and not frame.as_json:
-            return await _decide_for_one(session, choice, verb, {"operator": actor, **arguments})
+            return await _decide_for_one(session, choice, verb, {"operator": operator, **arguments})
         chosen = await choice.filter(session)
         if choice.dry_run:
             return await _preview(session, chosen, verb)
         operation = await session.bus.bulk.start(
-            verb, chosen, rate=rate, operator=actor, operation_id=wanted, everything=choice.yes,
+            verb, chosen, rate=rate, operator=operator, operation_id=wanted, everything=choice.yes,
             expected_total=choice.expect, **arguments,
         )  # fmt: skip
         if not frame.as_json:
@@ -170,7 +169,7 @@ async def stop(frame: Frame, operation_id: BulkId, *, operator: Operator = None)
     """Stop a bulk operation: no further command is acted on."""
     wanted = check_uuid(operation_id, "operation id")
     async with frame.open() as session:
-        operation = await session.bus.bulk.stop(wanted, operator=actor_or_login(operator))
+        operation = await session.bus.bulk.stop(wanted, operator=operator)
     left = operation.total - operation.acted
     text = f"{wanted} is stopped; {left:,} of {operation.total:,} were not acted on"
     return View(bulk_json(operation), lambda: say(text))
@@ -187,7 +186,7 @@ async def resume(
 ) -> View:
     """Continue a bulk operation that was stopped, or whose process has ended."""
     wanted = check_uuid(operation_id, "operation id")
-    pace, actor = parse_rate(rate), actor_or_login(operator)
+    pace = parse_rate(rate)
     async with frame.open() as session:
-        operation = await session.bus.bulk.resume(wanted, rate=pace, operator=actor)
+        operation = await session.bus.bulk.resume(wanted, rate=pace, operator=operator)
         return await _see_through(frame, session, operation, wait)

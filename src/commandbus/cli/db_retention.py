@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from commandbus.cli.frame import Frame, View, command
-from commandbus.cli.options import DomainFilter, Operator, actor_or_login
+from commandbus.cli.options import DomainFilter, Operator
 from commandbus.cli.output import Column, Table, say, text_of, working
 from commandbus.errors import InvalidSettingError
 from commandbus.upkeep.retention import PRUNERS, PruneResult, RetentionRule, parse_age
@@ -49,7 +49,7 @@ async def prune(
         async with frame.open() as session:
             results = await session.bus.upkeep.prune(
                 domain=domain, older_than=age, kinds=kind or None, dry_run=dry_run,
-                operator=actor_or_login(operator), progress=progress,
+                operator=operator, progress=progress,
             )  # fmt: skip
     document = {"dry_run": dry_run, "results": results}
     return View(document, partial(_print_results, results, is_dry=dry_run))
@@ -133,7 +133,6 @@ async def set_rule(
     if age is not None and age < timedelta(hours=1):
         raise InvalidSettingError("a rule keeps things for an hour at least")
     async with frame.open() as session:
-        actor = actor_or_login(operator)
-        await session.bus.upkeep.set_retention(kind, age, domain=domain, operator=actor)
+        await session.bus.upkeep.set_retention(kind, age, domain=domain, operator=operator)
     seconds = None if age is None else age.total_seconds()
     return View.line(f"{kind} of {whose}: kept {_age(age)}.", **rule, keep_seconds=seconds)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from commandbus.cli.frame import Frame, View
-from commandbus.cli.options import DomainFilter, Operator, actor_or_login
+from commandbus.cli.options import DomainFilter, Operator
 from commandbus.cli.output import (
     ExitCode,
     first_few,
@@ -41,7 +41,7 @@ async def doctor(
     with working("examining …", quiet=frame.as_json):
         async with frame.open() as session:
             found = await session.bus.upkeep.doctor(
-                domain=domain, window=window, full=full, fix=fix, operator=actor_or_login(operator)
+                domain=domain, window=window, full=full, fix=fix, operator=operator
             )
     code = ExitCode.OK if found.is_healthy else ExitCode.FAILED
     document = {"is_healthy": found.is_healthy, **jsonable(found)}

@@ -117,13 +117,29 @@ class LongListing(Listing):
 
 # -- who decides, and what
 
-Operator = Annotated[
-    str | None,
-    typer.Option("--operator", metavar="NAME", help="Who does it. Default: your login name."),
-]
-By = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Who does it. Default: your login name.")
-]
+
+def actor_or_login(operator: str | None) -> str | None:
+    """Who acts: the name that was given, else the login name, else None."""
+    if operator is not None:
+        return operator
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return None
+
+
+def _actor(option: str) -> Any:
+    """The option that says who acts."""
+    return typer.Option(
+        option,
+        metavar="NAME",
+        callback=actor_or_login,
+        help="Who does it. Default: your login name.",
+    )
+
+
+Operator = Annotated[str | None, _actor("--operator")]
+By = Annotated[str | None, _actor("--by")]
 Reason = Annotated[
     str, typer.Option("--reason", "-r", help="Why; it is stored, and the reply contains it.")
 ]
@@ -234,13 +250,3 @@ def parse_rate(text: str | None) -> float | None:
     if found is None:
         raise InvalidInputError(f"--rate is {text!r}; write 100/s, 600/m or 50/h")
     return float(found[1]) / _SECONDS[found[2]]
-
-
-def actor_or_login(operator: str | None) -> str | None:
-    """Who acts: the name that was given, else the login name, else None."""
-    if operator is not None:
-        return operator
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Frame, Place
 from commandbus.cli.output import say, start_logging
-from commandbus.cli.worker import Companion, Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
 from commandbus.errors import InvalidSettingError
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ def serve(
     async def work() -> bool:
         async with _opened(app, place) as bus:
             server = http_server(bus, settings, prefix=prefix)
-            service = Companion(partial(server.run, lambda: _greet(server)), server.stop)
-            return await run_until_signal(bus, list, service)
+            return await run_until_signal(bus, [], server, partial(_greet, server))
 
     run_until_stopped(work)
 
@@ -104,9 +103,16 @@ async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
 
 def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> HttpSettings:
     """The settings of the environment, with what was given here; refused if they are not safe."""
-    with _extra():
-        from commandbus.http.serving import HttpServer  # noqa: F401  (a missing package is reported early)
+    try:
+        from commandbus.http.serving import HttpServer  # noqa: F401  (imports all that is needed)
         from commandbus.http.settings import HttpSettings
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _API_PACKAGES:
+            raise
+        raise InvalidSettingError(
+            f"the HTTP service needs the package {package}; install commandbus[api]"
+        ) from None
     given: dict[str, Any] = {"host": host, "port": port, "auth": auth and auth.value}
     settings = HttpSettings.from_env(
         **{name: value for name, value in given.items() if value is not None}
@@ -123,10 +129,10 @@ def http_server(
     bus: CommandBus, settings: HttpSettings, *, prefix: str = "", is_demo: bool = False
 ) -> HttpServer:
     """The service of a bus, on its address already."""
-    with _extra():
-        from commandbus.http.app import create_app
-        from commandbus.http.routes import demo
-        from commandbus.http.serving import HttpServer, bind
+    from commandbus.http.app import create_app
+    from commandbus.http.routes import demo
+    from commandbus.http.serving import HttpServer, bind
+
     app = create_app(
         bus,
         auth=_authenticator(bus, settings),
@@ -148,17 +154,3 @@ def _authenticator(bus: CommandBus, settings: HttpSettings) -> Authenticator:
             return NoAuth()
         case _:
             return TokenAuth(bus.tokens, cache_seconds=settings.token_cache_seconds)
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    """Say which extra is missing, instead of which module."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = str(error.name).partition(".")[0]
-        if package not in _API_PACKAGES:
-            raise
-        raise InvalidSettingError(
-            f"the HTTP service needs the package {package}; install commandbus[api]"
-        ) from None

@@ -9,7 +9,7 @@ import typer
 
 from commandbus.access.model import ApiToken, Scope
 from commandbus.cli.frame import Frame, View, command, page_view
-from commandbus.cli.options import LongListing, Operator, actor_or_login
+from commandbus.cli.options import LongListing, Operator
 from commandbus.cli.output import Column, Table, jsonable, moment, say, text_of
 from commandbus.upkeep.retention import parse_age
 
@@ -41,7 +41,7 @@ async def create(
     async with frame.open() as session:
         made = await session.bus.tokens.create(
             user, scope, domains=domain or None, label=label, expires_in=life,
-            actor=actor_or_login(operator),
+            actor=operator,
         )  # fmt: skip
     ends = "never" if made.token.expires_at is None else moment(made.token.expires_at)
     text = (
@@ -78,7 +78,7 @@ async def revoke(
 ) -> View:
     """End a token. Services that run notice within five seconds."""
     async with frame.open() as session:
-        revoked_at = await session.bus.tokens.revoke(token_id, actor=actor_or_login(operator))
+        revoked_at = await session.bus.tokens.revoke(token_id, actor=operator)
     text = f"Token {text_of(token_id)} is revoked since {moment(revoked_at)}."
     return View.line(text, token_id=token_id, revoked_at=revoked_at)
 

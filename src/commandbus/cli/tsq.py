@@ -19,7 +19,6 @@ from commandbus.cli.options import (
     Payload,
     Reason,
     TypeFilter,
-    actor_or_login,
     parse_json,
 )
 from commandbus.cli.show import Shown, read_command
@@ -127,8 +126,7 @@ async def note(
     """Leave a remark on a command, in any state; `show` lists it with your name."""
     async with frame.open() as session:
         domain, wanted = await session.find(one)
-        actor = actor_or_login(operator)
-        await session.bus.troubleshooting.note(domain, wanted, text, operator=actor)
+        await session.bus.troubleshooting.note(domain, wanted, text, operator=operator)
     return View.line(f"{wanted} has a note", domain=domain, command_id=wanted)
 
 
@@ -142,11 +140,15 @@ async def edit(frame: Frame, one: OneCommand, payload: Payload, again: Again) ->
     edited = payload.read()
     if edited is None:
         raise InvalidInputError("give the new payload with --data or --data-file")
-    actor, resets = actor_or_login(again.operator), not again.keep_attempts
     async with frame.open() as session:
         domain, wanted = await session.find(one)
-        send_again = session.bus.troubleshooting.retry
-        await send_again(domain, wanted, operator=actor, reset_attempts=resets, payload=edited)
+        await session.bus.troubleshooting.retry(
+            domain,
+            wanted,
+            operator=again.operator,
+            reset_attempts=not again.keep_attempts,
+            payload=edited,
+        )
     return View.line(f"{wanted} is queued again, edited", domain=domain, command_id=wanted)
 
 

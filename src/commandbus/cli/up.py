@@ -8,11 +8,12 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,15 +24,7 @@ from commandbus.cli.frame import Place
 from commandbus.cli.options import actor_or_login
 from commandbus.cli.output import print_fields, say, start_logging, text_of
 from commandbus.cli.serve import AuthKind, Host, Port, http_server, http_settings
-from commandbus.cli.worker import (
-    Companion,
-    Level,
-    LogLevel,
-    Workers,
-    run_until_stopped,
-    serve,
-    shell_quoted,
-)
+from commandbus.cli.worker import Level, LogLevel, Workers, run_until_stopped, serve, shell_quoted
 from commandbus.errors import CommandBusError, InvalidSettingError
 from commandbus.settings import Settings
 
@@ -39,7 +32,7 @@ if TYPE_CHECKING:
     from commandbus.http.serving import HttpServer
 
 #: The application that --demo runs.
-DEMO_MODULE = "commandbus.demo.vms"
+DEMO_APP = "commandbus.demo.vms:setup"
 #: How long the token of `up` is good, if the process is killed before it can revoke it.
 TOKEN_LIFE = timedelta(hours=12)
 
@@ -80,19 +73,17 @@ def up(
 
     async def work() -> bool:
         async with database(place.dsn, place.data_dir) as address:
-            if place.is_embedded:
+            folder = place.folder if place.is_embedded else None
+            if folder is not None:
                 await migrate_database(address, Settings.from_env())
-            greet = _greeting(place, name, address)
             # An app that brings its own bus has no other way to learn of the embedded server.
             os.environ[DSN_VARIABLE] = address
-            async with open_app(name, Place()) as bus:
-                if no_http:
-                    return await serve(bus, name, workers, lambda found: greet(found, None))
-                async with _web(bus, host, port, demo) as web:
-                    domains: list[str] = []
-                    run = partial(web.server.run, lambda: greet(domains, web))
-                    service = Companion(run, web.server.stop)
-                    return await serve(bus, name, workers, domains.extend, service)
+            async with (
+                open_app(name, Place()) as bus,
+                nullcontext() if no_http else _web(bus, host, port, demo) as web,
+            ):
+                greet = partial(_greet, folder, address, name, web)
+                return await serve(bus, name, workers, None if web is None else web.server, greet)
 
     run_until_stopped(work)
 
@@ -102,9 +93,7 @@ def _app_name(app: str | None, demo: bool) -> str:
         raise InvalidSettingError("name an app, or ask for the demo with --demo, not both")
     if not demo and app is None:
         raise InvalidSettingError("name the app, for example myapp:setup, or try --demo")
-    if app is not None:
-        return app
-    return f"{DEMO_MODULE}:setup"
+    return DEMO_APP if app is None else app
 
 
 @asynccontextmanager
@@ -136,32 +125,25 @@ def _free_server(bus: CommandBus, host: str | None, port: int | None, is_demo: b
         return http_server(bus, http_settings(host, 0, AuthKind.TOKEN), is_demo=is_demo)
 
 
-def _greeting(place: Place, app: str, address: str) -> Callable[[list[str], _Web | None], None]:
-    """Says what runs, and how others can use it."""
-    is_embedded = place.is_embedded
-
-    def greet(domains: list[str], web: _Web | None) -> None:
-        where = f"embedded server, data in {place.folder}" if is_embedded else "as given"
-        say("[bold green]commandbus is up.[/]")
-        fields = [
-            ("database", text_of(where)),
-            ("app", text_of(app)),
-            ("domains", ", ".join(domains)),
-        ]
-        if web is not None:
-            fields += [("http", web.server.url), ("token", text_of(web.token))]
-        print_fields(fields)
-        if is_embedded:
-            say("For other terminals:")
-            say(f"  export COMMANDBUS_DSN={text_of(shell_quoted(address))}")
-        if web is not None:
-            say("Try next:")
-            for line in _suggestions(web):
-                say(f"  {line}")
-        say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
-        sys.stdout.flush()
-
-    return greet
+def _greet(
+    folder: Path | None, address: str, app: str, web: _Web | None, domains: list[str]
+) -> None:
+    """Say what runs, and how others can use it. `folder`: the data of the embedded server."""
+    where = "as given" if folder is None else f"embedded server, data in {folder}"
+    say("[bold green]commandbus is up.[/]")
+    fields = [("database", text_of(where)), ("app", text_of(app)), ("domains", ", ".join(domains))]
+    if web is not None:
+        fields += [("http", web.server.url), ("token", text_of(web.token))]
+    print_fields(fields)
+    if folder is not None:
+        say("For other terminals:")
+        say(f"  export COMMANDBUS_DSN={text_of(shell_quoted(address))}")
+    if web is not None:
+        say("Try next:")
+        for line in _suggestions(web):
+            say(f"  {line}")
+    say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
+    sys.stdout.flush()
 
 
 def _suggestions(web: _Web) -> list[str]:

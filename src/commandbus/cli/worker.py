@@ -10,10 +10,11 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +22,9 @@ from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
 from commandbus.cli.frame import Place
 from commandbus.cli.output import ExitCode, print_error, start_logging
+
+if TYPE_CHECKING:
+    from commandbus.http.serving import HttpServer
 
 _log = logging.getLogger("commandbus.cli")
 
@@ -90,59 +94,25 @@ def shell_quoted(address: str) -> str:
 # -- serving
 
 
-@dataclass(frozen=True, slots=True)
-class Companion:
-    """What runs beside the workers: the HTTP service."""
-
-    run: Callable[[], Coroutine[Any, Any, None]]
-    #: Ends it gently: `run` returns when it is over.
-    stop: Callable[[], None]
-
-
-async def serve(
-    bus: CommandBus,
-    app: str,
-    workers: Workers,
-    on_started: Callable[[list[str]], None] = lambda _: None,
-    companion: Companion | None = None,
-) -> bool:
-    """Run a worker for each domain until a signal comes; returns whether it ended gracefully."""
-    domains = _served(bus, app, workers.domain or [])
-
-    def start() -> list[asyncio.Task[None]]:
-        tasks = [
-            asyncio.create_task(
-                bus.run_worker(
-                    domain,
-                    concurrency=workers.concurrency,
-                    vt_seconds=workers.vt_seconds,
-                    use_notify=not workers.no_notify,
-                )
-            )
-            for domain in domains
-        ]
-        on_started(domains)
-        return tasks
-
-    return await run_until_signal(bus, start, companion)
-
-
 async def run_until_signal(
     bus: CommandBus,
-    start: Callable[[], list[asyncio.Task[None]]],
-    companion: Companion | None = None,
+    workers: Iterable[Coroutine[Any, Any, None]],
+    server: HttpServer | None,
+    on_started: Callable[[], None],
 ) -> bool:
-    """Run workers and their companion until a signal comes; returns whether it ended gracefully."""
+    """Run workers and the HTTP service until a signal; returns whether it ended gracefully."""
     stop, abort = asyncio.Event(), asyncio.Event()
     with _signals(stop, abort):
-        tasks = start()
-        beside = [] if companion is None else [asyncio.create_task(companion.run())]
-        tasks += beside
+        tasks = [asyncio.create_task(worker) for worker in workers]
+        if server is None:
+            on_started()
+        else:
+            tasks.append(asyncio.create_task(server.run(on_started)))
         try:
             # A task that ends by itself has failed: the others end too.
             if await _is_first(stop, tasks):
                 _log.info("stopping; running handlers may finish, a second signal stops at once")
-                tasks.append(asyncio.create_task(_stop_gently(bus, companion, beside)))
+                tasks.append(asyncio.create_task(_stop_gently(bus, server, serving=tasks[-1])))
                 await _is_first(abort, tasks[-1:])
         finally:
             for task in tasks:
@@ -154,13 +124,34 @@ async def run_until_signal(
     return not abort.is_set()
 
 
+async def serve(
+    bus: CommandBus,
+    app: str,
+    workers: Workers,
+    server: HttpServer | None = None,
+    greet: Callable[[list[str]], None] = lambda _: None,
+) -> bool:
+    """The same with a worker for each domain; `greet` is told the domains once everything runs."""
+    domains = _served(bus, app, workers.domain or [])
+    running = (
+        bus.run_worker(
+            domain,
+            concurrency=workers.concurrency,
+            vt_seconds=workers.vt_seconds,
+            use_notify=not workers.no_notify,
+        )
+        for domain in domains
+    )
+    return await run_until_signal(bus, running, server, partial(greet, domains))
+
+
 async def _stop_gently(
-    bus: CommandBus, companion: Companion | None, beside: list[asyncio.Task[None]]
+    bus: CommandBus, server: HttpServer | None, *, serving: asyncio.Task[None]
 ) -> None:
     # No more requests first: they may ask for what the workers still do.
-    if companion is not None:
-        companion.stop()
-        await asyncio.wait(beside)
+    if server is not None:
+        server.stop()
+        await asyncio.wait([serving])
     await bus.stop()
 
 
