@@ -10,7 +10,7 @@ import pytest
 
 from commandbus import InvalidInputError
 from commandbus.cli import progress
-from commandbus.cli.bulk_view import bulk_step, counts_text
+from commandbus.cli.bulk import bulk_step, counts_text
 from commandbus.cli.options import parse_rate
 from commandbus.cli.progress import Bars, Lines, Quiet, progress_view
 from commandbus.troubleshooting.model import BulkOperation, BulkStatus, BulkVerb

@@ -22,7 +22,7 @@ from commandbus.cli.options import (
     parse_uuid,
 )
 from commandbus.cli.output import Column, Table, jsonable, say
-from commandbus.cli.show_view import event_columns, when
+from commandbus.cli.show import event_columns, when
 from commandbus.models import AuditEvent
 
 #: Seconds between two looks of `audit --follow`.

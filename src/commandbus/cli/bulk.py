@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
-from commandbus.cli.bulk_view import (
-    OPERATIONS,
-    bulk_json,
-    bulk_step,
-    print_operation,
-    print_preview,
-)
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
     DomainFilter,
@@ -27,15 +20,27 @@ from commandbus.cli.options import (
     parse_rate,
     parse_uuid,
 )
-from commandbus.cli.output import ExitCode, say, styled_status
-from commandbus.cli.progress import progress_view
+from commandbus.cli.output import (
+    Column,
+    ExitCode,
+    Table,
+    error_text,
+    jsonable,
+    print_fields,
+    say,
+    styled_status,
+    text_of,
+)
+from commandbus.cli.progress import Step, progress_view, rate_text
 from commandbus.cli.tsq_choice import Choice
 from commandbus.errors import InvalidInputError, InvalidOperationError
 from commandbus.names import check_choice_or_none, check_uuid
 from commandbus.paging import Page
+from commandbus.privacy.redaction import redact_value
 from commandbus.troubleshooting.model import (
     BulkFilter,
     BulkItem,
+    BulkMatch,
     BulkOperation,
     BulkOutcome,
     BulkStatus,
@@ -93,7 +98,13 @@ async def _preview(session: Session, chosen: BulkFilter, verb: BulkVerb) -> View
     preview = await session.bus.bulk.preview(chosen)
     if not preview.total:
         raise InvalidOperationError(f"nothing in troubleshooting of {chosen.domain!r} matches")
-    return View(preview, lambda: print_preview(preview, verb))
+    text = f"{preview.total:,} commands of {preview.domain} would be acted on ({verb}); none was."
+
+    def show_matches() -> None:
+        _MATCHES.print(preview.groups)
+        say(text)
+
+    return View(preview, show_matches)
 
 
 async def _see_through(
@@ -116,7 +127,7 @@ async def _see_through(
         lines.append(f"`commandbus bulk show {name}` shows which were not, and why")
     is_incomplete = operation.failed or (waits and not operation.is_finished)
     code = ExitCode.FAILED if is_incomplete else ExitCode.OK
-    return View(bulk_json(operation), lambda: say("\n".join(lines)), code)
+    return View(_bulk_json(operation), lambda: say("\n".join(lines)), code)
 
 
 @command(bulk, "list")
@@ -133,7 +144,7 @@ async def list_operations(
     wanted = check_choice_or_none(BulkStatus, status, "status")
     async with frame.open() as session:
         page = await session.bus.bulk.page(domain, status=wanted, **listing.of_page)
-    return page_view(page, "operations", OPERATIONS.print, to_json=bulk_json)
+    return page_view(page, "operations", _OPERATIONS.print, to_json=_bulk_json)
 
 
 @command(bulk, "show")
@@ -160,8 +171,8 @@ async def show(
         for each in [BulkOutcome.FAILED, BulkOutcome.SKIPPED] if only is None else [only]:
             found = await session.bus.bulk.page_items(wanted, outcome=each, **listing.of_page)
             page = Page((page.items + found.items)[: listing.limit], only and found.next_cursor)
-    items = page_view(page, "items", partial(print_operation, operation))
-    return View({**bulk_json(operation), **items.document}, items.print)
+    items = page_view(page, "items", partial(_print_operation, operation))
+    return View({**_bulk_json(operation), **items.document}, items.print)
 
 
 @command(bulk, "stop")
@@ -172,7 +183,7 @@ async def stop(frame: Frame, operation_id: BulkId, *, operator: Operator = None)
         operation = await session.bus.bulk.stop(wanted, operator=operator)
     left = operation.total - operation.acted
     text = f"{wanted} is stopped; {left:,} of {operation.total:,} were not acted on"
-    return View(bulk_json(operation), lambda: say(text))
+    return View(_bulk_json(operation), lambda: say(text))
 
 
 @command(bulk, "resume")
@@ -185,8 +196,92 @@ async def resume(
     operator: Operator = None,
 ) -> View:
     """Continue a bulk operation that was stopped, or whose process has ended."""
-    wanted = check_uuid(operation_id, "operation id")
-    pace = parse_rate(rate)
+    wanted, pace = check_uuid(operation_id, "operation id"), parse_rate(rate)
     async with frame.open() as session:
         operation = await session.bus.bulk.resume(wanted, rate=pace, operator=operator)
         return await _see_through(frame, session, operation, wait)
+
+
+# -- as a document, and as text
+
+
+def _bulk_json(operation: BulkOperation) -> dict[str, Any]:
+    """An operation as `--json` prints it, secrets masked."""
+    return {**jsonable(operation), "arguments": redact_value(operation.arguments)}
+
+
+def counts_text(operation: BulkOperation) -> str:
+    """`480 of 500: 470 done, 8 skipped, 2 failed`, as markup."""
+    parts = [f"[green]{operation.done:,} done[/]"]
+    if operation.skipped:
+        parts.append(f"[yellow]{operation.skipped:,} skipped[/]")
+    if operation.failed:
+        parts.append(f"[red]{operation.failed:,} failed[/]")
+    return f"{operation.acted:,} of {operation.total:,}: {', '.join(parts)}"
+
+
+def bulk_step(operation: BulkOperation) -> Step:
+    """How far an operation is."""
+    text = f"{counts_text(operation)}  {_pace(operation)}"
+    is_last = operation.acted == operation.total
+    return Step(text, is_last, operation.verb, operation.acted, operation.total, beside=text)
+
+
+def _pace(operation: BulkOperation) -> str:
+    if operation.started_at is None or operation.heartbeat_at is None:
+        return ""
+    seconds = (operation.heartbeat_at - operation.started_at).total_seconds()
+    if seconds <= 0 or not operation.acted:
+        return ""
+    per_second = operation.acted / seconds
+    return rate_text(per_second, (operation.total - operation.acted) / per_second)
+
+
+_MATCHES = Table[BulkMatch](
+    Column("GROUP", lambda each: each.fingerprint),
+    Column("TYPE", lambda each: each.command_type),
+    Column("MATCHED", lambda each: each.matched, is_number=True),
+    Column("ERROR", lambda each: error_text(each.error_code, each.message), may_fold=True),
+)
+
+_OPERATIONS = Table[BulkOperation](
+    Column("ID", lambda each: each.operation_id),
+    Column("DOMAIN", lambda each: each.domain),
+    Column("VERB", lambda each: each.verb),
+    Column("STATUS", lambda each: styled_status(each.status)),
+    Column("CREATED", lambda each: each.created_at),
+    Column("BY", lambda each: text_of(each.actor)),
+    Column("ITEMS", counts_text, may_fold=True),
+    empty="There are no bulk operations.",
+)
+
+_ITEMS = Table[BulkItem](
+    Column("NO", lambda item: str(item.item_no), is_number=True),
+    Column("ID", lambda item: item.command_id),
+    Column("OUTCOME", lambda item: item.outcome or "to come"),
+    Column("WHY", lambda item: text_of(item.detail)),
+)
+
+
+def _print_operation(operation: BulkOperation, items: Sequence[BulkItem]) -> None:
+    conditions = operation.conditions
+    chosen = ", ".join(f"{name} {conditions[name]}" for name in conditions if name != "command_ids")
+    ids = conditions.get("command_ids")
+    say(f"[bold]bulk {operation.verb}[/] {operation.operation_id}")
+    print_fields(
+        [
+            ("domain", operation.domain),
+            ("status", styled_status(operation.status)),
+            ("items", counts_text(operation)),
+            ("chosen", text_of(chosen or (f"{len(ids):,} ids" if ids else "everything"))),
+            ("rate", "no limit" if operation.rate is None else f"{operation.rate:g}/s"),
+            ("reason", text_of(operation.arguments.get("reason"))),
+            ("by", text_of(operation.actor)),
+            ("created", operation.created_at),
+            ("last acted", operation.heartbeat_at),
+            ("finished", operation.finished_at),
+        ]
+    )
+    if items:
+        say()
+        _ITEMS.print(items)

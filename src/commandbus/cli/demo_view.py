@@ -7,17 +7,7 @@ from typing import assert_never
 
 from commandbus.cli.output import duration
 from commandbus.cli.progress import Quiet, Step
-from commandbus.demo.events import (
-    Committed,
-    Killed,
-    OperatorRetried,
-    RolledBack,
-    Sent,
-    ServerReady,
-    Told,
-    WorkersReady,
-)
-from commandbus.demo.events import Step as DemoStep
+from commandbus.demo import events
 from commandbus.demo.run import BUSY_EVERY, FAILING_FOR_GOOD, VT_SECONDS
 from commandbus.demo.tables import Progress
 
@@ -32,17 +22,17 @@ class DemoView:
             "retried": (commands - 1) // BUSY_EVERY,
             "in troubleshooting": FAILING_FOR_GOOD,
         }
-        self._rate = Rate()
+        #: When, and how many were completed, at the first look.
+        self._began: tuple[float, int] | None = None
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: events.Told) -> None:
         """Show it."""
         if not isinstance(told, Progress):
             self._view.say(_sentence(told))
             return
-        self._rate.see(told)
         line = (
             f"  {told.completed:>7,} completed  {told.retried:>5,} retried  "
-            f"{told.in_troubleshooting:>3} in troubleshooting  {self._rate.text}"
+            f"{told.in_troubleshooting:>3} in troubleshooting  {self._rate(told)}"
         )
         counts = (told.completed, told.retried, told.in_troubleshooting)
         self._view.show(
@@ -52,52 +42,43 @@ class DemoView:
             )
         )
 
-
-class Rate:
-    """Commands per second since the first look."""
-
-    def __init__(self) -> None:
-        self._began: tuple[float, int] | None = None
-        self.text = ""
-
-    def see(self, progress: Progress) -> None:
-        """Look once more."""
+    def _rate(self, progress: Progress) -> str:
+        """Commands per second since the first look."""
         now = time.monotonic()
         if self._began is None:
             self._began = (now, progress.completed)
-        elif now > self._began[0]:
-            rate = (progress.completed - self._began[1]) / (now - self._began[0])
-            self.text = f"{rate:,.0f}/s"
+        began, before = self._began
+        return f"{(progress.completed - before) / (now - began):,.0f}/s" if now > began else ""
 
 
-def _sentence(step: DemoStep) -> str:
+def _sentence(step: events.Step) -> str:
     dot = "[bold cyan]•[/] "
     match step:
-        case ServerReady(version, seconds):
+        case events.ServerReady(version, seconds):
             return f"{dot}PostgreSQL {version} is ready, with our schema ({duration(seconds)})."
-        case WorkersReady(pids, seconds):
+        case events.WorkersReady(pids, seconds):
             shown = ", ".join(str(pid) for pid in pids)
             return f"{dot}{len(pids)} worker processes are up: {shown} ({duration(seconds)})."
-        case Committed(seconds=seconds):
+        case events.Committed(seconds=seconds):
             return (
                 f"{dot}A payment and its command were committed together; done in "
                 f"{duration(seconds)}."
             )
-        case RolledBack(traces):
+        case events.RolledBack(traces):
             left = "neither is there" if traces == 0 else f"{traces} traces are left"
             return f"{dot}Another payment and its command were rolled back: {left}."
-        case Sent(commands, seconds):
+        case events.Sent(commands, seconds):
             return (
                 f"{dot}{commands:,} payments and their commands were committed in one "
                 f"transaction ({duration(seconds)})."
             )
-        case Killed(pid, leases, replacement):
+        case events.Killed(pid, leases, replacement):
             return (
                 f"{dot}[bold red]Worker {pid} was killed with SIGKILL[/] while it had {leases} "
                 f"leases.\n  Their leases lapse after {VT_SECONDS} s, then others take over. "
                 f"Worker {replacement} replaces it."
             )
-        case OperatorRetried(left=left):
+        case events.OperatorRetried(left=left):
             return (
                 f"{dot}An operator opened the closed account and retried one parked command.\n"
                 f"  It is completed; {left} others wait: `commandbus tsq list`."

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
@@ -82,13 +82,6 @@ class OneBatch:
     ] = None
 
 
-class PageOptions(TypedDict):
-    """Which page of a listing, as the facets of the bus take it."""
-
-    limit: int
-    cursor: str | None
-
-
 Limit = Annotated[int, typer.Option("--limit", "-n", help="At most this many.")]
 
 
@@ -103,8 +96,8 @@ class Listing:
     ] = None
 
     @property
-    def of_page(self) -> PageOptions:
-        """As the facets call it."""
+    def of_page(self) -> dict[str, Any]:
+        """As the facets of the bus take it."""
         return {"limit": self.limit, "cursor": self.cursor}
 
 

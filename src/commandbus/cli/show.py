@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from commandbus.cli.frame import Frame, Session, View
 from commandbus.cli.options import OneCommand, parse_json
-from commandbus.cli.show_view import MAX_EVENTS, command_document, print_command
+from commandbus.cli.output import (
+    Column,
+    Table,
+    duration,
+    error_text,
+    escaped,
+    jsonable,
+    moment,
+    print_fields,
+    print_json,
+    say,
+    styled_status,
+    text_of,
+)
 from commandbus.errors import CommandNotFoundError
+from commandbus.models import AuditEvent, CommandMetadata
+
+#: Events of one command that are read.
+MAX_EVENTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +59,134 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
     if found is None:
         raise CommandNotFoundError(domain, command_id)
     events = await session.bus.get_audit_trail(command_id, domain, limit=MAX_EVENTS)
-    document = command_document(found, events)
+    document: dict[str, Any] = {"command": found, "events": _steps(found, events)}
     if shown.show_secrets:
         text = await session.store.get_payload(domain, command_id)
         document["payload"] = parse_json(text, "the payload")
     elif shown.payload:
         document["payload"] = await session.bus.search.payload(domain, command_id)
     return document
+
+
+def _steps(command: CommandMetadata, events: Sequence[AuditEvent]) -> list[dict[str, Any]]:
+    """The events, each with the seconds since the one before."""
+    return [
+        {
+            "event_type": event.event_type,
+            "ts": event.ts,
+            "seconds_since_previous": before and (event.ts - before.ts).total_seconds(),
+            "seconds_since_sent": (event.ts - command.created_at).total_seconds(),
+            "attempt": (event.details or {}).get("attempt"),
+            "actor": event.actor,
+            "details": event.details,
+        }
+        for before, event in zip([None, *events], events, strict=False)
+    ]
+
+
+# -- as text
+
+
+def print_command(document: dict[str, Any]) -> None:
+    """Print what `read_command` has read."""
+    command: CommandMetadata = document["command"]
+    say(f"[bold]{command.command_type}[/]  {command.command_id}")
+    print_fields(_facts(command))
+    say()
+    _STEPS.print(document["events"])
+    if len(document["events"]) == MAX_EVENTS:
+        say(f"These are the first {MAX_EVENTS:,} events; `commandbus audit ID` has the latest.")
+    if "payload" not in document:
+        return
+    if document["payload"] is None:
+        say("\nThe payload is gone: the message of a finished command is deleted.")
+    else:
+        say("\n[bold]Payload[/]")
+        print_json(document["payload"])
+
+
+def _facts(command: CommandMetadata) -> list[tuple[str, str]]:
+    facts = [
+        ("domain", command.domain),
+        ("status", styled_status(command.status)),
+        ("attempts", f"{command.attempts} of {command.max_attempts}"),
+        ("sent", moment(command.created_at)),
+        ("correlation", str(command.correlation_id)),
+        ("replies to", text_of(command.reply_queue)),
+    ]
+    if command.batch_id is not None:
+        facts.append(("batch", str(command.batch_id)))
+    if command.leased_by is not None and command.lease_expires_at is not None:
+        lease = f"by {text_of(command.leased_by)} until {moment(command.lease_expires_at)}"
+        facts.append(("leased", lease))
+    if command.last_error_code is not None:
+        facts.append(("last error", error_text(command.last_error_code, command.last_error_msg)))
+    return facts
+
+
+def event_columns() -> list[Column[dict[str, Any]]]:
+    """What is shown of an event; before it there are columns for when, and of which command."""
+    return [
+        Column("EVENT", lambda event: _styled_event(event["event_type"])),
+        Column("ATTEMPT", lambda event: str(_details(event).get("attempt", "")), is_number=True),
+        Column("WHO", lambda event: escaped(event["actor"] or "")),
+        Column("WHAT", lambda event: escaped(_what(_details(event))), may_fold=True),
+    ]
+
+
+def _details(event: dict[str, Any]) -> dict[str, Any]:
+    return dict(event["details"] or {})
+
+
+def _after(step: dict[str, Any]) -> str:
+    seconds = step["seconds_since_previous"]
+    return "" if seconds is None else duration(seconds)
+
+
+def when(event: dict[str, Any]) -> str:
+    """Its time to the millisecond; with the date, unless it is today."""
+    ts: datetime = event["ts"]
+    return f"{moment(ts)}.{ts.microsecond // 1000:03}"
+
+
+_STEPS = Table[dict[str, Any]](
+    Column("TIME", when),
+    Column("AFTER", _after, is_number=True),
+    *event_columns(),
+)
+
+
+def _styled_event(name: str) -> str:
+    colours = {"COMPLETED": "green", "FAILED": "red", "LEASE_EXPIRED": "yellow", "NOTE": "cyan"}
+    colour = "red" if name.startswith("MOVED_TO") else colours.get(name)
+    return f"[{colour}]{name}[/]" if colour else name
+
+
+def _what(details: dict[str, Any]) -> str:
+    """The error first, as a sentence; then the other details."""
+    parts = []
+    if "message" in details:
+        parts.append(f"{details.pop('code', '?')}: {details.pop('message')}")
+    if "retry_in_seconds" in details:
+        parts.append(f"next try after {details.pop('retry_in_seconds'):g} s")
+    if "text" in details:  # a note
+        parts.append(str(details.pop("text")))
+    if isinstance(details.get("edited"), dict):
+        parts += _edits(details.pop("edited").get("changes") or {})
+    for name in ("class", "attempt"):  # not told, and a column of its own
+        details.pop(name, None)
+    parts += [
+        f"{key} {value if isinstance(value, str | int) else json.dumps(jsonable(value))}"
+        for key, value in details.items()
+    ]
+    return "; ".join(parts)
+
+
+def _edits(changes: dict[str, Any]) -> list[str]:
+    """What an operator changed in the payload, a phrase for each."""
+    phrases = [
+        *(f"{c['path']}: {c['from']} -> {c['to']}" for c in changes.get("changed", ())),
+        *(f"{c['path']} added: {c['to']}" for c in changes.get("added", ())),
+        *(f"{c['path']} removed: {c['from']}" for c in changes.get("removed", ())),
+    ]
+    return [*phrases, f"and {changes['more']} more changes"] if "more" in changes else phrases

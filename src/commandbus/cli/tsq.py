@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
 
@@ -21,14 +22,14 @@ from commandbus.cli.options import (
     TypeFilter,
     parse_json,
 )
-from commandbus.cli.show import Shown, read_command
-from commandbus.cli.show_view import print_command
+from commandbus.cli.output import Column, Table, duration, error_text, jsonable, say
+from commandbus.cli.show import Shown, print_command, read_command
 from commandbus.cli.tsq_choice import Choice
-from commandbus.cli.tsq_view import GROUPS, PARKED, next_steps, parked_json, print_steps
 from commandbus.errors import InvalidInputError
-from commandbus.models import TroubleshootingItem
+from commandbus.models import CommandMetadata, TroubleshootingItem
 from commandbus.paging import MAX_LIMIT, Page
-from commandbus.troubleshooting.model import BulkVerb
+from commandbus.troubleshooting.actions import Action, allowed_actions
+from commandbus.troubleshooting.model import BulkVerb, FailureGroup
 
 tsq = typer.Typer(
     help="The troubleshooting queue: commands that failed for good and wait for a decision.",
@@ -59,7 +60,7 @@ async def list_parked(
             page = await session.bus.troubleshooting.page(
                 domain, command_type=command_type, group=group, **listing.of_page
             )
-    return page_view(page, "commands", PARKED.print, to_json=parked_json)
+    return page_view(page, "commands", _PARKED.print, to_json=_parked_json)
 
 
 async def _of_all_domains(
@@ -94,7 +95,7 @@ async def groups(
         found = await session.bus.troubleshooting.groups(
             domain, command_type=command_type, include_empty=include_empty, limit=limit
         )
-    return View({"groups": found}, lambda: GROUPS.print(found))
+    return View({"groups": found}, lambda: _GROUPS.print(found))
 
 
 @command(tsq, "show")
@@ -104,11 +105,11 @@ async def show(frame: Frame, one: OneCommand, shown: Shown) -> View:
         document = await read_command(session, one, shown)
         found = document["command"]
         payload = await session.store.get_payload(found.domain, found.command_id)
-    document["next"] = next_steps(found, has_payload=payload is not None)
+    document["next"] = _next_steps(found, has_payload=payload is not None)
 
     def show_both() -> None:
         print_command(document)
-        print_steps(found, document["next"])
+        _print_steps(found, document["next"])
 
     return View(document, show_both)
 
@@ -177,3 +178,77 @@ async def complete(
     """End parked commands as COMPLETED: their work was done in another way."""
     arguments = {"result_data": parse_json(data, "--data")}
     return await decide(frame, choice, BulkVerb.COMPLETE, operator, arguments)
+
+
+# -- as text
+
+_NOTHING = "Nothing waits for an operator."
+
+#: How each action is typed, and when to choose it.
+_STEPS = {
+    Action.RETRY: ("tsq retry {id}", "the cause is fixed: run it again"),
+    Action.EDIT: ("tsq edit {id} --data JSON", "run it again with a corrected payload"),
+    Action.CANCEL: ('tsq cancel {id} --reason "…"', "it must not happen; a reply says so"),
+    Action.COMPLETE: ("tsq complete {id} --data JSON", "it was done by hand; a reply says so"),
+    Action.CANCEL_PENDING: ('cancel {id} --reason "…"', "it has not started: end it"),
+    Action.NOTE: ('tsq note {id} "…"', "leave a remark for the next one who looks"),
+}  # fmt: skip
+
+
+def _parked_json(item: TroubleshootingItem) -> dict[str, Any]:
+    """Without the payload, which only `show --payload` has, masked."""
+    document: dict[str, Any] = jsonable(item)
+    del document["data"]
+    return document
+
+
+def _waits(item: TroubleshootingItem) -> str:
+    return duration(max((datetime.now(UTC) - item.parked_at).total_seconds(), 0.0))
+
+
+_PARKED = Table[TroubleshootingItem](
+    Column("ID", lambda item: item.command_id),
+    Column("DOMAIN", lambda item: item.domain),
+    Column("TYPE", lambda item: item.command_type),
+    Column("REASON", lambda item: item.reason),
+    Column("ATTEMPTS", lambda item: f"{item.attempts}/{item.max_attempts}", is_number=True),
+    Column("WAITS", _waits, is_number=True),
+    Column(
+        "ERROR", lambda item: error_text(item.last_error_code, item.last_error_msg), may_fold=True
+    ),
+    empty=_NOTHING,
+)
+
+_GROUPS = Table[FailureGroup](
+    Column("GROUP", lambda group: group.fingerprint),
+    Column("DOMAIN", lambda group: group.domain),
+    Column("TYPE", lambda group: group.command_type),
+    Column("PARKED", lambda group: group.parked_count, is_number=True),
+    Column("FIRST SEEN", lambda group: group.first_seen),
+    Column("LAST SEEN", lambda group: group.last_seen),
+    Column("ERROR", lambda group: error_text(group.error_code, group.message), may_fold=True),
+    empty=_NOTHING,
+)
+
+
+def _next_steps(command: CommandMetadata, has_payload: bool) -> list[dict[str, str]]:
+    """What to type next; nothing if there is no decision to make."""
+    actions = allowed_actions(
+        command.status, is_leased=command.leased_by is not None, has_payload=has_payload
+    )
+    if not any(action.is_decision for action in actions):
+        return []
+    return [
+        {"command": f"commandbus {words.format(id=command.command_id)}", "meaning": meaning}
+        for words, meaning in map(_STEPS.__getitem__, actions)
+    ]
+
+
+def _print_steps(command: CommandMetadata, steps: list[dict[str, str]]) -> None:
+    say()
+    if not steps:
+        say(f"It is {command.status}: there is nothing to decide.")
+        return
+    say("[bold]What you can do[/]")
+    for step in steps:
+        say(f"  {step['command']}  [dim]{step['meaning']}[/]")
