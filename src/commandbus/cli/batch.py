@@ -10,19 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from commandbus.cli.batch_create import create
-from commandbus.cli.batch_load import load, resume
-from commandbus.cli.batch_view import BatchView, batch_json, print_batches, progress_json
+from commandbus.cli import batch_create, batch_load
+from commandbus.cli.batch_view import (
+    batch_document,
+    batch_json,
+    print_batch,
+    print_batches,
+    progress_json,
+)
 from commandbus.cli.batch_watch import counts_text, hint_of, watch
 from commandbus.cli.frame import Frame, View, command, page_view
-from commandbus.cli.options import (
-    By,
-    Domain,
-    Listing,
-    OneBatch,
-    Reason,
-    parse_seconds,
-)
+from commandbus.cli.options import By, Domain, Listing, OneBatch, Reason, parse_seconds
 from commandbus.cli.output import ExitCode, print_fields, say, styled_status
 from commandbus.errors import InvalidInputError, InvalidOperationError, ReplyTimeoutError
 from commandbus.models import BatchMetadata, BatchStatus
@@ -34,9 +32,9 @@ batch = typer.Typer(
 )
 
 
-command(batch, "create")(create)
-command(batch, "load")(load)
-command(batch, "resume")(resume)
+command(batch, "create")(batch_create.create)
+command(batch, "load")(batch_load.load)
+command(batch, "resume")(batch_load.resume)
 
 
 # -- show, list, watch
@@ -46,8 +44,10 @@ command(batch, "resume")(resume)
 async def show_batch(frame: Frame, one: OneBatch) -> View:
     """Show a batch: progress, rate, errors by code, closing command."""
     async with frame.open() as session:
-        view = await BatchView.read(session, await session.find_batch(one))
-    return View(view.document(), view.print)
+        found = await session.find_batch(one)
+        load = await session.bus.loads.get(found.domain, found.batch_id)
+        document = await batch_document(session, found, load)
+    return View(document, lambda: print_batch(found, load, document))
 
 
 @command(batch, "list")

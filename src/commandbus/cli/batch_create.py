@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-from uuid import UUID, uuid4
+from typing import Annotated
+from uuid import uuid4
 
 import typer
 
@@ -16,9 +16,6 @@ from commandbus.loads.model import RowFormat
 from commandbus.models import BatchCommand
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
-
-if TYPE_CHECKING:
-    from commandbus.loads.sources import Reader
 
 
 async def create(
@@ -53,14 +50,13 @@ async def _read_commands(
 ) -> tuple[list[str], list[BatchCommand]]:
     """The commands of a file and where each is; raises at the first that is not acceptable."""
     from commandbus.commands.sending import Preparer
-    from commandbus.loads.sources import open_source
+    from commandbus.loads.sources import open_source, to_command
 
     settings = Settings.from_env()
     preparer = Preparer(settings, RetryPolicy())
     seed, lines, commands = uuid4(), list[str](), list[BatchCommand]()
     async with open_source(source_of(file), row_format) as reader:
-        while (row := await _next_row(reader, seed, row_format, len(commands) + 1)) is not None:
-            place, command = row
+        while (row := await reader.read()) is not None:
             if len(commands) == settings.max_batch_size:
                 count = "" if reader.total is None else f" (it has {reader.total:,})"
                 raise InvalidInputError(
@@ -68,7 +64,9 @@ async def _read_commands(
                     f"transaction should hold{count}; `commandbus batch load` takes the "
                     "same options and commits in checkpoints"
                 )
+            place, content = row
             try:
+                command = to_command(content, row_format, seed, len(commands) + 1)
                 preparer.command(
                     domain, command.command_type, command.command_id, command.data,
                     command.reply_to, command.correlation_id,
@@ -80,21 +78,6 @@ async def _read_commands(
     if not commands:
         raise InvalidInputError(f"{file} has no rows, and a batch needs at least one command")
     return lines, commands
-
-
-async def _next_row(
-    reader: Reader, seed: UUID, row_format: RowFormat, number: int
-) -> tuple[int, BatchCommand] | None:
-    from commandbus.loads.sources import to_command
-
-    raw = await reader.read()
-    if raw is None:
-        return None
-    place, content = raw
-    try:
-        return place, to_command(content, row_format, seed, number)
-    except InvalidInputError as error:
-        raise reader.error_at(place, f"{error}; nothing was created") from None
 
 
 def _repeated(

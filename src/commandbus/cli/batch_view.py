@@ -1,23 +1,15 @@
-"""One batch as a document and as text, and batches as a table."""
+"""`batch show` and `batch list`: one batch as a document and as text, batches as a table."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections import Counter
 from typing import Any
 from uuid import UUID
 
 from commandbus.batches.model import progress_of
-from commandbus.cli.batch_watch import (
-    BAR_WIDTH,
-    bar,
-    counts_text,
-    hint_of,
-    pace_text,
-    parts_of,
-)
+from commandbus.cli.batch_watch import BAR_WIDTH, bar, counts_text, hint_of, pace_text, parts_of
 from commandbus.cli.frame import Session
 from commandbus.cli.output import (
     Column,
@@ -52,110 +44,81 @@ def progress_json(batch: BatchMetadata) -> dict[str, Any]:
     return {**dataclasses.asdict(progress), "fraction": progress.fraction}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BatchView:
-    """What there is to see of one batch."""
+async def batch_document(
+    session: Session, batch: BatchMetadata, load: LoadMetadata | None
+) -> dict[str, Any]:
+    """One batch as `--json` prints it, with its failures and closing commands."""
+    failures = await _failures(session, batch)
+    return {
+        "batch": batch_json(batch),
+        "progress": progress_json(batch),
+        "errors": _by_code(failures),
+        "errors_are_complete": len(failures) >= batch.failed_count + batch.in_troubleshooting_count,
+        "load": None if load is None else _load_document(load),
+        "closing_commands": await _closings(session, batch),
+        "hint": hint_of(batch, load) or None,
+    }
 
-    batch: BatchMetadata
-    load: LoadMetadata | None
-    failures: list[CommandMetadata]
-    closings: list[CommandMetadata]
 
-    @classmethod
-    async def read(cls, session: Session, batch: BatchMetadata) -> BatchView:
-        """Read it."""
-        return cls(
-            batch,
-            await session.bus.loads.get(batch.domain, batch.batch_id),
-            await _failures(session, batch),
-            await _closings(session, batch),
-        )
-
-    @property
-    def hint(self) -> str:
-        """What it waits for, and what to do about it."""
-        return hint_of(self.batch, self.load)
-
-    @property
-    def errors(self) -> list[dict[str, Any]]:
-        """Failed and parked commands by error code, most frequent first."""
-        examples: dict[tuple[str, str | None], CommandMetadata] = {}
-        counts: Counter[tuple[str, str | None]] = Counter()
-        for command in self.failures:
-            key = (command.status, command.last_error_code)
-            counts[key] += 1
-            examples.setdefault(key, command)
-        return [
-            {
-                "status": key[0],
-                "code": key[1],
-                "count": count,
-                "example_command_id": examples[key].command_id,
-                "example_message": examples[key].last_error_msg,
-            }
-            for key, count in counts.most_common()
-        ]
-
-    @property
-    def has_more_errors(self) -> bool:
-        """Whether there are more failures than were counted."""
-        return len(self.failures) < self.batch.failed_count + self.batch.in_troubleshooting_count
-
-    def document(self) -> dict[str, Any]:
-        """As `--json` prints it."""
-        return {
-            "batch": batch_json(self.batch),
-            "progress": progress_json(self.batch),
-            "errors": self.errors,
-            "errors_are_complete": not self.has_more_errors,
-            "load": None if self.load is None else _load_document(self.load),
-            "closing_commands": self.closings,
-            "hint": self.hint or None,
+def _by_code(failures: list[CommandMetadata]) -> list[dict[str, Any]]:
+    """Failed and parked commands by error code, most frequent first."""
+    groups: dict[tuple[str, str | None], list[CommandMetadata]] = {}
+    for command in failures:
+        groups.setdefault((command.status, command.last_error_code), []).append(command)
+    return [
+        {
+            "status": status,
+            "code": code,
+            "count": len(found),
+            "example_command_id": found[0].command_id,
+            "example_message": found[0].last_error_msg,
         }
+        for (status, code), found in sorted(groups.items(), key=lambda each: -len(each[1]))
+    ]
 
-    def print(self) -> None:
-        """Print it for people."""
-        named = f"[bold]{escaped(self.batch.name)}[/]  " if self.batch.name else ""
-        say(f"{named}{self.batch.batch_id}")
-        if is_fancy(console()):
-            console().print(bar(self.batch, min(BAR_WIDTH, console().width - 4)))
-        print_fields(self._facts())
-        if self.failures:
-            say()
-            self._print_errors()
 
-    def _facts(self) -> list[tuple[str, object]]:
-        batch, load = self.batch, self.load
-        facts: list[tuple[str, object]] = [
-            ("domain", batch.domain),
-            ("status", styled_status(batch.status)),
-            ("progress", counts_text(batch)),
-        ]
-        if pace := pace_text(progress_of(self.batch)):
-            facts.append(("rate", pace))
-        facts.append(("created", batch.created_at))
-        if batch.started_at is not None:
-            facts.append(("started", batch.started_at))
-        if batch.started_at is not None and batch.completed_at is not None:
-            took = (batch.completed_at - batch.started_at).total_seconds()
-            facts.append(("ended", f"{moment(batch.completed_at)}, after {duration(took)}"))
-        if batch.custom_data:
-            shown = json.dumps(jsonable(redact_value(batch.custom_data)), ensure_ascii=False)
-            facts.append(("custom data", escaped(shown)))
-        if load is not None:
-            facts.append(("load", _load_text(load)))
-        facts += [
-            ("closing", f"{each.command_type} {styled_status(each.status)} {each.command_id}")
-            for each in self.closings
-        ]
-        if self.hint:
-            facts.append(("next", f"[yellow]{escaped(self.hint)}[/]"))
-        return facts
-
-    def _print_errors(self) -> None:
-        _ERRORS.print(self.errors)
-        if self.has_more_errors:
+def print_batch(batch: BatchMetadata, load: LoadMetadata | None, document: dict[str, Any]) -> None:
+    """Print what `batch_document` has read."""
+    named = f"[bold]{escaped(batch.name)}[/]  " if batch.name else ""
+    say(f"{named}{batch.batch_id}")
+    if is_fancy(console()):
+        console().print(bar(batch, min(BAR_WIDTH, console().width - 4)))
+    print_fields(_facts(batch, load, document))
+    if document["errors"]:
+        say()
+        _ERRORS.print(document["errors"])
+        if not document["errors_are_complete"]:
             say(f"[dim]The first {ERRORS_LOOKED_AT:,} of each status were counted.[/]")
+
+
+def _facts(
+    batch: BatchMetadata, load: LoadMetadata | None, document: dict[str, Any]
+) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("domain", batch.domain),
+        ("status", styled_status(batch.status)),
+        ("progress", counts_text(batch)),
+    ]
+    if pace := pace_text(progress_of(batch)):
+        facts.append(("rate", pace))
+    facts.append(("created", batch.created_at))
+    if batch.started_at is not None:
+        facts.append(("started", batch.started_at))
+    if batch.started_at is not None and batch.completed_at is not None:
+        took = (batch.completed_at - batch.started_at).total_seconds()
+        facts.append(("ended", f"{moment(batch.completed_at)}, after {duration(took)}"))
+    if batch.custom_data:
+        shown = json.dumps(document["batch"]["custom_data"], ensure_ascii=False)
+        facts.append(("custom data", escaped(shown)))
+    if load is not None:
+        facts.append(("load", _load_text(load)))
+    facts += [
+        ("closing", f"{each.command_type} {styled_status(each.status)} {each.command_id}")
+        for each in document["closing_commands"]
+    ]
+    if document["hint"]:
+        facts.append(("next", f"[yellow]{escaped(document['hint'])}[/]"))
+    return facts
 
 
 _ERRORS = Table[dict[str, Any]](
