@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import typer
 
-from commandbus.cli.batch_rows import About, RowType, refuse_untyped_csv, source_of
+from commandbus.cli.batch_create import About, RowType, refuse_untyped_csv, source_of
 from commandbus.cli.frame import Frame, Place, Session, View
 from commandbus.cli.options import BatchId, Domain, OneBatch, parse_uuid
 from commandbus.cli.output import ExitCode, jsonable, print_fields, text_of

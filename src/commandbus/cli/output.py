@@ -17,16 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
 from uuid import UUID
 
-from commandbus.errors import (
-    CommandBusError,
-    DatabaseUnavailableError,
-    EmbeddedServerError,
-    InvalidInputError,
-    SchemaMissingError,
-    SchemaTooOldError,
-)
-from commandbus.privacy.redaction import redact_text
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
@@ -52,40 +42,6 @@ class ExitCode(enum.IntEnum):
     PENDING_MIGRATIONS = 3, "the database needs `commandbus db init` or `db migrate`"
     UNAVAILABLE = 4, "no database: unreachable, wrong login, or it cannot start"
     INTERRUPTED = 130, "interrupted (Ctrl-C, or a second signal)"
-
-
-def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code that tells a script what kind of error it was."""
-    match error:
-        case KeyboardInterrupt():
-            return ExitCode.INTERRUPTED
-        case DatabaseUnavailableError() | EmbeddedServerError():
-            return ExitCode.UNAVAILABLE
-        case SchemaMissingError() | SchemaTooOldError():
-            return ExitCode.PENDING_MIGRATIONS
-        case InvalidInputError():
-            return ExitCode.USAGE
-        case _:
-            return ExitCode.FAILED
-
-
-def root_cause(error: BaseException) -> BaseException:
-    """The error to show of a group: one of ours if there is one, else the first."""
-    while isinstance(error, BaseExceptionGroup):
-        ours = error.subgroup(CommandBusError)
-        error = (ours or error).exceptions[0]
-    return error
-
-
-def describe_error(error: BaseException) -> str:
-    """One line without secrets."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    if isinstance(error, CommandBusError):
-        text = str(error)
-    else:
-        text = f"{type(error).__name__}: {error} (`commandbus --debug …` shows where)"
-    return " ".join(redact_text(text, 2_000).split())
 
 
 def print_error(message: str) -> None:
