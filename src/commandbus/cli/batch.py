@@ -27,8 +27,7 @@ from commandbus.models import BatchMetadata, BatchStatus
 from commandbus.names import check_choice_or_none
 
 batch = typer.Typer(
-    help="Batches: many commands created together, counted, and ending once.",
-    no_args_is_help=True,
+    help="Batches: many commands created together, counted, and ending once.", no_args_is_help=True
 )
 
 
@@ -118,7 +117,7 @@ async def cancel_batch(
         actions = await session.bus.batches.actions(found.domain, found.batch_id)
         actions.require_cancelable()
     if not yes:
-        # Between two sessions: nothing is open while somebody thinks.
+        # Between two sessions: no connection is open while the user decides.
         named = f" ({found.name})" if found.name else ""
         running = actions.in_progress
         going_on = f"; {running:,} are being worked on and go on" if running else ""

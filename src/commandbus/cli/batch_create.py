@@ -19,7 +19,7 @@ from commandbus.models import BatchCommand
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
-# -- which rows, and what is said of the batch
+# -- shared with `batch load`: which rows, and what the batch is called
 
 RowType = Annotated[
     str | None,
@@ -34,7 +34,7 @@ RowType = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is said of a batch."""
+    """The name of a new batch, its data, and who creates it."""
 
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="What people call the batch.")
@@ -60,12 +60,12 @@ class StandardInput:
 
 
 def source_of(name: str) -> object:
-    """What the library calls a source."""
+    """The source as `bus.loads` takes it; `-` is stdin."""
     return StandardInput() if name == "-" else name
 
 
 def refuse_untyped_csv(source: str, *options: str | None) -> None:
-    """A row of a CSV file does not say what command it is."""
+    """A row of a CSV file does not say which type of command it is."""
     if source.lower().endswith(".csv") and not any(options):
         raise InvalidInputError(
             "a CSV file needs --type, or `batch load` with --type-column for the column that has it"

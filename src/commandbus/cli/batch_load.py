@@ -52,8 +52,7 @@ async def load(
         str | None, typer.Option(metavar="NAME", help="The column with the command type.")
     ] = None,
     start: Annotated[
-        Start,
-        typer.Option(help="When workers may begin: once everything is in, or at once."),
+        Start, typer.Option(help="When workers may begin: once everything is in, or at once.")
     ] = Start.SEALED,
     checkpoint_size: Annotated[
         int | None, typer.Option(metavar="N", help="Rows in one commit. Default: it adapts.")
@@ -154,14 +153,9 @@ def load_step(progress: LoadProgress) -> Step:
     total = "" if progress.total is None else f" of {progress.total:,}"
     rows, verb = f"{progress.rows:,}{total} rows", _VERBS[progress.stage]
     pace = rate_text(progress.per_second, progress.seconds_left)
-    return Step(
-        line=f"{rows} {verb}; {pace}",
-        is_last=progress.rows == progress.total,
-        bar=verb,
-        done=progress.rows,
-        total=progress.total,
-        beside=f"{rows}  {pace}",
-    )
+    line, beside = f"{rows} {verb}; {pace}", f"{rows}  {pace}"
+    is_last = progress.rows == progress.total
+    return Step(line, is_last, verb, progress.rows, progress.total, beside)
 
 
 def _facts(result: LoadResult) -> list[tuple[str, str]]:

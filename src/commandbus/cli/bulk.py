@@ -110,7 +110,7 @@ async def _preview(session: Session, chosen: BulkFilter, verb: BulkVerb) -> View
 async def _see_through(
     frame: Frame, session: Session, operation: BulkOperation, waits: bool
 ) -> View:
-    """Act on it here, if that was asked for; exit code 1 if not everything was done."""
+    """Act on the commands here if it `waits`; the exit code is 1 if not everything was done."""
     name = operation.operation_id
     if waits:
         if not frame.as_json:

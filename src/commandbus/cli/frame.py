@@ -147,7 +147,7 @@ class View:
 
     @classmethod
     def line(cls, text: str, **document: Any) -> View:
-        """One line of text; the document has its parts."""
+        """One line for people; the other arguments are the JSON document."""
         return cls(document, lambda: say(text))
 
     def show(self, *, as_json: bool) -> None:

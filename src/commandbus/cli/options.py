@@ -30,9 +30,7 @@ Dsn = Annotated[
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir",
-        metavar="FOLDER",
-        help="Use the embedded server with its data in this folder.",
+        "--data-dir", metavar="FOLDER", help="Use the embedded server with its data in this folder."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -63,7 +61,7 @@ Until = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class OneCommand:
-    """Which command."""
+    """One command, by its id."""
 
     command_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the command.")]
     domain: Annotated[
@@ -74,7 +72,7 @@ class OneCommand:
 
 @dataclass(frozen=True, slots=True)
 class OneBatch:
-    """Which batch."""
+    """One batch, by its id."""
 
     batch_id: BatchId
     domain: Annotated[
@@ -123,12 +121,8 @@ def actor_or_login(operator: str | None) -> str | None:
 
 def _actor(option: str) -> Any:
     """The option that says who acts."""
-    return typer.Option(
-        option,
-        metavar="NAME",
-        callback=actor_or_login,
-        help="Who does it. Default: your login name.",
-    )
+    text = "Who does it. Default: your login name."
+    return typer.Option(option, metavar="NAME", help=text, callback=actor_or_login)
 
 
 Operator = Annotated[str | None, _actor("--operator")]

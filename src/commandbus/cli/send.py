@@ -26,8 +26,7 @@ async def send(
     *,
     payload: Payload,
     command_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="UUID", help="The id; a repeat of it is refused."),
+        str | None, typer.Option("--id", metavar="UUID", help="The id; a repeat of it is refused.")
     ] = None,
     reply_to: Annotated[
         str | None,
@@ -42,8 +41,7 @@ async def send(
         int | None, typer.Option(metavar="N", help="How often it is tried at most.")
     ] = None,
     wait: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Wait for the reply and print it."),
+        float | None, typer.Option(metavar="SECONDS", help="Wait for the reply and print it.")
     ] = None,
 ) -> View:
     """Send a command and print its id.

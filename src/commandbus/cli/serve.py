@@ -41,10 +41,8 @@ Host = Annotated[
     str | None, typer.Option("--host", help="The address to listen on. Default: 127.0.0.1.")
 ]
 Port = Annotated[
-    int | None,
-    typer.Option("--port", "-p", min=0, max=65_535, help="The port, 0 for a free one."),
+    int | None, typer.Option("--port", "-p", min=0, max=65_535, help="The port, 0 for a free one.")
 ]
-Prefix = Annotated[str, typer.Option("--prefix", help="Before every path, for example /bus.")]
 
 
 def serve(
@@ -62,7 +60,7 @@ def serve(
     auth: Annotated[
         AuthKind | None, typer.Option("--auth", help="How callers prove who they are.")
     ] = None,
-    prefix: Prefix = "",
+    prefix: Annotated[str, typer.Option(help="Before every path, for example /bus.")] = "",
     log_level: Level = LogLevel.INFO,
     place: Place,
 ) -> None:

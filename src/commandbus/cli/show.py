@@ -150,9 +150,7 @@ def when(event: dict[str, Any]) -> str:
 
 
 _STEPS = Table[dict[str, Any]](
-    Column("TIME", when),
-    Column("AFTER", _after, is_number=True),
-    *event_columns(),
+    Column("TIME", when), Column("AFTER", _after, is_number=True), *event_columns()
 )
 
 

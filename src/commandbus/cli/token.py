@@ -22,8 +22,7 @@ async def create(
     *,
     user: Annotated[str, typer.Option("--user", "-u", help="Whose token it is.")],
     scope: Annotated[
-        list[str],
-        typer.Option("--scope", "-s", help=f"May be repeated: {', '.join(Scope)}."),
+        list[str], typer.Option("--scope", "-s", help=f"May be repeated: {', '.join(Scope)}.")
     ],
     domain: Annotated[
         list[str] | None,

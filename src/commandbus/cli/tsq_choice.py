@@ -74,7 +74,7 @@ class Choice:
         return not (self.group or self.command_type or self.code or self.everything)
 
     async def filter(self, session: Session) -> BulkFilter:
-        """What it means, with the domain found; raises if it is not clear."""
+        """As the bus takes it, with the domain found; raises if that is not possible."""
         if self.ids:
             if not self._is_unfiltered:
                 raise InvalidInputError(

@@ -112,7 +112,7 @@ async def run_until_signal(
             # A task that ends by itself has failed: the others end too.
             if await _is_first(stop, tasks):
                 _log.info("stopping; running handlers may finish, a second signal stops at once")
-                tasks.append(asyncio.create_task(_stop_gently(bus, server, serving=tasks[-1])))
+                tasks.append(asyncio.create_task(_stop_gracefully(bus, server, serving=tasks[-1])))
                 await _is_first(abort, tasks[-1:])
         finally:
             for task in tasks:
@@ -145,7 +145,7 @@ async def serve(
     return await run_until_signal(bus, running, server, partial(greet, domains))
 
 
-async def _stop_gently(
+async def _stop_gracefully(
     bus: CommandBus, server: HttpServer | None, *, serving: asyncio.Task[None]
 ) -> None:
     # No more requests first: they may ask for what the workers still do.
@@ -179,7 +179,7 @@ def _served(bus: CommandBus, app: str, wanted: list[str]) -> list[str]:
 
 @contextmanager
 def _signals(stop: asyncio.Event, abort: asyncio.Event) -> Iterator[None]:
-    """First signal: stop. Second: abort. Third: the system's own way."""
+    """First signal: stop. Second: abort. Third: what the system does, which ends the process."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
 
