@@ -12,6 +12,7 @@ from commandbus import CommandBus
 from commandbus.access.model import Caller, Scope
 from commandbus.http import HttpSettings, create_app
 from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
+from commandbus.http.auth.scopes import requirements_of
 
 
 class NamedCallers:
@@ -41,6 +42,12 @@ def app_of(
     """The app of a bus, with these callers and `root`, who may do everything."""
     auth = NamedCallers(root=ADMIN, **callers)
     return create_app(bus, auth=auth, settings=settings or HttpSettings(), prefix=prefix)
+
+
+def scopes_of(app: FastAPI) -> dict[tuple[str, str], Scope | None]:
+    """The scope of each route, by path and method; None: it is public."""
+    required = requirements_of(app).items()
+    return {key: None if each is None else each.scope for key, each in required}
 
 
 def client_of(app: Any, who: str | None = "root") -> httpx2.AsyncClient:

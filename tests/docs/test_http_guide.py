@@ -16,8 +16,8 @@ from commandbus.access.model import Scope
 from commandbus.database.model import Failure, Outcome, OutcomeKind
 from commandbus.governance.types import BatchTypes
 from commandbus.http import HttpSettings, create_app
-from commandbus.http.catalogue import Kind
 from commandbus.http.metrics import Metrics
+from commandbus.http.problems import Kind
 from commandbus.models import ParkReason
 from commandbus.testing import fake_bus
 from tests.docs.markdown import GUIDES, blocks, codes, table_with

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Any
 
-import psycopg
 import pytest
 
 from commandbus import CommandBus, Settings
-from commandbus.demo import vm_tables, vms
+from commandbus.demo import vms
 from commandbus.errors import InvalidBatchRequestError
 from commandbus.governance.model import BatchTicket, Item, TicketStatus
 from tests.integration.governed import ADA, APPROVER
@@ -41,7 +39,7 @@ def named(*names: str) -> list[Item]:
 
 
 async def test_machines_are_created_switched_and_after_an_approval_deleted(
-    farm: CommandBus, conn: psycopg.AsyncConnection[Any]
+    farm: CommandBus,
 ) -> None:
     created = await done(farm, "BATCH_CREATE", [{"name": "a", "cpu": 4}, *named("b", "c")])
     assert created.status is TicketStatus.COMPLETED
@@ -51,7 +49,7 @@ async def test_machines_are_created_switched_and_after_an_approval_deleted(
     page = await farm.governance.page_children(ADA, restarted.ticket_id)
     assert [child.error_message for child in page.items] == [None, "c is off; start it instead"]
     await done(farm, "BATCH_POWER_STOP", named("b"))
-    assert await vm_tables.machines(conn) == [
+    assert [tuple(each.values()) for each in await vms.list_machines(farm)] == [
         ("a", 4, 2048, True, 1), ("b", 2, 2048, False, 0), ("c", 2, 2048, False, 0),
     ]  # fmt: skip
 
@@ -61,7 +59,7 @@ async def test_machines_are_created_switched_and_after_an_approval_deleted(
     await farm.governance.submit(APPROVER, "BATCH_APPROVE", [decision])
     ended = await farm.governance.wait(ADA, ticket.ticket_id, seen=None, timeout=20)
     assert (ended.status, ended.decided_by) == (TicketStatus.COMPLETED, "petra")
-    assert [row[0] for row in await vm_tables.machines(conn)] == ["c"]
+    assert [each["name"] for each in await vms.list_machines(farm)] == ["c"]
 
 
 async def test_what_cannot_be_is_refused_with_its_place(farm: CommandBus) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from commandbus.demo import vm_tables
+from commandbus.demo import vms
 from tests.http_world import problem
 from tests.integration.http_farm import (
     APPROVALS,
@@ -46,9 +46,7 @@ async def counted(conn: psycopg.AsyncConnection[Any]) -> tuple[Any, ...]:
     return row
 
 
-async def test_machines_are_created_switched_and_after_an_approval_deleted(
-    farm: Farm, conn: psycopg.AsyncConnection[Any]
-) -> None:
+async def test_machines_are_created_switched_and_after_an_approval_deleted(farm: Farm) -> None:
     async with farm.workers(), farm.client("ada") as ada, farm.client("petra") as petra:
         made = await ada.post(VMS, json=create("a", "b"))
         assert (await ended(ada, made.json()["status_url"]))["status"] == "COMPLETED"
@@ -71,7 +69,9 @@ async def test_machines_are_created_switched_and_after_an_approval_deleted(
         gone = await ended(ada, ticket["status_url"])
 
     assert (gone["status"], gone["decided_by"]) == ("COMPLETED", "petra")
-    assert [(row[0], row[3]) for row in await vm_tables.machines(conn)] == [("b", True)]
+    assert [(each["name"], each["is_running"]) for each in await vms.list_machines(farm.bus)] == [
+        ("b", True)
+    ]
 
 
 async def test_a_submission_tells_where_to_look_and_when(farm: Farm) -> None:

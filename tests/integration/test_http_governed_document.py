@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from commandbus.http.auth.scopes import scopes_of
-from tests.http_world import app_of, client_of
+from tests.http_world import app_of, client_of, scopes_of
 from tests.integration.http_farm import CALLERS, VMS, create, farm_on, is_governed
 
 

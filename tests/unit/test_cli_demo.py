@@ -32,7 +32,7 @@ EXAMPLE, PARKED = UUID(int=1), UUID(int=2)
 STORY: list[events.Told] = [
     events.ServerReady("18.6", 0.5),
     events.WorkersReady((11, 12, 13), 1.25),
-    events.Committed(EXAMPLE, 0.02),
+    events.Committed(0.02),
     events.RolledBack(0),
     events.RolledBack(2),
     events.Sent(99, 0.01),
@@ -40,7 +40,7 @@ STORY: list[events.Told] = [
     Progress(100, 50, 5, 6),
     events.Killed(13, 9, 14),
     Progress(100, 88, 9, 12),
-    events.OperatorRetried(PARKED, 11),
+    events.OperatorRetried(11),
 ]
 
 

@@ -17,10 +17,10 @@ from commandbus import InvalidSettingError
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import DatabaseError, DatabaseUnavailableError, SchemaTooOldError
 from commandbus.http import HttpSettings, NoAuth, create_app
-from commandbus.http.auth.scopes import PUBLIC, requires, scopes_of
+from commandbus.http.auth.scopes import PUBLIC, requires
 from commandbus.http.context import SECURITY_HEADERS
 from commandbus.testing import fake_bus
-from tests.http_world import app_of, client_of, problem
+from tests.http_world import app_of, client_of, problem, scopes_of
 
 
 async def test_every_answer_carries_the_security_headers_and_a_request_id() -> None:

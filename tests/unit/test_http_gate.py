@@ -17,12 +17,12 @@ from commandbus.http.auth.scopes import (
     Requires,
     caller_of,
     refuse_routes_without_scope,
+    requirements_of,
     requires,
-    scopes_of,
 )
 from commandbus.http.context import RequestInfo
 from commandbus.http.problems import Problem
-from tests.http_world import caller
+from tests.http_world import caller, scopes_of
 
 ANN = caller("read", domains=("shop",))
 
@@ -169,6 +169,6 @@ def test_the_scope_of_each_route_is_found_and_a_route_without_one_is_refused() -
         ("/files/{name}", "GET"): Scope.READ,
         ("/v1/open", "GET"): None,
     }
-    refuse_routes_without_scope(app, "/v1", frozenset({"/open"}))
+    refuse_routes_without_scope(requirements_of(app), "/v1", frozenset({"/open"}))
     with pytest.raises(InvalidSettingError, match="routes without a scope: GET /v1/open;"):
-        refuse_routes_without_scope(app, "/v2", frozenset({"/open"}))
+        refuse_routes_without_scope(requirements_of(app), "/v2", frozenset({"/open"}))

@@ -12,9 +12,9 @@ from pydantic import BaseModel, SecretStr
 from commandbus import InvalidSettingError
 from commandbus.access.model import Scope
 from commandbus.governance.types import BatchType
-from commandbus.http.auth.scopes import scopes_of
 from commandbus.http.routes.governed import governed_routers
 from commandbus.http.schemas.submissions import item_schema
+from tests.http_world import scopes_of
 
 
 @dataclass

@@ -13,6 +13,7 @@ from commandbus.errors import RateLimitExceededError
 from commandbus.governance.model import ChildStatus, LimitState, LimitType
 from commandbus.governance.types import BatchType, BatchTypes
 from commandbus.http import metrics as module
+from commandbus.http.context import limit_headers
 from commandbus.http.metrics import (
     OTHER,
     GovernedTracker,
@@ -22,7 +23,6 @@ from commandbus.http.metrics import (
     Snapshot,
     new_metrics,
 )
-from commandbus.http.ratelimits import limit_headers
 from commandbus.testing import fake_bus
 from commandbus.upkeep.figures import DomainFigures, GovernedFigures
 from tests.http_world import app_of, client_of, problem

@@ -13,8 +13,7 @@ from commandbus.access.model import Scope
 from commandbus.governance import ItemError
 from commandbus.http import create_app
 from commandbus.http.auth.scopes import requires
-from commandbus.http.catalogue import Kind
-from commandbus.http.problems import Problem, problem_of
+from commandbus.http.problems import Kind, Problem, problem_of
 from commandbus.http.routes.submissions import SubmissionRoute
 from commandbus.testing import fake_bus, sent
 from tests.http_world import app_of, client_of, problem

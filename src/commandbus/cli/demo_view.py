@@ -59,7 +59,7 @@ def _sentence(step: events.Step) -> str:
         case events.WorkersReady(pids, seconds):
             shown = ", ".join(str(pid) for pid in pids)
             return f"{dot}{len(pids)} worker processes are up: {shown} ({duration(seconds)})."
-        case events.Committed(seconds=seconds):
+        case events.Committed(seconds):
             return (
                 f"{dot}A payment and its command were committed together; done in "
                 f"{duration(seconds)}."
@@ -78,7 +78,7 @@ def _sentence(step: events.Step) -> str:
                 f"leases.\n  Their leases lapse after {VT_SECONDS} s, then others take over. "
                 f"Worker {replacement} replaces it."
             )
-        case events.OperatorRetried(left=left):
+        case events.OperatorRetried(left):
             return (
                 f"{dot}An operator opened the closed account and retried one parked command.\n"
                 f"  It is completed; {left} others wait: `commandbus tsq list`."

@@ -28,7 +28,6 @@ class WorkersReady:
 class Committed:
     """One payment and its command were committed together, and the command was completed."""
 
-    command_id: UUID
     seconds: float
 
 
@@ -60,7 +59,6 @@ class Killed:
 class OperatorRetried:
     """The cause was fixed, and one of the parked commands sent again: it was completed."""
 
-    command_id: UUID
     left: int
 
 

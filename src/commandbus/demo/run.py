@@ -124,7 +124,7 @@ class _Stage:
         async with self._store.gateway.transaction() as session:
             await self._pay_and_send(session.conn, [payment])
         await self._until_completed(payment.payment_id)
-        self._tell(Committed(payment.payment_id, time.monotonic() - began))
+        self._tell(Committed(time.monotonic() - began))
 
     async def _roll_back_one(self) -> int:
         payment = Payment(uuid4(), account_id=2, amount_cents=4_200)
@@ -180,7 +180,7 @@ class _Stage:
         await self.books.open_account(CLOSED_ACCOUNT)
         await self._bus.operator_retry(DOMAIN, ours[0], operator="demo")
         await self._until_completed(ours[0])
-        self._tell(OperatorRetried(ours[0], len(ours) - 1))
+        self._tell(OperatorRetried(len(ours) - 1))
         return ours[0]
 
     async def _until_completed(self, command_id: UUID) -> None:

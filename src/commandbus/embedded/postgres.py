@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -181,12 +182,9 @@ class EmbeddedPostgres:
             is_alone=is_alone,
         )
         if decision is Decision.ADOPT and running is not None and record is not None:
-            try:
+            # It may be shutting down, or die in recovery: then another is launched.
+            with suppress(server.ServerGoneError):
                 server.wait_until_ready(folder, record, running, deadline)
-            except server.ServerGoneError:
-                # It was shutting down, or died in recovery: launch another.
-                pass
-            else:
                 server.ensure_database(folder, record)
                 return running, record
         if decision is Decision.REPLACE and running is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
@@ -24,7 +24,6 @@ from commandbus.http.problems import problem_of_http, problem_of_validation
 from commandbus.http.protection import BodyMiddleware, ConcurrencyMiddleware, FramingMiddleware
 from commandbus.http.routes import API_ROUTERS, health
 from commandbus.http.routes.governed import governed_routers
-from commandbus.http.routes.health import guarded_metrics, public_metrics
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
 
@@ -72,8 +71,9 @@ def create_app(
     here = app.state.commandbus = _platform(bus, settings, prefix)
     _add_routes(app, here, routers)
     public = PUBLIC | ({"/metrics"} if settings.metrics_public else frozenset())
-    refuse_routes_without_scope(app, prefix, public)
-    add_openapi(app, requirements_of(app))
+    required = requirements_of(app)
+    refuse_routes_without_scope(required, prefix, public)
+    add_openapi(app, required)
     _add_layers(app, here, auth or NoAuth())
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse)
@@ -91,9 +91,9 @@ def _platform(bus: CommandBus, settings: HttpSettings, prefix: str) -> Platform:
 def _add_routes(app: FastAPI, here: Platform, routers: tuple[APIRouter, ...]) -> None:
     for router in (*API_ROUTERS, *routers):
         app.include_router(router, prefix=f"{here.prefix}{API}")
-    metrics = public_metrics if here.settings.metrics_public else guarded_metrics
-    for router in (health.router, metrics):
-        app.include_router(router, prefix=here.prefix)
+    app.include_router(health.router, prefix=here.prefix)
+    guard = [] if here.settings.metrics_public else [Depends(health.reads_all_domains)]
+    app.include_router(health.metrics_router, prefix=here.prefix, dependencies=guard)
     if here.bus.governance.is_available:
         own = [each.path for router in API_ROUTERS for each in iter_route_contexts(router.routes)]
         types = here.bus.governance.types.all()

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -16,11 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.access.model import Caller
 from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededError
-from commandbus.governance.model import LimitState
-from commandbus.http.catalogue import Kind
+from commandbus.governance.model import LimitState, LimitType
 from commandbus.http.metrics import NoMetrics
-from commandbus.http.problems import Problem, problem_of
-from commandbus.http.ratelimits import limit_headers
+from commandbus.http.problems import Kind, Problem, problem_of
 from commandbus.privacy.redaction import redact_text, text_of
 
 _log = logging.getLogger("commandbus.http")
@@ -138,3 +136,28 @@ def _add_headers(message: Message, info: RequestInfo, *, is_https: bool) -> None
         headers.setdefault("Strict-Transport-Security", "max-age=31536000")
     headers["X-Request-Id"] = info.request_id
     headers.update(limit_headers(info.limits))
+
+
+def limit_headers(limits: Iterable[LimitState]) -> dict[str, str]:
+    """RateLimit and RateLimit-Policy, with one member for each limit that is in force."""
+    policies: list[str] = []
+    states: list[str] = []
+    for limit in limits:
+        quota, window, reset = limit.max_value, None, limit.reset_seconds
+        if quota is None:
+            continue
+        left = max(0, quota - limit.current_value)
+        if limit.limit_type is LimitType.GLOBAL_API_REQUESTS:
+            window = 60
+        elif limit.limit_type is LimitType.USER_COOLDOWN:
+            if not quota:
+                continue  # there is no cooldown
+            # One batch in as many seconds as `max_value` says.
+            quota, window, reset = 1, quota, reset or 0
+            left = 0 if reset else 1
+        name = limit.limit_type.value
+        policies.append(f'"{name}";q={quota}' + (f";w={window}" if window else ""))
+        states.append(f'"{name}";r={left}' + ("" if reset is None else f";t={max(0, reset)}"))
+    if not policies:
+        return {}
+    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(states)}

@@ -7,9 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from commandbus.http.auth.scopes import Requires
-from commandbus.http.catalogue import Kind
-from commandbus.http.problems import MEDIA_TYPE
+from commandbus.http.auth.scopes import Requirements, Requires
+from commandbus.http.problems import MEDIA_TYPE, Kind
 
 SCHEME = "bearer"
 #: Problems of any route, and those only of routes with a caller, or with a body.
@@ -23,7 +22,7 @@ _WITH_BODY = (
 _CHANGING = frozenset({"POST", "PUT", "DELETE", "PATCH"})
 
 
-def add_openapi(app: FastAPI, required: dict[tuple[str, str], Requires | None]) -> None:
+def add_openapi(app: FastAPI, required: Requirements) -> None:
     """Complete the document of an app; it is made once, when it is first asked for."""
     plain = app.openapi
 
@@ -33,9 +32,7 @@ def add_openapi(app: FastAPI, required: dict[tuple[str, str], Requires | None]) 
     app.openapi = describe  # type: ignore[method-assign]
 
 
-def _complete(
-    document: dict[str, Any], required: dict[tuple[str, str], Requires | None]
-) -> dict[str, Any]:
+def _complete(document: dict[str, Any], required: Requirements) -> dict[str, Any]:
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):

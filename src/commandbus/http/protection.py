@@ -13,8 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.http.auth.gate import path_below
-from commandbus.http.catalogue import Kind
-from commandbus.http.problems import Problem, unavailable
+from commandbus.http.problems import Kind, Problem, unavailable
 from commandbus.http.settings import HttpSettings
 
 # After these the rest of the request is not read: the connection cannot be used again.

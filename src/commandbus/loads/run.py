@@ -32,7 +32,6 @@ from commandbus.loads.model import (
     LoadProgress,
     LoadResult,
     LoadStart,
-    LoadStatus,
     OnProgress,
 )
 from commandbus.loads.sources import Reader, to_command
@@ -127,7 +126,7 @@ class LoadRun:
         self._pace = Pace(load.checkpoint_size)
         self._rows = load.rows_committed
         self._checkpoints = load.checkpoints_done
-        self._is_sealed = load.status is LoadStatus.SEALED
+        self._is_sealed = load.is_sealed
         self._chunk = Chunk()
 
     async def run(self) -> LoadResult:

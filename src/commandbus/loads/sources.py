@@ -36,7 +36,6 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 #: Rows between two moments in which other tasks of the event loop may run.
 ROWS_PER_TURN = 200
 
-_LINES = {".jsonl", ".ndjson"}
 _TABLES = {".parquet", ".arrow"}
 _ROW_KEYS = {"command_type", "type", "command_id", "data", "reply_to", "correlation_id"}
 
@@ -102,16 +101,14 @@ async def open_source(source: object, row_format: RowFormat) -> AsyncIterator[Re
         if isinstance(source, str | PathLike):
             path = Path(str(fspath(source)))
             suffix = path.suffix.lower()
+            if suffix == ".csv" and row_format == RowFormat():
+                raise InvalidInputError(
+                    "a CSV file needs command_type, or type_column for the column that has it"
+                )
             if suffix in _LINES:
-                file, total = stack.enter_context(_open(path)), await _count(path, _filled_lines)
-                rows, unit = _filled_lines(file), "line"
-            elif suffix == ".csv":
-                if row_format == RowFormat():
-                    raise InvalidInputError(
-                        "a CSV file needs command_type, or type_column for the column that has it"
-                    )
-                file, total = stack.enter_context(_open(path)), await _count(path, _records)
-                rows, unit = _records(file), "line"
+                read = _LINES[suffix]
+                file, total = stack.enter_context(_open(path)), await _count(path, read)
+                rows, unit = read(file), "line"
             elif suffix in _TABLES:
                 _open(path).close()
                 (rows, total), unit = arrow.open_file(path, suffix), "row"
@@ -254,6 +251,10 @@ def _records(file: BinaryIO) -> Iterator[RawRow]:
             begin = reader.line_num + 1
     except csv.Error as error:
         raise SourceError(f"line {reader.line_num:,}: not CSV: {error}", reader.line_num) from error
+
+
+#: What reads the rows of a file, line by line, by its suffix.
+_LINES = {".jsonl": _filled_lines, ".ndjson": _filled_lines, ".csv": _records}
 
 
 async def _in_turns(rows: Iterable[RawRow]) -> AsyncGenerator[RawRow, None]:

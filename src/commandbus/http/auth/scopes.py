@@ -118,10 +118,13 @@ ReachedDomain = Annotated[str | None, Depends(_reached_domain)]
 
 # -- the list of routes
 
+#: What each route requires, by path and method; None: it is public.
+Requirements = dict[tuple[str, str], Requires | None]
 
-def requirements_of(app: FastAPI) -> dict[tuple[str, str], Requires | None]:
-    """What each route requires, by path and method; None: it is public."""
-    found: dict[tuple[str, str], Requires | None] = {}
+
+def requirements_of(app: FastAPI) -> Requirements:
+    """What each route requires."""
+    found: Requirements = {}
     for context in iter_route_contexts(app.routes):
         route: Any = context
         dependant = getattr(route, "dependant", None)
@@ -134,12 +137,6 @@ def requirements_of(app: FastAPI) -> dict[tuple[str, str], Requires | None]:
     return found
 
 
-def scopes_of(app: FastAPI) -> dict[tuple[str, str], Scope | None]:
-    """The scope of each route, by path and method; None: it is public."""
-    required = requirements_of(app).items()
-    return {key: None if each is None else each.scope for key, each in required}
-
-
 def _required_below(dependant: Any) -> Iterator[Requires]:
     for child in dependant.dependencies:
         if isinstance(child.call, Requires):
@@ -147,13 +144,15 @@ def _required_below(dependant: Any) -> Iterator[Requires]:
         yield from _required_below(child)
 
 
-def refuse_routes_without_scope(app: FastAPI, prefix: str, public: frozenset[str]) -> None:
+def refuse_routes_without_scope(
+    requirements: Requirements, prefix: str, public: frozenset[str]
+) -> None:
     """Raise an error for a route that would be public by mistake."""
     open_paths = {prefix + path for path in public}
     missing = sorted(
         f"{method} {path}"
-        for (path, method), scope in scopes_of(app).items()
-        if scope is None and path not in open_paths
+        for (path, method), required in requirements.items()
+        if required is None and path not in open_paths
     )
     if missing:
         raise InvalidSettingError(

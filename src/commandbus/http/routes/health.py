@@ -14,17 +14,14 @@ from commandbus.errors import (
     SchemaVersionError,
 )
 from commandbus.http.auth.scopes import Reader
-from commandbus.http.catalogue import Kind
 from commandbus.http.metrics import CONTENT_TYPE
 from commandbus.http.platform import Here, Platform
-from commandbus.http.problems import Problem, unavailable
+from commandbus.http.problems import Kind, Problem, unavailable
 from commandbus.http.schemas.service import Health
 from commandbus.privacy.redaction import redact_text
 
 router = APIRouter(tags=["service"])
-#: Its only route needs the scope read, unless the settings make it public.
-guarded_metrics = APIRouter(tags=["service"])
-public_metrics = APIRouter(tags=["service"])
+metrics_router = APIRouter(tags=["service"])
 
 #: Seconds within which the database must respond to a health check.
 PATIENCE = 3.0
@@ -82,24 +79,17 @@ def _pool(here: Platform) -> str:
     return "exhausted" if is_exhausted else "ok"
 
 
-async def _metrics(here: Here) -> Response:
-    """Metrics in Prometheus' text form."""
+async def reads_all_domains(caller: Reader) -> None:
+    """The condition for metrics, unless the settings make them public."""
+    if caller.domains is not None:
+        detail = "metrics show all domains; use a token that is not limited to some"
+        raise Problem(Kind.PERMISSION_DENIED, detail)
+
+
+@metrics_router.get("/metrics", response_class=Response)
+async def metrics(here: Here) -> Response:
+    """Metrics in Prometheus' text form; of all domains, so not for callers limited to some."""
     if not here.metrics.is_on:
         raise unavailable("metrics need prometheus-client; install commandbus[metrics]", 3600)
     await here.refresher.refresh()
     return Response(here.metrics.text(), media_type=CONTENT_TYPE)
-
-
-@guarded_metrics.get("/metrics", name="metrics", response_class=Response)
-async def metrics_for_readers(here: Here, caller: Reader) -> Response:
-    """Metrics in Prometheus' text form; of all domains, so not for callers limited to some."""
-    if caller.domains is not None:
-        detail = "metrics show all domains; use a token that is not limited to some"
-        raise Problem(Kind.PERMISSION_DENIED, detail)
-    return await _metrics(here)
-
-
-@public_metrics.get("/metrics", name="metrics", response_class=Response)
-async def metrics_for_all(here: Here) -> Response:
-    """Metrics in Prometheus' text form."""
-    return await _metrics(here)

@@ -24,11 +24,10 @@ from commandbus.errors import (
 )
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.governance.types import BatchType
-from commandbus.http.catalogue import Kind
 from commandbus.http.context import info_of
 from commandbus.http.openapi import problem_response
 from commandbus.http.platform import POLL_HINT, Here, accepted, platform_of
-from commandbus.http.problems import problem_of_validation
+from commandbus.http.problems import Kind, problem_of_validation
 from commandbus.http.routes.tickets import Group
 from commandbus.http.schemas.governed import Submitted
 from commandbus.http.schemas.submissions import (
