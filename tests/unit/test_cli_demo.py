@@ -24,7 +24,7 @@ from commandbus.cli.main import app
 from commandbus.cli.progress import progress_view
 from commandbus.demo import app as demo_app
 from commandbus.demo import events
-from commandbus.demo.run import FAILING_FOR_GOOD, Options, _payment
+from commandbus.demo.run import FAILING_FOR_GOOD, Options, _nth_payment
 from commandbus.demo.tables import CLOSED_ACCOUNT, Counts, Progress
 from commandbus.demo.workers import WorkerDiedError, WorkerProcess, stop_all
 
@@ -203,9 +203,9 @@ def test_an_interrupt_is_an_interrupt_whatever_the_signal(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("count", [49, 99, 1_499, 4_999])
 def test_so_many_payments_fail_for_good_whatever_the_size(count: int) -> None:
-    payments = [_payment(number, count) for number in range(count)]
+    payments = [_nth_payment(number, count, EXAMPLE) for number in range(count)]
 
-    failing = sum(payment.account_id == CLOSED_ACCOUNT for payment in payments)
+    failing = sum(payment.data["account_id"] == CLOSED_ACCOUNT for payment in payments)
     assert failing == FAILING_FOR_GOOD
 
 

@@ -19,8 +19,6 @@ from commandbus.http.metrics import (
     GovernedTracker,
     Metrics,
     NoMetrics,
-    Refresher,
-    Snapshot,
     new_metrics,
 )
 from commandbus.testing import fake_bus
@@ -51,8 +49,8 @@ def a_batch(**changes: Any) -> GovernedFigures:
 POOL = {"max": 10, "size": 2, "available": 1, "waiting": 0}
 
 
-def figures(domains: Any = (), governed: Any = (), at: datetime = NOW) -> Snapshot:
-    return Snapshot(tuple(domains), tuple(governed), POOL, at)
+def figures(domains: Any = (), governed: Any = (), at: datetime = NOW) -> Any:
+    return (domains, governed, POOL, at)
 
 
 def line(metrics: NoMetrics, start: str) -> str | None:
@@ -62,7 +60,7 @@ def line(metrics: NoMetrics, start: str) -> str | None:
 
 def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
     metrics = Metrics(TYPES)
-    metrics.take(figures([a_domain("shop")]))
+    metrics.take(*figures([a_domain("shop")]))
 
     assert line(metrics, 'commandbus_queue_depth{domain="shop",state="ready"}') == "3.0"
     assert line(metrics, 'commandbus_queue_depth{domain="shop",state="delayed"}') == "2.0"
@@ -76,8 +74,8 @@ def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
 
 def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
     metrics = Metrics(TYPES)
-    metrics.take(figures([a_domain("shop"), a_domain("old")]))
-    metrics.take(figures([a_domain("shop")]))
+    metrics.take(*figures([a_domain("shop"), a_domain("old")]))
+    metrics.take(*figures([a_domain("shop")]))
 
     assert 'domain="old"' not in metrics.text().decode()
     assert 'domain="shop"' in metrics.text().decode()
@@ -85,7 +83,7 @@ def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
 
 def test_more_domains_than_anybody_has_are_summed() -> None:
     metrics = Metrics(TYPES)
-    metrics.take(figures([a_domain(f"d{n}") for n in range(module.MAX_DOMAINS + 3)]))
+    metrics.take(*figures([a_domain(f"d{n}") for n in range(module.MAX_DOMAINS + 3)]))
 
     assert line(metrics, f'commandbus_tsq_depth{{domain="{OTHER}"}}') == "12.0"
     assert metrics.text().decode().count("commandbus_tsq_depth{") == module.MAX_DOMAINS + 1
@@ -120,13 +118,13 @@ def test_governed_batches_become_counters_that_only_grow() -> None:
     success = 'batch_child_execution_total{batch_type="BATCH_CREATE",status="SUCCESS"}'
     failed = 'batch_child_execution_total{batch_type="BATCH_CREATE",status="FAILED"}'
 
-    metrics.take(figures(governed=[batch]))
+    metrics.take(*figures(governed=[batch]))
     assert (line(metrics, success), line(metrics, failed)) == ("2.0", "1.0")
     # A retry takes the failed child back; it succeeds.
-    metrics.take(figures(governed=[replace(batch, failed=0)], at=NOW + timedelta(seconds=5)))
+    metrics.take(*figures(governed=[replace(batch, failed=0)], at=NOW + timedelta(seconds=5)))
     ended = replace(batch, succeeded=3, failed=0, completed_at=NOW + timedelta(seconds=7))
     for _ in range(2):
-        metrics.take(figures(governed=[ended], at=NOW + timedelta(seconds=10)))
+        metrics.take(*figures(governed=[ended], at=NOW + timedelta(seconds=10)))
 
     assert (line(metrics, success), line(metrics, failed)) == ("3.0", "1.0")
     assert line(metrics, "batch_parent_duration_seconds_count") == "1.0"
@@ -173,19 +171,19 @@ class Asked:
 async def test_the_database_is_asked_once_for_many_scrapes() -> None:
     metrics, asked = Metrics(TYPES), Asked()
 
-    refresher = Refresher(metrics, cast("Any", asked), cache_seconds=60)
     for _ in range(5):
-        await refresher.refresh()
+        await metrics.refresh(cast("Any", asked), 60)
     assert len(asked.since) == 1
     assert line(metrics, 'commandbus_tsq_depth{domain="shop"}') == "4.0"
 
-    eager = Refresher(metrics, cast("Any", asked), cache_seconds=0)
     for _ in range(2):
-        await eager.refresh()
+        await metrics.refresh(cast("Any", asked), 0)
     assert len(asked.since) == 3
 
 
-def test_without_prometheus_client_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_prometheus_client_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
 
     metrics = new_metrics(TYPES)
@@ -194,7 +192,7 @@ def test_without_prometheus_client_nothing_is_measured(monkeypatch: pytest.Monke
     metrics.answered("GET", "/", 200, 0.1)
     metrics.limited("x")
     metrics.submitted("x", "y")
-    metrics.take(figures())
+    await metrics.refresh(cast("Any", Asked()), 0)
     assert metrics.text() == b""
 
 

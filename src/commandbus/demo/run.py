@@ -25,7 +25,7 @@ from commandbus.demo.events import (
     Told,
     WorkersReady,
 )
-from commandbus.demo.tables import ACCOUNTS, CLOSED_ACCOUNT, Books, Payment, pay
+from commandbus.demo.tables import ACCOUNTS, CLOSED_ACCOUNT, Books, pay
 from commandbus.demo.workers import WorkerProcess, stop_all
 from commandbus.errors import CommandBusError
 from commandbus.models import BatchCommand, CommandStatus
@@ -119,36 +119,36 @@ class _Stage:
         return WorkerProcess(APP, self._address, concurrency=CONCURRENCY, vt_seconds=VT_SECONDS)
 
     async def _commit_one(self) -> None:
-        payment = Payment(uuid4(), account_id=1, amount_cents=4_200)
+        payment = _payment(1, 4_200, self._run_id)
         began = time.monotonic()
         async with self._store.gateway.transaction() as session:
             await self._pay_and_send(session.conn, [payment])
-        await self._until_completed(payment.payment_id)
+        await self._until_completed(payment.command_id)
         self._tell(Committed(time.monotonic() - began))
 
     async def _roll_back_one(self) -> int:
-        payment = Payment(uuid4(), account_id=2, amount_cents=4_200)
+        payment = _payment(2, 4_200, self._run_id)
         with suppress(_ChangedMindError):
             async with self._store.gateway.transaction() as session:
                 await self._pay_and_send(session.conn, [payment])
                 raise _ChangedMindError
-        traces = await self.books.count_traces(payment.payment_id)
+        traces = await self.books.count_traces(payment.command_id)
         self._tell(RolledBack(traces))
         return traces
 
     async def _send_many(self, commands: int) -> None:
         # The one of _commit_one belongs to the run too.
-        payments = [_payment(number, commands - 1) for number in range(commands - 1)]
+        payments = [
+            _nth_payment(number, commands - 1, self._run_id) for number in range(commands - 1)
+        ]
         began = time.monotonic()
         async with self._store.gateway.transaction() as session:
             await self._pay_and_send(session.conn, payments)
         self._tell(Sent(len(payments), time.monotonic() - began))
 
-    async def _pay_and_send(self, conn: Any, payments: list[Payment]) -> None:
+    async def _pay_and_send(self, conn: Any, commands: list[BatchCommand]) -> None:
         """The business row and the command, in the caller's transaction."""
-        await pay(conn, self._run_id, payments)
-        numbered = enumerate(payments, 1)
-        commands = [_command(payment, number, self._run_id) for number, payment in numbered]
+        await pay(conn, self._run_id, commands)
         await self._bus.send_many(DOMAIN, commands, conn=conn)
 
     async def _watch(self, sent: int, *, kill: bool) -> None:
@@ -211,16 +211,17 @@ class _ChangedMindError(Exception):
     """Rolls a transaction back."""
 
 
-def _payment(number: int, count: int) -> Payment:
+def _payment(account_id: int, amount_cents: int, run_id: UUID, **more: bool) -> BatchCommand:
+    """The command of a payment, whose id is also that of the payment."""
+    data = {"account_id": account_id, "amount_cents": amount_cents, **more}
+    return BatchCommand(DEBIT_ACCOUNT, uuid4(), data, NO_REPLY, run_id)
+
+
+def _nth_payment(number: int, count: int, run_id: UUID) -> BatchCommand:
     # Those that fail are spread over the run, so that the kill has work on both sides.
     every = max(count // FAILING_FOR_GOOD, 1)
     fails = number % every == every // 2 and number // every < FAILING_FOR_GOOD
     open_account = number % (ACCOUNTS - CLOSED_ACCOUNT) + CLOSED_ACCOUNT + 1
-    return Payment(uuid4(), CLOSED_ACCOUNT if fails else open_account, 100 + number % 900)
-
-
-def _command(payment: Payment, number: int, run_id: UUID) -> BatchCommand:
-    data = {"account_id": payment.account_id, "amount_cents": payment.amount_cents}
-    if number % BUSY_EVERY == 0:
-        data["bank_is_busy"] = True
-    return BatchCommand(DEBIT_ACCOUNT, payment.payment_id, data, NO_REPLY, run_id)
+    busy = {"bank_is_busy": True} if (number + 1) % BUSY_EVERY == 0 else {}
+    account_id = CLOSED_ACCOUNT if fails else open_account
+    return _payment(account_id, 100 + number % 900, run_id, **busy)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import UUID
 
+from commandbus.models import BatchCommand
+
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
 
@@ -50,18 +52,6 @@ create index if not exists effect_run on commandbus_demo.effect (run_id);
 _ACCOUNTS: LiteralString = """
 insert into commandbus_demo.account (account_id, balance_cents)
 select account_id, %s from generate_series(1, %s) account_id on conflict do nothing
-"""
-
-_DEBIT: LiteralString = """
-with debited as (
-    update commandbus_demo.account set balance_cents = balance_cents - %s
-     where account_id = %s and is_open
-    returning account_id, balance_cents
-), effect as (
-    insert into commandbus_demo.effect (command_id, run_id, account_id, amount_cents, worker_pid)
-    select %s, %s, account_id, %s, %s from debited
-)
-select balance_cents from debited
 """
 
 _PAY: LiteralString = """
@@ -138,15 +128,6 @@ _OPEN_ACCOUNT: LiteralString = (
 
 
 @dataclass(frozen=True, slots=True)
-class Payment:
-    """One payment to be made."""
-
-    payment_id: UUID
-    account_id: int
-    amount_cents: int
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a run is."""
 
@@ -171,28 +152,12 @@ class Counts(Progress):
     seconds: float | None
 
 
-async def debit(
-    conn: Any,
-    account_id: int,
-    amount_cents: int,
-    *,
-    command_id: UUID,
-    run_id: UUID,
-    worker_pid: int,
-) -> int | None:
-    """Take from an account and record it; the new balance, or None if the account is closed."""
-    params = (amount_cents, account_id, command_id, run_id, amount_cents, worker_pid)
-    cursor = await conn.execute(_DEBIT, params)
-    row = await cursor.fetchone()
-    return None if row is None else int(row[0])
-
-
-async def pay(conn: Any, run_id: UUID, payments: Sequence[Payment]) -> None:
-    """Record payments, in the caller's transaction."""
+async def pay(conn: Any, run_id: UUID, commands: Sequence[BatchCommand]) -> None:
+    """Record the payments of these commands, in the caller's transaction."""
     columns = (
-        [payment.payment_id for payment in payments],
-        [payment.account_id for payment in payments],
-        [payment.amount_cents for payment in payments],
+        [command.command_id for command in commands],
+        [command.data["account_id"] for command in commands],
+        [command.data["amount_cents"] for command in commands],
     )
     await conn.execute(_PAY, (run_id, *columns))
 

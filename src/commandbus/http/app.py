@@ -17,7 +17,7 @@ from commandbus.http.auth.authenticators import Authenticator, NoAuth
 from commandbus.http.auth.gate import Attempts, GateMiddleware
 from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
 from commandbus.http.context import ContextMiddleware
-from commandbus.http.metrics import Refresher, new_metrics
+from commandbus.http.metrics import new_metrics
 from commandbus.http.openapi import add_openapi
 from commandbus.http.platform import Platform
 from commandbus.http.problems import problem_of_http, problem_of_validation
@@ -68,7 +68,8 @@ def create_app(
         redirect_slashes=False,
         generate_unique_id_function=lambda route: str(route.name),
     )
-    here = app.state.commandbus = _platform(bus, settings, prefix)
+    polls, metrics = LongPolls(settings.max_long_polls), new_metrics(bus.governance.types)
+    here = app.state.commandbus = Platform(bus, settings, polls, metrics, prefix)
     _add_routes(app, here, routers)
     public = PUBLIC | ({"/metrics"} if settings.metrics_public else frozenset())
     required = requirements_of(app)
@@ -78,14 +79,6 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse)
     return app
-
-
-def _platform(bus: CommandBus, settings: HttpSettings, prefix: str) -> Platform:
-    metrics = new_metrics(bus.governance.types)
-    seconds = settings.metrics_cache_seconds
-    refresher = Refresher(metrics, bus.upkeep.figures, cache_seconds=seconds)
-    polls = LongPolls(settings.max_long_polls)
-    return Platform(bus, settings, polls, metrics, refresher, prefix)
 
 
 def _add_routes(app: FastAPI, here: Platform, routers: tuple[APIRouter, ...]) -> None:

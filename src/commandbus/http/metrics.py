@@ -7,10 +7,11 @@ database knows (depths, governed batches) is asked for in one refresh, which is 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -35,16 +36,6 @@ _LAYERS = ("global", "user", "address")
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What the database and the pool say at one moment."""
-
-    domains: Sequence[DomainFigures]
-    governed: Sequence[GovernedFigures]
-    pool: Mapping[str, int]
-    at: datetime
-
-
 class NoMetrics:
     """For an installation without prometheus-client: nothing is measured."""
 
@@ -59,8 +50,8 @@ class NoMetrics:
     def submitted(self, batch_type: str, result: str) -> None:
         """A governed batch was asked for; `result` is one of SUBMIT_RESULTS."""
 
-    def take(self, snapshot: Snapshot) -> None:
-        """Set the gauges, and add to the counters, from what the database says."""
+    async def refresh(self, figures: Figures, cache_seconds: float) -> None:
+        """Ask the database, at most once in `cache_seconds`, however many scrapes there are."""
 
     def text(self) -> bytes:
         """All metrics as text."""
@@ -79,6 +70,8 @@ class Metrics(NoMetrics):
         self._registry = client.CollectorRegistry(auto_describe=True)
         self._batch_types = batch_types
         self._tracker = GovernedTracker()
+        self._read_at = -math.inf
+        self._lock = asyncio.Lock()
 
         def counter(name: str, text: str, *labels: str) -> Any:
             return client.Counter(name, text, labels, registry=self._registry)
@@ -148,17 +141,34 @@ class Metrics(NoMetrics):
             raise ValueError(f"no result {result!r}")
         self._submits.labels(self._type(batch_type), result).inc()
 
-    def take(self, snapshot: Snapshot) -> None:
+    async def refresh(self, figures: Figures, cache_seconds: float) -> None:
+        async with self._lock:
+            if time.monotonic() - self._read_at < cache_seconds:
+                return
+            # Long before the last look: a batch may have ended in a transaction that was open then.
+            since = datetime.now(UTC) - MEMORY
+            domains, governed = await figures.domains(), await figures.governed(since)
+            self.take(domains, governed, figures.pool(), datetime.now(UTC))
+            self._read_at = time.monotonic()
+
+    def take(
+        self,
+        domains: Sequence[DomainFigures],
+        governed: Iterable[GovernedFigures],
+        pool: Mapping[str, int],
+        at: datetime,
+    ) -> None:
+        """Set the gauges, and add to the counters, from what the database says."""
         for gauge in (self._depth, *self._gauges.values()):
             gauge.clear()  # a domain that is gone has no figures
-        for each in _at_most(snapshot.domains, MAX_DOMAINS):
+        for each in _at_most(domains, MAX_DOMAINS):
             self._depth.labels(each.domain, "ready").set(each.ready)
             self._depth.labels(each.domain, "delayed").set(each.delayed)
             for field, gauge in self._gauges.items():
                 gauge.labels(each.domain).set(getattr(each, field))
-        for name, value in snapshot.pool.items():
+        for name, value in pool.items():
             self._pool[name].set(value)
-        children, durations = self._tracker.take(snapshot.governed, snapshot.at)
+        children, durations = self._tracker.take(governed, at)
         for (batch_type, status), count in children.items():
             self._children.labels(self._type(batch_type), status.value).inc(count)
         for seconds in durations:
@@ -214,33 +224,6 @@ _COUNTED = (
     (ChildStatus.FAILED, "failed"),
     (ChildStatus.CANCELED, "canceled"),
 )
-
-
-class Refresher:
-    """Asks the database at most once in `cache_seconds`, however many scrapes there are."""
-
-    def __init__(self, metrics: NoMetrics, figures: Figures, *, cache_seconds: float) -> None:
-        self._metrics = metrics
-        self._figures = figures
-        self._cache_seconds = cache_seconds
-        self._read_at = -cache_seconds - 1.0
-        self._lock = asyncio.Lock()
-
-    async def refresh(self) -> None:
-        """Bring the gauges up to date."""
-        async with self._lock:
-            if time.monotonic() - self._read_at < self._cache_seconds:
-                return
-            # Long before the last look: a batch may have ended in a transaction that was open then.
-            since = datetime.now(UTC) - MEMORY
-            snapshot = Snapshot(
-                domains=await self._figures.domains(),
-                governed=await self._figures.governed(since),
-                pool=self._figures.pool(),
-                at=datetime.now(UTC),
-            )
-            self._metrics.take(snapshot)
-            self._read_at = time.monotonic()
 
 
 def new_metrics(batch_types: BatchTypes) -> NoMetrics:

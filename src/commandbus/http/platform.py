@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commandbus.bus import CommandBus
-from commandbus.http.metrics import NoMetrics, Refresher
+from commandbus.http.metrics import NoMetrics
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls, wait_of
 
@@ -26,7 +26,6 @@ class Platform:
     settings: HttpSettings
     polls: LongPolls
     metrics: NoMetrics
-    refresher: Refresher
     prefix: str
     #: Where the app is mounted, as the current request shows it.
     root: str = ""

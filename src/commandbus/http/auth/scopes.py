@@ -38,8 +38,8 @@ class Requires:
         if not any(caller.may(scope) for scope in (self.scope, *self.alternatives)):
             raise PermissionDeniedError(self.scope.value)
         domain = request.path_params.get("domain")
-        if domain is not None and not caller.reaches(domain):
-            raise not_found()
+        if domain is not None:
+            refuse_domain(caller, domain)
         return caller
 
 

@@ -91,5 +91,5 @@ async def metrics(here: Here) -> Response:
     """Metrics in Prometheus' text form; of all domains, so not for callers limited to some."""
     if not here.metrics.is_on:
         raise unavailable("metrics need prometheus-client; install commandbus[metrics]", 3600)
-    await here.refresher.refresh()
+    await here.metrics.refresh(here.bus.upkeep.figures, here.settings.metrics_cache_seconds)
     return Response(here.metrics.text(), media_type=CONTENT_TYPE)
