@@ -40,11 +40,6 @@ class Backoff:
         self._pause = min(self._pause * 2, self._longest)
         return pause * random.uniform(0.8, 1.0)  # noqa: S311  (spreading, not secrecy)
 
-    @property
-    def is_longest(self) -> bool:
-        """Whether the pauses have stopped growing."""
-        return self._pause >= self._longest
-
 
 def is_being_cancelled() -> bool:
     """Whether the current task was cancelled, also if a callee has caught that."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -118,11 +118,7 @@ def _plain(part: Any) -> Any:
 
 
 def _digest(bound: object) -> str:
-    parts = bound if isinstance(bound, tuple) else (bound,)
-    plain = [
-        astuple(part) if is_dataclass(part) and not isinstance(part, type) else part
-        for part in parts
-    ]
     from hashlib import sha256  # noqa: PLC0415  (every program imports this module, few need that)
 
-    return sha256(repr(plain).encode()).hexdigest()[:8]
+    parts = list(bound) if isinstance(bound, tuple) else [bound]
+    return sha256(repr(parts).encode()).hexdigest()[:8]

@@ -17,7 +17,7 @@ from commandbus.database.migrations import (
     migrate,
     schema_status,
 )
-from commandbus.database.postgres import new_store
+from commandbus.database.postgres import PostgresStore
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import Store
 from commandbus.embedded import EmbeddedPostgres
@@ -29,7 +29,7 @@ DSN_VARIABLE = "COMMANDBUS_DSN"
 
 def store_on(pool: Any, settings: Settings) -> Store:
     """The store on a pool that the application owns."""
-    return new_store(pool, settings)
+    return PostgresStore(pool, settings)
 
 
 def find_dsn(dsn: str | None) -> str | None:
@@ -108,7 +108,7 @@ async def open_store(
                 except SchemaMissingError:
                     await migrate(conn, settings)
                     await check_schema(conn, settings)
-        yield pool, new_store(pool, settings)
+        yield pool, store_on(pool, settings)
 
 
 async def migrate_database(dsn: str, settings: Settings) -> list[str]:

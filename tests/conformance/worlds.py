@@ -28,7 +28,7 @@ from commandbus.database.model import (
     OutgoingCommands,
 )
 from commandbus.database.pgmq.client import PgmqClient
-from commandbus.database.postgres import new_store
+from commandbus.database.postgres import PostgresStore
 from commandbus.database.rows import COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewCommand, ParkReason
@@ -337,7 +337,7 @@ class MemoryWorld(World):
 
 class PostgresWorld(World):
     def __init__(self, pool: AsyncConnectionPool[Any], conn: psycopg.AsyncConnection[Any]) -> None:
-        self.store = new_store(pool)
+        self.store = PostgresStore(pool)
         self.pool = pool
         self.conn = conn
         self.pgmq = PgmqClient(conn)
@@ -356,7 +356,7 @@ class PostgresWorld(World):
             await self.conn.execute(
                 "select commandbus.change_setting('command_id_scope', 'domain')"
             )
-        self.store = new_store(self.pool)  # which does not remember the queues
+        self.store = PostgresStore(self.pool)  # which does not remember the queues
 
     async def all_commands(self, domain: str | None = None) -> list[CommandMetadata]:
         return await self.store.gateway.rows(

@@ -37,7 +37,7 @@ from psycopg_pool import AsyncConnectionPool
 from commandbus.database import encoding
 from commandbus.database.model import Edit, Outcome
 from commandbus.database.model import Lease as RealLease
-from commandbus.database.postgres import new_store
+from commandbus.database.postgres import PostgresStore
 from commandbus.errors import CommandBusError
 from commandbus.models import NewCommand
 from commandbus.troubleshooting.bulk import BulkOperations
@@ -87,7 +87,7 @@ class Machine(RuleBasedStateMachine):
         self.ids = [UUID(int=base + n) for n in range(COMMANDS)]
         self.batch_ids = [UUID(int=base + 1_000 + n) for n in range(BATCHES)]
         self.model = Expected()
-        self.store: Any = new_store(self.place.pool)  # all of its protocols at once
+        self.store: Any = PostgresStore(self.place.pool)  # all of its protocols at once
         self.bulk = BulkOperations(self.store, max_result_bytes=1_000)
         self.leases: list[RealLease] = []
         self.operation: UUID | None = None

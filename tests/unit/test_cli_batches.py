@@ -20,16 +20,15 @@ from commandbus.cli.batch_load import load_step, resume_command
 from commandbus.cli.batch_watch import (
     LiveBar,
     Speed,
-    Watcher,
     bar,
+    batch_step,
     counts_text,
     hint_of,
     segments,
-    watcher,
 )
 from commandbus.cli.frame import Frame, Place
 from commandbus.cli.main import app
-from commandbus.cli.progress import Lines, progress_view, rate_text
+from commandbus.cli.progress import Lines, Quiet, progress_view, rate_text
 from commandbus.loads.model import (
     LoadMetadata,
     LoadProgress,
@@ -276,13 +275,13 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert ended.per_second == 200.0
 
 
-def look(stage: Watcher, found: BatchMetadata, hint: str = "") -> None:
-    stage.look(found, Speed().see(found), hint)
+def look(stage: Quiet, found: BatchMetadata, hint: str = "") -> None:
+    stage.show(batch_step(found, Speed().see(found), hint))
 
 
 def test_lines_come_once_a_second_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    lines = Watcher(Lines(clock))
+    lines = Lines(clock)
 
     look(lines, batch(10))
     look(lines, batch(10, 1))
@@ -307,7 +306,7 @@ def test_lines_come_once_a_second_and_at_the_end(capsys: pytest.CaptureFixture[s
 
 def test_a_terminal_gets_a_live_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
-    with watcher(quiet=False) as stage:
+    with progress_view(quiet=False, bars=LiveBar) as stage:
         look(stage, batch(200, 199))
         look(stage, batch(200, 190, parked=10), "wait [for] it")
 
@@ -319,11 +318,11 @@ def test_a_terminal_gets_a_live_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_shown_beside_a_json_document(capsys: pytest.CaptureFixture[str]) -> None:
-    with watcher(quiet=True) as stage:
+    with progress_view(quiet=True, bars=LiveBar) as stage:
         look(stage, batch(10))
 
     assert capsys.readouterr().out == ""
-    with watcher(quiet=False) as stage:
+    with progress_view(quiet=False, bars=LiveBar) as stage:
         look(stage, batch(10))
 
     assert capsys.readouterr().out == "0 of 10 ended: 0 completed\n"

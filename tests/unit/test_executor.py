@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,13 +24,14 @@ from commandbus.models import Command, ParkReason
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker import executor as executor_module
+from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
-from commandbus.worker.executor import Executor, Links
+from commandbus.worker.executor import Executor
 from tests.unit.stubs import StubStore, a_lease, soon, turns
 
 
 class Bench:
-    """An executor between stubs. Handlers of "Work" wait for the gate."""
+    """An executor between stubs, and its completer. Handlers of "Work" wait for the gate."""
 
     def __init__(self, concurrency: int = 2, max_prefetch: int = 0) -> None:
         self.store, self.handlers_store = StubStore(), StubStore()
@@ -58,22 +59,23 @@ class Bench:
         self.executor = Executor(
             self.store.as_store,
             self.execution,
-            Links(
-                put=self.outcomes.append,
-                backlog=lambda: self.backlog,
-                settled=self._settled,
-                on_room=self._on_room,
-                on_ended=self._on_ended,
-            ),
-            concurrency,
-            max_prefetch,
+            cast("Completer", self),
+            on_room=self._on_room,
+            on_ended=self._on_ended,
+            concurrency=concurrency,
+            max_prefetch=max_prefetch,
         )
 
     async def _work(self, command: Command, ctx: HandlerContext) -> None:
         self.started.append(ctx.lease)
         await self.gate.wait()
 
-    async def _settled(self) -> None:
+    def put(self, outcome: Outcome) -> None:
+        """As Completer.put."""
+        self.outcomes.append(outcome)
+
+    async def drained(self) -> None:
+        """As Completer.drained."""
         await self.settled.wait()
 
     def _on_room(self) -> None:

@@ -49,17 +49,6 @@ def test_pauses_are_spread_by_chance() -> None:
     assert len({Backoff(1.0, 1.0).next() for _ in range(20)}) > 1
 
 
-def test_pauses_say_when_they_have_stopped_growing() -> None:
-    backoff = Backoff(1.0, 4.0)
-    seen = []
-    for _ in range(4):
-        seen.append(backoff.is_longest)
-        backoff.next()
-    assert seen == [False, False, True, True]
-    backoff.reset()
-    assert not backoff.is_longest
-
-
 async def test_a_loop_repeats_its_step_until_it_is_stopped() -> None:
     loop = Steps(None, None, 0.0)
     assert not loop.is_stopping

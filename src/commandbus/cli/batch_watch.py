@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from commandbus.batches.actions import BatchWait, waits_for
 from commandbus.batches.model import BatchProgress, progress_of
 from commandbus.cli.frame import Session
-from commandbus.cli.output import console, is_fancy, moment
-from commandbus.cli.progress import Lines, Quiet, Step, rate_text
+from commandbus.cli.output import moment
+from commandbus.cli.progress import Quiet, Step, progress_view, rate_text
 from commandbus.loads.model import LoadMetadata
 from commandbus.models import BatchMetadata
 
@@ -130,43 +130,40 @@ class Speed:
 async def watch(session: Session, batch: BatchMetadata, *, quiet: bool) -> BatchMetadata:
     """Show a batch until it has ended; returns it as it is then."""
     speed = Speed()
-    with watcher(quiet=quiet) as stage:
+    with progress_view(quiet=quiet, bars=LiveBar) as view:
         while True:
             load = await session.bus.loads.get(batch.domain, batch.batch_id)
-            stage.look(batch, speed.see(batch), hint_of(batch, load))
+            view.show(batch_step(batch, speed.see(batch), hint_of(batch, load)))
             if batch.completed_at is not None:
                 return batch
             await asyncio.sleep(WATCH_SECONDS)
             batch = await session.bus.batches.require(batch.domain, batch.batch_id)
 
 
-class Watcher:
-    """Shows a batch in lines, or, if the lines are quiet, not at all."""
+def batch_step(batch: BatchMetadata, progress: BatchProgress, hint: str) -> Step:
+    """How far a batch is."""
+    counts, pace = counts_text(batch), pace_text(progress)
 
-    def __init__(self, lines: Quiet) -> None:
-        self._lines = lines
+    def draw(width: int) -> Text:
+        from rich.text import Text
 
-    def __enter__(self) -> Watcher:
-        return self
+        # Not rounded up: 100 % is when everything has ended.
+        beside = f"  {int(progress.fraction * 100):>3} %  {pace}"
+        first = bar(batch, min(BAR_WIDTH, max(width - 30, 10))).append(beside, style="")
+        lines = [first, Text.from_markup(counts), *([Text(hint, style="yellow")] if hint else [])]
+        return Text("\n").join(lines)
 
-    def __exit__(self, *_: object) -> None:
-        """End."""
-
-    def look(self, batch: BatchMetadata, progress: BatchProgress, hint: str) -> None:
-        """Show how the batch is now."""
-        pace = pace_text(progress)
-        line = f"{counts_text(batch)}{'; ' if pace else ''}{pace}"
-        self._lines.show(Step(line, batch.completed_at is not None, hint=hint))
+    line = f"{counts}{'; ' if pace else ''}{pace}"
+    return Step(line, batch.completed_at is not None, hint=hint, draw=draw)
 
 
-class LiveBar(Watcher):
+class LiveBar(Quiet):
     """A live bar, with the counts below it."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        super().__init__(Quiet())
         # Not the console of plain text: what is too long must be wrapped to be drawn over.
         self._console = Console(file=sys.stdout, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -178,23 +175,8 @@ class LiveBar(Watcher):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def look(self, batch: BatchMetadata, progress: BatchProgress, hint: str) -> None:
+    def show(self, *steps: Step) -> None:
         """Draw it again."""
-        from rich.console import Group
-        from rich.text import Text
-
-        width = min(BAR_WIDTH, max(self._console.width - 30, 10))
-        # Not rounded up: 100 % is when everything has ended.
-        share = f"{int(progress.fraction * 100):>3} %"
-        first = bar(batch, width).append(f"  {share}  {pace_text(progress)}", style="")
-        lines = [first, Text.from_markup(counts_text(batch))]
-        if hint:
-            lines.append(Text(hint, style="yellow"))
-        self._live.update(Group(*lines), refresh=True)
-
-
-def watcher(*, quiet: bool) -> Watcher:
-    """What suits where the text goes."""
-    if quiet:
-        return Watcher(Quiet())
-    return LiveBar() if is_fancy(console()) else Watcher(Lines())
+        for step in steps:
+            if step.draw is not None:
+                self._live.update(step.draw(self._console.width), refresh=True)

@@ -181,8 +181,7 @@ async def stop(frame: Frame, operation_id: BulkId, *, operator: Operator = None)
     wanted = check_uuid(operation_id, "operation id")
     async with frame.open() as session:
         operation = await session.bus.bulk.stop(wanted, operator=operator)
-    left = operation.total - operation.acted
-    text = f"{wanted} is stopped; {left:,} of {operation.total:,} were not acted on"
+    text = f"{wanted} is stopped; {operation.left:,} of {operation.total:,} were not acted on"
     return View(_bulk_json(operation), lambda: say(text))
 
 
@@ -234,7 +233,7 @@ def _pace(operation: BulkOperation) -> str:
     if seconds <= 0 or not operation.acted:
         return ""
     per_second = operation.acted / seconds
-    return rate_text(per_second, (operation.total - operation.acted) / per_second)
+    return rate_text(per_second, operation.left / per_second)
 
 
 _MATCHES = Table[BulkMatch](

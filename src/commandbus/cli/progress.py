@@ -11,6 +11,7 @@ from commandbus.cli.output import console, duration, escaped, is_fancy, say
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+    from rich.text import Text
 
 #: Seconds between two lines.
 LINE_SECONDS = 1.0
@@ -31,6 +32,8 @@ class Step:
     beside: str = ""
     #: What to do about it, printed once; plain text.
     hint: str = ""
+    #: As a drawing of this width, for a view that has something else than bars.
+    draw: Callable[[int], Text] | None = None
 
 
 class Quiet:
@@ -103,11 +106,11 @@ class Bars(Quiet):
         self._bars.console.print(sentence)
 
 
-def progress_view(*, quiet: bool) -> Quiet:
-    """What suits where the text goes."""
+def progress_view(*, quiet: bool, bars: Callable[[], Quiet] = Bars) -> Quiet:
+    """What suits where the text goes: nothing, lines, or on a terminal `bars`."""
     if quiet:
         return Quiet()
-    return Bars() if is_fancy(console()) else Lines()
+    return bars() if is_fancy(console()) else Lines()
 
 
 def rate_text(per_second: float | None, seconds_left: float | None) -> str:

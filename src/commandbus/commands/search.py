@@ -7,7 +7,6 @@ page then says in `searched_to` how far it looked, and the next call continues t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
@@ -54,51 +53,6 @@ _LIST_AUDIT: LiteralString = (
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
-@dataclass(frozen=True, slots=True)
-class _CommandSearch:
-    """Which commands to look for; None means any. In the order of search_commands."""
-
-    domain: str | None
-    command_type: str | None
-    status: CommandStatus | None
-    batch_id: UUID | None
-    correlation_id: UUID | None
-    created_after: datetime | None
-    created_before: datetime | None
-    command_id: UUID | None
-    error_code: str | None
-
-    def __post_init__(self) -> None:
-        check_names(self.domain, self.command_type)
-        _check_ids(self, "command_id", "batch_id", "correlation_id")
-        _check_range(self, "created_after", "created_before")
-        if self.error_code is not None:
-            check_text(self.error_code, "error_code", max_length=200)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AuditSearch:
-    """Which events to list; None means any. In the order of list_audit."""
-
-    domain: str | None = None
-    command_id: UUID | None = None
-    batch_id: UUID | None = None
-    actor: str | None = None
-    event_types: Iterable[AuditEventType] | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def __post_init__(self) -> None:
-        check_names(self.domain)
-        _check_ids(self, "command_id", "batch_id")
-        if self.actor is not None:
-            check_text(self.actor, "actor", max_length=200)
-        if self.event_types is not None:
-            kinds = [check_choice(AuditEventType, each, "event") for each in self.event_types]
-            object.__setattr__(self, "event_types", kinds)
-        _check_range(self, "since", "until")
-
-
 class Search:
     """Searches that never read a whole table. `bus.search`; needs PostgreSQL."""
 
@@ -127,23 +81,30 @@ class Search:
         commands are sorted by the time when they were parked.
         """
         state = check_choice_or_none(CommandStatus, status, "status")
-        criteria = _CommandSearch(
+        check_names(domain, command_type)
+        _check_ids(command_id=command_id, batch_id=batch_id, correlation_id=correlation_id)
+        _check_range(created_after=created_after, created_before=created_before)
+        if error_code is not None:
+            check_text(error_code, "error_code", max_length=200)
+        check_page(limit)
+        # In the order of search_commands.
+        criteria = (
             domain, command_type, state, batch_id, correlation_id, created_after, created_before,
             command_id, error_code,
         )  # fmt: skip
-        check_page(limit)
-        at, after = position_of(cursor, criteria, _read_place) or (None, None)
+        bound = (criteria,)
+        at, after = position_of(cursor, bound, _read_place) or (None, None)
         rows = await self._store.gateway.rows(
-            _SEARCH_COMMANDS, (*astuple(criteria), at, after, limit, SCAN_LIMIT)
+            _SEARCH_COMMANDS, (*criteria, at, after, limit, SCAN_LIMIT)
         )
         # A last row without a command says how far the search looked before it stopped early.
         found = [command_of(*row[1:]) for row in rows if row[1] is not None]
         if len(rows) > len(found):
             searched_to: datetime = rows[-1][0]
-            return Page(found, cursor_of([searched_to, None], criteria), searched_to)
+            return Page(found, cursor_of([searched_to, None], bound), searched_to)
         if len(found) < limit:
             return Page(found, None)
-        return Page(found, cursor_of([rows[-1][0], found[-1].command_id], criteria))
+        return Page(found, cursor_of([rows[-1][0], found[-1].command_id], bound))
 
     async def audit(
         self,
@@ -161,14 +122,14 @@ class Search:
     ) -> Page[AuditEvent]:
         """Audit events by what is known of them."""
         check_page(limit)
-        criteria = _AuditSearch(
+        criteria = _audit_criteria(
             command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
             event_types=event_types, since=since, until=until,
         )  # fmt: skip
         bound = (criteria, newest_first)
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.rows(
-            _LIST_AUDIT, (*astuple(criteria), start, newest_first, limit, SCAN_LIMIT)
+            _LIST_AUDIT, (*criteria, start, newest_first, limit, SCAN_LIMIT)
         )
         # A last row without a domain says how far the search looked before it stopped early.
         events = [AuditEvent(*row) for row in rows if row[1] is not None]
@@ -180,7 +141,7 @@ class Search:
 
     def tail(self, *, limit: int = 50, **criteria: Any) -> AuditTail:
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""
-        bound = (_AuditSearch(**criteria), False)
+        bound = (_audit_criteria(**criteria), False)
         return AuditTail(self, limit, criteria, lambda number: cursor_of([number], bound))
 
     async def domains(self, command_id: UUID) -> list[str]:
@@ -224,18 +185,41 @@ def _read_place(at: str, command_id: str | None) -> tuple[datetime, UUID | None]
     return read_moment(at), None if command_id is None else UUID(command_id)
 
 
-def _check_ids(criteria: object, *names: str) -> None:
-    for name in names:
-        if getattr(criteria, name) is not None:
-            check_uuid(getattr(criteria, name), name)
+def _audit_criteria(
+    *,
+    domain: str | None = None,
+    command_id: UUID | None = None,
+    batch_id: UUID | None = None,
+    actor: str | None = None,
+    event_types: Iterable[AuditEventType] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> tuple[Any, ...]:
+    """The criteria of `audit`, checked, in the order of list_audit."""
+    check_names(domain)
+    _check_ids(command_id=command_id, batch_id=batch_id)
+    if actor is not None:
+        check_text(actor, "actor", max_length=200)
+    kinds = None
+    if event_types is not None:
+        kinds = [check_choice(AuditEventType, each, "event") for each in event_types]
+    _check_range(since=since, until=until)
+    return domain, command_id, batch_id, actor, kinds, since, until
 
 
-def _check_range(criteria: object, first_name: str, last_name: str) -> None:
-    first, last = getattr(criteria, first_name), getattr(criteria, last_name)
-    for value, name in ((first, first_name), (last, last_name)):
+def _check_ids(**ids: Any) -> None:
+    for name, value in ids.items():
+        if value is not None:
+            check_uuid(value, name)
+
+
+def _check_range(**moments: Any) -> None:
+    """Check two moments, of which the first must be earlier."""
+    for name, value in moments.items():
         if value is not None and not (isinstance(value, datetime) and value.tzinfo):
             raise InvalidSettingError(f"{name} must be a datetime with a time zone")
+    first, last = moments.values()
     if first is not None and last is not None and first >= last:
         raise InvalidSettingError(
-            f"{first_name} is not before {last_name}, so nothing can be found; swap them?"
+            f"{' is not before '.join(moments)}, so nothing can be found; swap them?"
         )

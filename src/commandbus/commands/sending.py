@@ -41,24 +41,12 @@ LANES = 2
 MAX_GROUP, MAX_GROUP_BYTES = 200, 4 * 1024 * 1024
 
 
-def check_batch_command(command: Any) -> BatchCommand:
-    """Return the command, or raise InvalidInputError."""
-    if not isinstance(command, BatchCommand):
-        raise InvalidInputError(
-            "commands are BatchCommand(command_type, command_id, data), "
-            f"not {type(command).__name__}"
-        )
-    return command
-
-
 class Preparer:
     """Turns what a caller says into a command that can be stored, or says what is wrong with it."""
 
     def __init__(self, settings: Settings, policy: RetryPolicy) -> None:
         self._settings = settings
         self._policy = policy
-        if settings.replies not in {"domain", "none"}:
-            check_reply_to(settings.replies)
 
     def command(
         self,
@@ -89,10 +77,14 @@ class Preparer:
         self, domain: str, command: BatchCommand, max_attempts: int | None = None
     ) -> NewCommand:
         """Check and encode one of several commands."""
-        c = check_batch_command(command)
+        if not isinstance(command, BatchCommand):
+            raise InvalidInputError(
+                "commands are BatchCommand(command_type, command_id, data), "
+                f"not {type(command).__name__}"
+            )
         return self.command(
-            domain, c.command_type, c.command_id, c.data, c.reply_to, c.correlation_id,
-            max_attempts,
+            domain, command.command_type, command.command_id, command.data, command.reply_to,
+            command.correlation_id, max_attempts,
         )  # fmt: skip
 
     def closing_command(self, domain: str, command: BatchCommand) -> bytes:

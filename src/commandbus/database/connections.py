@@ -193,13 +193,3 @@ async def _resolve(value: Any) -> Any:
         return value
     resolved = value()
     return await resolved if isinstance(resolved, Awaitable) else resolved
-
-
-_PASSWORD = re.compile(
-    r"(password\s*=\s*)('(?:[^'\\]|\\.)*(?:'|\Z)|(?:\\.|\S)+)|(://[^:/@\s]*:)(\S+)(@)", re.I
-)
-
-
-def redact_dsn(dsn: str) -> str:
-    """The address without its password, for messages."""
-    return _PASSWORD.sub(lambda m: f"{m[1]}[REDACTED]" if m[1] else f"{m[3]}[REDACTED]{m[5]}", dsn)

@@ -293,8 +293,3 @@ class PostgresExtender:
         if self._conn is not None:
             self._conn.close()
             self._conn = None
-
-
-def new_store(pool: AsyncPool, settings: Settings | None = None) -> Store:
-    """Build the store; typed as the protocol, so that mypy proves the two agree."""
-    return PostgresStore(pool, settings)

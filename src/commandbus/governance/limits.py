@@ -52,16 +52,6 @@ def check_user(user_id: Any) -> str:
     return check_text(user_id, "user_id", max_length=MAX_USER_ID)
 
 
-def _defaults_of(settings: Settings) -> dict[str, int]:
-    return {
-        LimitType.GLOBAL_PENDING_BATCHES.value: settings.max_global_pending_batches,
-        LimitType.GLOBAL_API_REQUESTS.value: settings.max_global_api_requests,
-        LimitType.USER_PENDING_BATCHES.value: settings.max_user_pending_batches,
-        LimitType.USER_COOLDOWN.value: settings.user_cooldown_seconds,
-        LimitType.USER_PENDING_CHILDREN.value: settings.max_user_pending_children,
-    }
-
-
 def _demand_admin(caller: Caller, what: str) -> None:
     demand(caller, Scope.ADMIN, what)
     if caller.domains is not None:
@@ -75,7 +65,13 @@ class Limits:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         #: The limits of users who have no others, and the global ones, by limit type.
-        self._defaults = _defaults_of(settings)
+        self._defaults: dict[str, int] = {
+            LimitType.GLOBAL_PENDING_BATCHES.value: settings.max_global_pending_batches,
+            LimitType.GLOBAL_API_REQUESTS.value: settings.max_global_api_requests,
+            LimitType.USER_PENDING_BATCHES.value: settings.max_user_pending_batches,
+            LimitType.USER_COOLDOWN.value: settings.user_cooldown_seconds,
+            LimitType.USER_PENDING_CHILDREN.value: settings.max_user_pending_children,
+        }
 
     async def count_request(self, user_id: str) -> LimitState:
         """Count one API request, whatever becomes of it; RateLimitExceededError if it is too many.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import LiteralString, NamedTuple
+from typing import LiteralString
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
@@ -75,12 +75,6 @@ class PruneResult:
     is_done: bool = True
 
 
-class _Due(NamedTuple):
-    domain: str
-    kind: str
-    before: datetime
-
-
 class Retention:
     """The rules, and the runs that remove what the rules do not keep."""
 
@@ -135,21 +129,22 @@ class Retention:
         for due in await self._due(domain, older_than):
             if due.kind not in wanted:
                 continue
+            result = due
             if dry_run:
-                counts = await self._store.gateway.rows(_COUNT_PRUNABLE, due, domain=due.domain)
-                results.append(PruneResult(*due, {what: int(n) for what, n in counts}))
-                continue
-            result = PruneResult(*due)
-            for function in PRUNERS[due.kind]:
+                params = (due.domain, due.kind, due.before)
+                counts = await self._store.gateway.rows(_COUNT_PRUNABLE, params, domain=due.domain)
+                result = replace(due, pruned={what: int(n) for what, n in counts})
+            for function in () if dry_run else PRUNERS[due.kind]:
                 result = await self._run(function, result, actor, progress, deadline)
             results.append(result)
         return results
 
-    async def _due(self, domain: str | None, older_than: timedelta | None) -> list[_Due]:
+    async def _due(self, domain: str | None, older_than: timedelta | None) -> list[PruneResult]:
+        """What a run has to look at, with nothing removed yet."""
         if older_than is None:
-            return await self._store.gateway.rows(_RETENTION_DUE, (domain,), into=_Due)
+            return await self._store.gateway.rows(_RETENTION_DUE, (domain,), into=PruneResult)
         rows = await self._store.gateway.rows(_DOMAINS_BEFORE, (older_than, domain))
-        return [_Due(name, kind, before) for name, before in rows for kind in PRUNERS]
+        return [PruneResult(name, kind, before) for name, before in rows for kind in PRUNERS]
 
     async def _run(
         self,

@@ -18,6 +18,7 @@ from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
 from commandbus.privacy.redaction import redact_text
+from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
@@ -34,24 +35,15 @@ _log = logging.getLogger("commandbus.worker")
 _Key = tuple[UUID, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """How the executor reaches the other agents of its worker."""
-
-    put: Callable[[Outcome], None]  # hand an outcome to the completer
-    backlog: Callable[[], int]  # outcomes that are not committed yet
-    settled: Callable[[], Awaitable[None]]  # wait until there are none
-    on_room: Callable[[], None]  # a handler has ended
-    on_ended: Callable[[Sequence[Lease]], None]  # these leases need not be extended any more
-
-
 @dataclass(eq=False)
 class Executor:
     """Starts executions as there is room, and hands on how each lease ended."""
 
     store: Store
     execution: Execution
-    links: Links
+    completer: Completer
+    on_room: Callable[[], None]  # a handler has ended
+    on_ended: Callable[[Sequence[Lease]], None]  # these leases need not be extended any more
     concurrency: int
     max_prefetch: int
 
@@ -82,7 +74,7 @@ class Executor:
         if self._is_closing or self._suspects or self._alone in self._running:
             return 0
         ahead = self._prefetch()
-        if self.links.backlog() > 2 * (self.concurrency + self.max_prefetch):
+        if self.completer.backlog > 2 * (self.concurrency + self.max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
         free = self.concurrency - len(self._running) - len(self._buffer)
         if free <= 0 and len(self._buffer) * 2 > ahead:
@@ -119,7 +111,7 @@ class Executor:
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back, as if they had never been taken."""
         for lease in leases:
-            self.links.put(Outcome(lease, OutcomeKind.RELEASE))
+            self.completer.put(Outcome(lease, OutcomeKind.RELEASE))
 
     def release_aged(self) -> None:
         """Give back what has waited long behind handlers that have become slow."""
@@ -193,7 +185,7 @@ class Executor:
 
     def _pump_again(self) -> None:
         self._pump()
-        self.links.on_room()
+        self.on_room()
 
     def _start(self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
@@ -217,18 +209,18 @@ class Executor:
             self._lost.discard(key)
             self._finished += 1
         if outcome is not None:
-            self.links.put(outcome)
+            self.completer.put(outcome)
         else:
-            self.links.on_ended([lease])
+            self.on_ended([lease])
         if not self._running:
             self._idle.set()
         if not self._is_closing:
             self._pump()
-        self.links.on_room()
+        self.on_room()
 
     async def _run_alone(self, lease: Lease) -> Outcome | None:
         # If the suspect kills its worker, commands that ended before it must not run again.
-        await self.links.settled()
+        await self.completer.drained()
         if self._alone != _key_of(lease):
             return await self.execution.run(lease)  # that took long: others run beside it by now
         try:

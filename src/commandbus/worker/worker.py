@@ -22,7 +22,7 @@ from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
-from commandbus.worker.executor import Executor, Links
+from commandbus.worker.executor import Executor
 from commandbus.worker.lease import LeaseKeeper
 from commandbus.worker.maintenance import maintenance_of
 from commandbus.worker.receiver import Receiver
@@ -175,15 +175,11 @@ class _Parts:
         self.executor = Executor(
             control,
             self.execution,
-            Links(
-                put=self.completer.put,
-                backlog=lambda: self.completer.backlog,
-                settled=self.completer.drained,
-                on_room=self.receiver.room_freed,
-                on_ended=self._ended,
-            ),
-            options.concurrency,
-            settings.max_prefetch,
+            self.completer,
+            on_room=self.receiver.room_freed,
+            on_ended=self._ended,
+            concurrency=options.concurrency,
+            max_prefetch=settings.max_prefetch,
         )
         self.keeper = LeaseKeeper(
             extender,
