@@ -29,7 +29,7 @@ class CommandBusAdapter(Adapter):
         # Loaded with the first worker, once in a process: not what a command costs. A checkout that
         # loads it with the package has no such module.
         with suppress(ImportError):
-            import_module("commandbus.worker.workers")
+            import_module("commandbus.worker.worker")
         self._new_id = uuid4 if self.settings.get("random_ids") else new_id
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}

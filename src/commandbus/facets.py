@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
     from commandbus.upkeep.service import Upkeep
-    from commandbus.worker.workers import Workers
+    from commandbus.worker.worker import Workers
 
 
 class RunningPart(Protocol):
@@ -133,7 +133,7 @@ class Facets:
 
     @cached_property
     def _workers(self) -> Workers:
-        from commandbus.worker.workers import Workers
+        from commandbus.worker.worker import Workers
 
         return Workers(self._store, self._registry, self._settings, self._policy, self._preparer)
 

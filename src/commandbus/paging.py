@@ -42,8 +42,7 @@ def check_page(limit: int, offset: int = 0) -> None:
 
 def cursor_of(position: list[Any], bound: object) -> str:
     """The text of a position in the listing that `bound` describes. Times and ids become text."""
-    plain = [_plain(part) for part in position]
-    text = json.dumps([_digest(bound), *plain], separators=(",", ":"))
+    text = json.dumps([_digest(bound), *position], separators=(",", ":"), default=_plain)
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
@@ -111,10 +110,8 @@ def read_key(moment: str, key: str) -> tuple[datetime, UUID]:
     return read_moment(moment), UUID(key)
 
 
-def _plain(part: Any) -> Any:
-    if isinstance(part, datetime):
-        return part.isoformat()
-    return str(part) if isinstance(part, UUID) else part
+def _plain(part: datetime | UUID) -> str:
+    return part.isoformat() if isinstance(part, datetime) else str(part)
 
 
 def _digest(bound: object) -> str:

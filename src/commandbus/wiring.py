@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commandbus.database.connections import AsyncPool, ConnectionSource
-from commandbus.database.migrations import (
-    SchemaStatus,
-    check_schema,
-    full_sql,
-    migrate,
-    schema_status,
-)
+from commandbus.database.migrations import SchemaStatus, check_schema, migrate, schema_status
 from commandbus.database.postgres import PostgresStore
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import Store
@@ -123,8 +117,3 @@ async def database_status(dsn: str, settings: Settings) -> SchemaStatus:
     with translated():
         async with await ConnectionSource(dsn, None).connect() as conn:
             return await schema_status(conn, settings)
-
-
-def migration_sql(settings: Settings) -> str:
-    """All SQL of an installation, for teams with a migration tool of their own."""
-    return full_sql(settings.schema)

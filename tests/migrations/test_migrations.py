@@ -11,8 +11,10 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
+from typer.testing import CliRunner
 
 from commandbus import Command, CommandBus, HandlerContext, Settings
+from commandbus.cli.main import app
 from commandbus.database import migrations
 from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
 from commandbus.database.pgmq.install import install_pgmq, packaged_version
@@ -25,7 +27,7 @@ from commandbus.errors import (
     SchemaTooNewError,
     SchemaTooOldError,
 )
-from commandbus.wiring import database_status, migrate_database, migration_sql
+from commandbus.wiring import database_status, migrate_database
 from tests.migrations.snapshot import SNAPSHOT, describe
 from tests.waiting import until_status, working
 
@@ -348,8 +350,10 @@ async def test_the_printed_sql_run_by_hand_gives_the_same_schema(
     assert await migrate(empty, Settings()) == []
 
 
-def test_the_printed_sql_is_what_the_command_line_prints() -> None:
-    assert migration_sql(Settings(schema="other")) == full_sql("other")
+def test_the_printed_sql_is_what_the_command_line_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMANDBUS_SCHEMA", "other")
+
+    assert CliRunner().invoke(app, ["db", "sql"]).stdout == full_sql("other") + "\n"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> str:
         raise error
 
-    monkeypatch.setattr("commandbus.wiring.migration_sql", fail)
+    monkeypatch.setattr("commandbus.database.migrations.full_sql", fail)
 
 
 def test_version_is_that_of_the_package() -> None:

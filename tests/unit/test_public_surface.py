@@ -157,7 +157,7 @@ def test_using_the_facets_in_memory_loads_no_driver() -> None:
         "import sys\n"
         "from commandbus.facets import Facets\n"
         "import commandbus.access, commandbus.batches, commandbus.loads, commandbus.governance\n"
-        "import commandbus.troubleshooting, commandbus.upkeep, commandbus.worker.workers\n"
+        "import commandbus.troubleshooting, commandbus.upkeep, commandbus.worker.worker\n"
         "print('psycopg' in sys.modules)"
     )
     out = subprocess.run(

@@ -168,15 +168,12 @@ class LiveBar(Quiet):
         self._console = Console(file=sys.stdout, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
 
-    def __enter__(self) -> LiveBar:
-        self._live.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, *steps: Step) -> None:
         """Draw it again."""
+        self._live.start()
         for step in steps:
             if step.draw is not None:
                 self._live.update(step.draw(self._console.width), refresh=True)

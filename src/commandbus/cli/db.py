@@ -108,9 +108,9 @@ def sql() -> None:
 
     PGMQ is not part of it: install the extension first.
     """
-    from commandbus.wiring import migration_sql
+    from commandbus.database.migrations import full_sql
 
-    print(migration_sql(Settings.from_env()))
+    print(full_sql(Settings.from_env().schema))
 
 
 # -- how long things are kept

@@ -1,4 +1,4 @@
-"""Worker: starts the parts, and stops them in the right order."""
+"""Worker: starts the parts, and stops them in the right order. Workers: those of one bus."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease
 from commandbus.database.store import LeaseExtender, Store
 from commandbus.errors import CommandBusError
@@ -139,6 +140,41 @@ class Worker:
                 await parts.executor.drained()
                 await parts.completer.drained()
         receiving.cancel()
+
+
+@dataclass(slots=True)
+class Workers:
+    """The workers of one bus."""
+
+    store: Store
+    registry: HandlerRegistry
+    settings: Settings
+    default_policy: RetryPolicy
+    preparer: Preparer
+    running: set[Worker] = field(default_factory=set)
+
+    async def run(self, options: WorkerOptions) -> None:
+        """Run one worker until it is stopped."""
+        worker = Worker(
+            self.store,
+            self.registry,
+            options,
+            settings=self.settings,
+            default_policy=self.default_policy,
+            prepare=self.preparer.command,
+        )
+        self.running.add(worker)
+        try:
+            await worker.run()
+        finally:
+            self.running.discard(worker)
+
+    async def stop(self) -> None:
+        """Stop all of them gracefully, and wait until they have ended."""
+        workers = list(self.running)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*(worker.finished.wait() for worker in workers))
 
 
 class _Parts:

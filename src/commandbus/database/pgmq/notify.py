@@ -82,8 +82,7 @@ class PostgresListener:
 
     async def _wait(self, conn: psycopg.AsyncConnection[Any]) -> None:
         # psycopg's generator cannot be woken from outside: a new channel waits for at most this.
-        timeout = self._probe_seconds
-        stream = conn.notifies(timeout=timeout)
+        stream = conn.notifies(timeout=self._probe_seconds)
         task = asyncio.ensure_future(self._drain(stream))
         changed = asyncio.ensure_future(self._changed.wait())
         try:

@@ -37,7 +37,7 @@ class RemoteQueue:
 
     def __init__(self, pool: AsyncPool, *, name: str = "remote") -> None:
         self._pool = pool
-        self._name = name
+        self.name = name
         self._known: set[str] = set()
 
     @classmethod
@@ -60,11 +60,6 @@ class RemoteQueue:
             yield cls(pool, name=name)
         finally:
             await pool.close()
-
-    @property
-    def name(self) -> str:
-        """What it is called in records and messages."""
-        return self._name
 
     async def send(self, domain: str, messages: Sequence[str]) -> None:
         """Queue all of them, in this order, or raise."""
