@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from commandbus.names import dispatch_queue
 
 if TYPE_CHECKING:
-    import psycopg
-
     from commandbus.database.connections import AsyncPool
     from commandbus.database.pgmq.client import PgmqClient
 
@@ -87,20 +85,15 @@ class RemoteQueue:
     @asynccontextmanager
     async def _client(self, domain: str) -> AsyncIterator[PgmqClient]:
         from commandbus.database.pgmq.client import PgmqClient  # noqa: PLC0415  (the driver)
+        from commandbus.database.pgmq.install import install_pgmq, is_installed  # noqa: PLC0415
         from commandbus.database.sqlstate import translated  # noqa: PLC0415  (the driver)
 
         with translated():
             async with self._pool.connection() as conn, conn.transaction():
                 if domain not in self._known:
-                    await _ensure_pgmq(conn)
+                    await conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
+                    if not await is_installed(conn):
+                        await install_pgmq(conn)
                     await PgmqClient(conn).create(dispatch_queue(domain))
                 yield PgmqClient(conn)
         self._known.add(domain)
-
-
-async def _ensure_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
-    from commandbus.database.pgmq.install import install_pgmq, is_installed  # noqa: PLC0415  (the driver)
-
-    await conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
-    if not await is_installed(conn):
-        await install_pgmq(conn)
