@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from commandbus.database.migrations import FUNCTION_FILES
+from tests.mutants.choosing import SUBJECTS
 from tests.mutants.results import equivalents
 from tests.mutants.sql_sites import all_mutants, function_source
 
@@ -29,3 +31,7 @@ def test_every_mutant_differs_from_what_it_was_made_of_and_is_one_function() -> 
 def test_every_reason_belongs_to_a_mutant_that_is_there() -> None:
     keys = {mutant.key for mutant in all_mutants()}
     assert set(equivalents("sql")) <= keys
+
+
+def test_every_function_file_that_tests_are_chosen_for_is_there() -> None:
+    assert set(SUBJECTS) <= set(FUNCTION_FILES)

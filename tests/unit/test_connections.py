@@ -58,6 +58,7 @@ def test_every_statement_can_be_said_in_every_style(name: str) -> None:
         f"host=db password={CANARY} user=app",
         f"host=db password = {CANARY}",
         f"host=db password='{CANARY} with \\' and spaces' user=app",
+        f"host=db password=a\\ {CANARY} user=app",
         f"host=db PASSWORD={CANARY}",
         f"host=db sslpassword={CANARY}",
         f"host=db password='{CANARY} not closed",

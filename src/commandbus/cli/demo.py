@@ -104,7 +104,7 @@ def _print_counts(result: Result) -> None:
         ),
         ("throughput", round(_throughput(result) or 0), "commands per second"),
     ]
-    say("\n[bold]What the tables say[/] (counted by SQL)")
+    say("\n[bold]What the tables say[/] (counted by SQL, before the operator came)")
     Table[tuple[str, object, str]](
         Column("COMMANDS", lambda row: row[0]),
         Column("COUNT", lambda row: row[1], is_number=True),
