@@ -37,7 +37,7 @@ MAX_SECRETS = 200
 # No pattern may begin with an open repetition, and each repetition has an end: an error text of
 # some hundred kilobytes must not keep a worker busy for minutes.
 _QUOTED = r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)"
-# Without quotes it ends at a space, unless a backslash stands before that, as in a database address.
+# Without quotes it ends at a space, unless a backslash stands before it, as in a database address.
 _VALUE = rf"(?:{_QUOTED}|(?!bearer\b|basic\b)(?:\\.|[^\s,;&}}\]\\])+)"
 _PRIVATE_KEY = r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 _HEAD = rf"\g<head>{MASK}"
