@@ -15,14 +15,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.__main__ import QUICK
 from benchmarks.catalogue import WORKLOADS
-from benchmarks.lab import Case, Lab
+from benchmarks.lab import Case, Lab, Size
 from benchmarks.runner import Results, chosen, run
 from benchmarks.server import Server
 from benchmarks.workloads import Metric, Workload
 
 NOW, BEFORE = "now", "before"
+
+#: Larger than a quick look: a pair of runs that take a second each differs by a tenth on its own.
+SIZE = Size(drain=20_000, sends=1_000, many_sends=6_000, rounds=80)
 
 
 def paired(workloads: Sequence[Workload], before: Path) -> list[Workload]:
@@ -82,7 +84,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True, help="the folder of a checkout")
     parser.add_argument("--repeats", type=int, default=10, help="pairs (10)")
     parser.add_argument("--only", default="", help="workloads, with commas (those of --quick)")
-    parser.add_argument("--commands", type=int, default=QUICK.drain, help="commands of a drain")
+    parser.add_argument("--commands", type=int, default=SIZE.drain, help="commands of a drain")
     parser.add_argument("--limit-minutes", type=float, help="begin nothing new after that time")
     arguments = parser.parse_args()
     if not (arguments.before / "src" / "commandbus").is_dir():
@@ -90,7 +92,7 @@ def main() -> None:
     only = [name.strip() for name in arguments.only.split(",") if name.strip()]
     workloads = paired(chosen(WORKLOADS, only, ["commandbus"], is_quick=not only), arguments.before)
     with Server.opened() as server:
-        lab = Lab(server, replace(QUICK, drain=arguments.commands))
+        lab = Lab(server, replace(SIZE, drain=arguments.commands))
         try:
             limit = None if arguments.limit_minutes is None else arguments.limit_minutes * 60
             results = run(lab, workloads, arguments.repeats, limit_seconds=limit)

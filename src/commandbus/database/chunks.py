@@ -66,8 +66,13 @@ class ChunkSender:
     async def send(self, conn: Connection, commands: Iterable[NewCommand]) -> None:
         """Send all or, on any error, none. The next chunk is made ready while the server works."""
         waiting = iter(commands)
-        chunk = await self._next_chunk(waiting)
-        following = await self._next_chunk(waiting)
+        chunk: _Chunk | None
+        following: _Chunk | None
+        if isinstance(commands, list) and 0 < len(commands) <= self._size:
+            # What single senders share: nothing to divide, so the event loop is not asked to wait.
+            chunk, following = self._ready(commands), None
+        else:
+            chunk, following = await self._next_chunk(waiting), await self._next_chunk(waiting)
         if chunk is None:
             return
         at_work = chunk
