@@ -10,7 +10,7 @@ import pytest
 from commandbus.database.connections import ConnectionSource, Statement, run_on_foreign
 from commandbus.errors import InvalidInputError
 from commandbus.privacy.redaction import redact_text
-from tests.known_statements import statements
+from tests.statements import statements
 
 CANARY = "cAnArY-55"
 STATEMENTS = statements()
