@@ -43,6 +43,17 @@ async def test_a_domain_without_a_queue_has_nothing_to_retry_or_cancel(db: Sessi
     assert await db.rows(cancel, [uuid4()]) == []
 
 
+async def test_what_a_worker_has_is_not_canceled_though_it_shows_as_pending(db: Session) -> None:
+    ids = await db.send(uuid4(), uuid4())
+    leased = (await db.receive(1, mark=False))[0].command_id
+    (free,) = set(ids) - {leased}
+    assert await db.status(leased) == "PENDING"
+    cancel = "select commandbus.cancel_commands(%s, %s, 'why', 'ann', false) as id"
+    rows = await db.rows(cancel, DOMAIN, [leased, free])
+    assert [row["id"] for row in rows] == [free]
+    assert await db.status(leased) == "PENDING"
+
+
 async def test_keys_that_are_declared_again_are_known_once(db: Session) -> None:
     for keys in (["pin"], ["pin", "iban"]):
         await db.rows("select commandbus.declare_secrets(%s, %s)", DOMAIN, Jsonb({"Debit": keys}))
