@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, suppress
-from importlib import import_module
+from contextlib import AsyncExitStack
 from uuid import UUID, uuid4
 
+# Otherwise the first worker loads it, in the time that is measured; a process does that once, so it
+# is not what a command costs.
+import commandbus.worker.worker  # noqa: F401
 from benchmarks.adapters.base import PAYLOAD, Adapter, serve
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, Settings, new_id
 
@@ -26,10 +28,6 @@ class CommandBusAdapter(Adapter):
             await bus.send("setup", "Work", uuid4(), {})  # the first use creates queues
 
     async def open(self) -> None:
-        # Loaded with the first worker, once in a process: not what a command costs. A checkout that
-        # loads it with the package has no such module.
-        with suppress(ImportError):
-            import_module("commandbus.worker.worker")
         self._new_id = uuid4 if self.settings.get("random_ids") else new_id
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}

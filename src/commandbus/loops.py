@@ -82,15 +82,15 @@ class Loop:
             try:
                 pause = await self.step()
                 self._errors.reset()
-                if is_being_cancelled():
-                    # The pool of connections may lose a cancel, if it comes with a connection.
-                    return
             except Exception as error:  # noqa: BLE001  (the loop must outlive any error)
                 pause = self._errors.next()
                 self._log.warning(
                     "%s failed, next try in %.2f s: %s: %s",
                     self.name, pause, type(error).__name__, redact_text(str(error)),
                 )  # fmt: skip
+            if is_being_cancelled():
+                # The pool of connections may lose a cancel, if it comes with a connection.
+                return
             if pause is not None and not self._stopping:
                 await self.pause(pause)
 
