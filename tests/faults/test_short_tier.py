@@ -82,16 +82,25 @@ GUARD = "and c.lease_epoch = i.lease_epoch and c.leased_by is not null"
 
 
 def without_the_fence() -> str:
-    """end_leases as it would be without its guard."""
+    """end_leases as it would be without its guard, and what it moved is not called stale."""
     source = importlib.resources.files("commandbus").joinpath("database/sql/functions/leases.sql")
-    found = re.search(
-        r"create or replace function commandbus\.end_leases.*?\nend \$\$;",
-        source.read_text(encoding="utf-8"),
-        re.S,
-    )
-    assert found is not None
-    assert found[0].count(GUARD) == 1
-    return found[0].replace(GUARD, "")
+    text = source.read_text(encoding="utf-8")
+    changed = []
+    for name, old, new in (
+        ("end_leases", GUARD, ""),
+        (
+            "reject_stale",
+            "where not (",
+            "where i.command_id <> all(coalesce(p_moved, '{}')) and not (",
+        ),
+    ):
+        found = re.search(
+            rf"create or replace function commandbus\.{name}.*?\nend \$\$;", text, re.S
+        )
+        assert found is not None
+        assert found[0].count(old) == 1
+        changed.append(found[0].replace(old, new))
+    return "\n".join(changed)
 
 
 async def test_a_worker_that_finishes_without_the_fence_is_caught_within_a_minute(
