@@ -39,7 +39,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-unit test-integration test-e2e test-pg15 test-pg15-core has-pg15
-.PHONY: faults faults-http mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers schema lock clean
+.PHONY: faults faults-http mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers blocking schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -107,6 +107,9 @@ bench-compare: $(READY) ## Compare the hot paths with another checkout, in pairs
 	$(PY) -m benchmarks.compare --before "$(BEFORE)" $(BENCH_ARGS)
 
 bench-peers: $(PEERS_READY) ## Install the peers of the benchmarks, in an environment of their own
+
+blocking: $(READY) ## Write the verbs of BlockingBus anew, after a change of those of CommandBus
+	$(PY) -m tests.blocking.generate
 
 schema: $(READY) ## Write the snapshot of the schema anew, after a change of the SQL
 	$(PY) -m tests.migrations.snapshot

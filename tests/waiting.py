@@ -32,6 +32,14 @@ async def until(
         await asyncio.sleep(0.01)
 
 
+def until_sync(condition: Callable[[], object], *, timeout: float = 30.0) -> None:
+    """The same for tests without an event loop."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.02)
+
+
 async def until_status(
     bus: CommandBus, domain: str, command_id: UUID, *statuses: str
 ) -> CommandMetadata:

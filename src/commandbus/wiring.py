@@ -60,7 +60,10 @@ async def embedded_database(data_dir: Path | None = None) -> AsyncIterator[str]:
     try:
         yield address
     finally:
-        await asyncio.to_thread(server.stop)
+        try:
+            await asyncio.to_thread(server.stop)
+        except RuntimeError:  # the interpreter ends, and starts no more threads
+            server.stop()
 
 
 @asynccontextmanager

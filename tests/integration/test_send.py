@@ -26,7 +26,6 @@ from commandbus import (
     NO_REPLY,
     BatchCommand,
     BatchNotFoundError,
-    BlockingBus,
     Command,
     CommandBus,
     CommandStatus,
@@ -554,51 +553,6 @@ async def test_a_bus_works_on_a_pool_that_the_application_has_set_up_its_own_way
             await own.rollback()
         assert await bus.get_command(DOMAIN, joined) is None
         await bus.close()
-
-
-def test_a_blocking_bus_sends_also_on_the_connection_of_its_caller(dsn: str) -> None:
-    kept, undone = uuid4(), uuid4()
-    with BlockingBus.connect(dsn) as bus:
-        with psycopg.connect(dsn) as conn:
-            bus.send(DOMAIN, "Debit", undone, {}, conn=conn)
-            conn.rollback()
-            bus.send(DOMAIN, "Debit", kept, {}, conn=conn)
-            conn.commit()
-        assert bus.get_command(DOMAIN, undone) is None
-        assert bus.get_command(DOMAIN, kept).status is CommandStatus.PENDING
-        with pytest.raises(DuplicateCommandError):
-            bus.send(DOMAIN, "Debit", kept, {})
-        assert bus.domains == []
-        with pytest.raises(AttributeError):
-            bus.no_such_verb()
-
-
-def test_a_blocking_bus_has_the_facets_and_their_verbs_wait(dsn: str) -> None:
-    with BlockingBus.connect(dsn) as bus:
-        command_id = bus.send(DOMAIN, "Debit", uuid4(), {"amount": 5})
-        batch_id = bus.create_batch(DOMAIN, [BatchCommand("Debit", uuid4(), {})])
-        found = bus.search.commands(domain=DOMAIN)
-        assert command_id in {command.command_id for command in found.items}
-        assert [batch.batch_id for batch in bus.batches.page(DOMAIN).items] == [batch_id]
-        assert bus.batches.cancel(DOMAIN, batch_id, "not needed") == 1
-        assert [figures.domain for figures in bus.upkeep.figures.domains()] == [DOMAIN]
-        assert bus.upkeep.doctor().is_healthy
-        assert bus.governance.types.require("BATCH_APPROVE").domain == "approvals"
-        with pytest.raises(BatchNotFoundError):
-            bus.batches.require(DOMAIN, uuid4())
-
-
-def test_a_blocking_bus_that_cannot_be_opened_leaves_no_thread_behind(dsn: str) -> None:
-    import threading
-
-    from commandbus import InvalidSettingError
-
-    with (
-        pytest.raises(InvalidSettingError, match="command_id_scope"),
-        BlockingBus.connect(dsn, settings=Settings(command_id_scope="global")),
-    ):
-        pass
-    assert "commandbus-blocking" not in {thread.name for thread in threading.enumerate()}
 
 
 # -- what comes back is what was sent

@@ -23,6 +23,8 @@ from commandbus.privacy.redaction import redact_text
 STALL_SECONDS = 1.0
 #: Seconds that `stop` waits for an extension that is still on its way.
 STOP_SECONDS = 2.0
+#: How often it is looked whether the thread has ended, in seconds.
+STOP_LOOK_SECONDS = 0.005
 
 _log = logging.getLogger("commandbus.lease")
 
@@ -62,7 +64,10 @@ class LeaseKeeper:
     async def stop(self) -> None:
         """End the thread and close its connection."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
+        # Not in a thread: at the end of the process no more of them can be started.
+        end = time.monotonic() + STOP_SECONDS
+        while self._thread.is_alive() and time.monotonic() < end:
+            await asyncio.sleep(STOP_LOOK_SECONDS)
 
     def add(self, leases: Iterable[Lease], asked_at: float | None = None) -> None:
         """Extend these from now on (dict operations are atomic, so the thread needs no lock).

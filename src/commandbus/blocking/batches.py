@@ -1,0 +1,102 @@
+"""`bus.batches` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+from commandbus.batches.model import DispatchMode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Unpack
+    from uuid import UUID
+    from commandbus.batches.actions import BatchActions
+    from commandbus.batches.batch import Batches
+    from commandbus.batches.model import BatchOptions, DispatchResult, RecoveryReport
+    from commandbus.batches.queues import MessageQueue
+    from commandbus.models import (
+        BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus,
+    )
+    from commandbus.paging import Page
+
+
+class BlockingBatches(BlockingFacet["Batches"]):
+    """The verbs of a batch. Pages, dispatch, relay and recovery need PostgreSQL."""
+
+    def create(
+        self, domain: str, commands: Sequence[BatchCommand], *, conn: Any = None,
+        **options: Unpack[BatchOptions],
+    ) -> UUID:
+        """Create a batch with all its commands, or nothing."""
+        return self._bridge.run(self._facet.create(domain, commands, conn=conn, **options))
+
+    def dispatch(
+        self, domain: str, commands: Sequence[BatchCommand], *,
+        mode: DispatchMode = DispatchMode.TWO_PHASE, dispatch_rate: float | None = None,
+        queue: MessageQueue | None = None, **options: Unpack[BatchOptions],
+    ) -> DispatchResult:
+        """Create a batch whose rows and messages are committed apart, and say how it went."""
+        return self._bridge.run(self._facet.dispatch(
+            domain, commands, mode=mode, dispatch_rate=dispatch_rate, queue=queue, **options,
+        ))
+
+    def relay(self, domain: str, queue: MessageQueue, *, drain: bool = False) -> int:
+        """Queue here, exactly once, what arrives in a queue in another database."""
+        return self._bridge.run(self._facet.relay(domain, queue, drain=drain))
+
+    def recover_dispatch(
+        self, domain: str, *, grace_seconds: float | None = None,
+    ) -> RecoveryReport:
+        """Queue what was stored and not queued, now; workers do it by themselves every few
+        minutes."""
+        return self._bridge.run(self._facet.recover_dispatch(domain, grace_seconds=grace_seconds))
+
+    def get(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+        """One batch, or None."""
+        return self._bridge.run(self._facet.get(domain, batch_id))
+
+    def require(self, domain: str, batch_id: UUID) -> BatchMetadata:
+        """One batch; raises BatchNotFoundError if there is none."""
+        return self._bridge.run(self._facet.require(domain, batch_id))
+
+    def actions(self, domain: str, batch_id: UUID) -> BatchActions:
+        """What can be done with a batch now; raises BatchNotFoundError if there is none."""
+        return self._bridge.run(self._facet.actions(domain, batch_id))
+
+    def page(
+        self, domain: str, *, status: BatchStatus | None = None, limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BatchMetadata]:
+        """Batches, newest first."""
+        return self._bridge.run(self._facet.page(
+            domain, status=status, limit=limit, cursor=cursor,
+        ))
+
+    def page_commands(
+        self, domain: str, batch_id: UUID, *, status: CommandStatus | None = None,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[CommandMetadata]:
+        """Commands of a batch, in the order in which they were given."""
+        return self._bridge.run(self._facet.page_commands(
+            domain, batch_id, status=status, limit=limit, cursor=cursor,
+        ))
+
+    def cancel(
+        self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None,
+    ) -> int:
+        """Cancel the commands of a batch that no worker has; returns how many."""
+        return self._bridge.run(self._facet.cancel(domain, batch_id, reason, operator=operator))
+
+    def retry(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> int:
+        """Send the failed and the parked commands of a batch again; returns how many."""
+        return self._bridge.run(self._facet.retry(domain, batch_id, operator=operator))
+
+    def wait(self, domain: str, batch_id: UUID, *, timeout: float | None = None) -> BatchMetadata:
+        """Wait until a batch has ended, in whichever process it is worked on."""
+        return self._bridge.run(self._facet.wait(domain, batch_id, timeout=timeout))

@@ -1,0 +1,82 @@
+"""`bus.bulk` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+
+if TYPE_CHECKING:
+    from typing import Any
+    from uuid import UUID
+    from commandbus.paging import Page
+    from commandbus.troubleshooting.bulk import BulkOperations, BulkProgress
+    from commandbus.troubleshooting.model import (
+        BulkFilter, BulkItem, BulkOperation, BulkOutcome, BulkPreview, BulkStatus, BulkVerb,
+    )
+
+
+class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
+    """Starts, runs, stops and shows bulk operations."""
+
+    def preview(self, chosen: BulkFilter) -> BulkPreview:
+        """What matches now, counted by failure group, most first."""
+        return self._bridge.run(self._facet.preview(chosen))
+
+    def start(
+        self, verb: BulkVerb, chosen: BulkFilter, *, reason: str | None = None,
+        result_data: Any = None, reset_attempts: bool = True, rate: float | None = None,
+        operator: str | None = None, operation_id: UUID | None = None, everything: bool = False,
+        expected_total: int | None = None,
+    ) -> BulkOperation:
+        """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete"."""
+        return self._bridge.run(self._facet.start(
+            verb, chosen, reason=reason, result_data=result_data, reset_attempts=reset_attempts,
+            rate=rate, operator=operator, operation_id=operation_id, everything=everything,
+            expected_total=expected_total,
+        ))
+
+    def run(self, operation_id: UUID, *, on_progress: BulkProgress | None = None) -> BulkOperation:
+        """Act on it here, until it is finished or stopped. Others may act on it too."""
+        return self._bridge.run(self._facet.run(operation_id, on_progress=on_progress))
+
+    def stop(self, operation_id: UUID, *, operator: str | None = None) -> BulkOperation:
+        """Act on no further item; an operation that is finished is refused."""
+        return self._bridge.run(self._facet.stop(operation_id, operator=operator))
+
+    def resume(
+        self, operation_id: UUID, *, rate: float | None = None, operator: str | None = None,
+    ) -> BulkOperation:
+        """Go on where it was left, at another rate if one is given."""
+        return self._bridge.run(self._facet.resume(operation_id, rate=rate, operator=operator))
+
+    def get(self, operation_id: UUID) -> BulkOperation | None:
+        """One operation, or None."""
+        return self._bridge.run(self._facet.get(operation_id))
+
+    def require(self, operation_id: UUID) -> BulkOperation:
+        """One operation; raises BulkOperationNotFoundError if there is none."""
+        return self._bridge.run(self._facet.require(operation_id))
+
+    def page(
+        self, domain: str | None = None, *, status: BulkStatus | None = None, limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BulkOperation]:
+        """Operations, newest first, page by page."""
+        return self._bridge.run(self._facet.page(
+            domain, status=status, limit=limit, cursor=cursor,
+        ))
+
+    def page_items(
+        self, operation_id: UUID, *, outcome: BulkOutcome | None = None, limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BulkItem]:
+        """The commands of an operation and what became of each, in their order, page by page."""
+        return self._bridge.run(self._facet.page_items(
+            operation_id, outcome=outcome, limit=limit, cursor=cursor,
+        ))

@@ -1,0 +1,56 @@
+"""BlockingBus: every verb of CommandBus and of its facets, as a plain method that waits.
+
+The bus lives on an event loop in a thread of its own. The verbs are in verbs.py and facets.py,
+which `make blocking` writes from those of CommandBus.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from commandbus.blocking.bridge import Bridge, Connect
+from commandbus.blocking.verbs import BlockingVerbs
+from commandbus.bus import CommandBus
+from commandbus.retry import RetryPolicy
+from commandbus.settings import Settings
+
+
+class BlockingBus(BlockingVerbs):
+    """A bus whose verbs wait. Make one with `BlockingBus.connect`; threads may share it.
+
+    It opens with the first call, or where a `with` block begins, and closes at the end of the
+    block, with `close`, or at the end of the process. A forked process opens its own.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(Bridge(connect))
+
+    @classmethod
+    def connect(
+        cls,
+        dsn: str | None = None,
+        *,
+        settings: Settings | None = None,
+        retry_policy: RetryPolicy | None = None,
+        data_dir: Path | None = None,
+    ) -> Self:
+        """A bus on the database that `CommandBus.connect` would take."""
+        return cls(
+            lambda: CommandBus.connect(
+                dsn, settings=settings, retry_policy=retry_policy, data_dir=data_dir
+            )
+        )
+
+    def __enter__(self) -> Self:
+        """Open the bus now, so that a wrong address shows here."""
+        self._bridge.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the bus."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop the workers of this bus, close its connections and end its thread."""
+        self._bridge.close()

@@ -1,0 +1,147 @@
+"""`bus.governance` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from typing import Any
+    from uuid import UUID
+    from commandbus.access.model import Caller
+    from commandbus.governance.model import (
+        BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, Item, LimitState,
+        LimitsStatus, Submission, TicketAction, TicketStatus, UserLimits,
+    )
+    from commandbus.governance.service import Among, Governance
+    from commandbus.governance.types import BatchType, BatchTypes
+    from commandbus.paging import Page
+
+
+class BlockingGovernance(BlockingFacet["Governance"]):
+    """`bus.governance`: submits governed batches, shows their tickets, and acts on them."""
+
+    @property
+    def types(self) -> BatchTypes:
+        """As `CommandBus.governance.types`; nothing in it waits."""
+        return self._facet.types
+
+    def count_request(self, user_id: str) -> LimitState:
+        """Count one API request, whatever becomes of it; RateLimitExceededError if it is too
+        many."""
+        return self._bridge.run(self._facet.count_request(user_id))
+
+    def limit_states(self, user_id: str) -> tuple[LimitState, ...]:
+        """How full the limits are for this user, in the order in which they are checked."""
+        return self._bridge.run(self._facet.limit_states(user_id))
+
+    def exempt(
+        self, caller: Caller, user_id: str, reason: str, *, expires_at: datetime | None = None,
+    ) -> Exemption:
+        """Lift the limits per user for this one, until `expires_at` or until it is taken back."""
+        return self._bridge.run(self._facet.exempt(caller, user_id, reason, expires_at=expires_at))
+
+    def unexempt(self, caller: Caller, user_id: str) -> bool:
+        """Take an exemption back; False if there was none."""
+        return self._bridge.run(self._facet.unexempt(caller, user_id))
+
+    def set_user_limits(self, caller: Caller, limits: UserLimits) -> UserLimits:
+        """Give a user limits of its own. What is None stays as it is; all None: none any more."""
+        return self._bridge.run(self._facet.set_user_limits(caller, limits))
+
+    def limits_status(self, caller: Caller) -> LimitsStatus:
+        """The limits in force, how full they are, and who is excepted."""
+        return self._bridge.run(self._facet.limits_status(caller))
+
+    @property
+    def is_available(self) -> bool:
+        """Whether this bus can have governed batches: a bus in memory cannot."""
+        return self._facet.is_available
+
+    def declare(self, batch_type: BatchType) -> None:
+        """Declare what may be submitted as a governed batch."""
+        return self._facet.declare(batch_type)
+
+    def submit(
+        self, caller: Caller, batch_type: str, items: Sequence[Item], *,
+        request_id: UUID | None = None, reason: str | None = None,
+    ) -> Submission:
+        """Create a governed batch, or nothing."""
+        return self._bridge.run(self._facet.submit(
+            caller, batch_type, items, request_id=request_id, reason=reason,
+        ))
+
+    def get(self, caller: Caller, ticket_id: UUID, *, among: Among = None) -> BatchTicket | None:
+        """One ticket, or None if there is none that the caller may see."""
+        return self._bridge.run(self._facet.get(caller, ticket_id, among=among))
+
+    def require(self, caller: Caller, ticket_id: UUID, *, among: Among = None) -> BatchTicket:
+        """One ticket; TicketNotFoundError if there is none that the caller may see."""
+        return self._bridge.run(self._facet.require(caller, ticket_id, among=among))
+
+    def page(
+        self, caller: Caller, *, batch_type: str | None = None, status: TicketStatus | None = None,
+        created_by: str | None = None, limit: int = 50, cursor: str | None = None,
+        among: Among = None,
+    ) -> Page[BatchTicket]:
+        """Tickets that the caller may see, newest first."""
+        return self._bridge.run(self._facet.page(
+            caller, batch_type=batch_type, status=status, created_by=created_by, limit=limit,
+            cursor=cursor, among=among,
+        ))
+
+    def page_children(
+        self, caller: Caller, ticket_id: UUID, *, status: ChildStatus | None = None,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[ChildTicket]:
+        """Children of a ticket, in the order of the request."""
+        return self._bridge.run(self._facet.page_children(
+            caller, ticket_id, status=status, limit=limit, cursor=cursor,
+        ))
+
+    def allowed_actions(self, caller: Caller, ticket: BatchTicket) -> tuple[TicketAction, ...]:
+        """What this caller may do with the ticket in its state."""
+        return self._facet.allowed_actions(caller, ticket)
+
+    def version(self, ticket: BatchTicket) -> str:
+        """A strong ETag of the ticket: another one after every change that can be seen of it."""
+        return self._facet.version(ticket)
+
+    def wait(
+        self, caller: Caller, ticket_id: UUID, *, seen: str | None, timeout: float,
+    ) -> BatchTicket:
+        """The ticket as soon as its version is not `seen`; with None: as soon as it has ended."""
+        return self._bridge.run(self._facet.wait(caller, ticket_id, seen=seen, timeout=timeout))
+
+    def retry(
+        self, caller: Caller, ticket_id: UUID, *, reason: str | None = None, among: Among = None,
+    ) -> ChildRetry:
+        """Send failed children again, unless they were sent as often as their type allows."""
+        return self._bridge.run(self._facet.retry(caller, ticket_id, reason=reason, among=among))
+
+    def cancel(
+        self, caller: Caller, ticket_id: UUID, reason: str, *, among: Among = None,
+    ) -> BatchTicket:
+        """Cancel what is pending; what a worker has goes on. For its owner, and for operators."""
+        return self._bridge.run(self._facet.cancel(caller, ticket_id, reason, among=among))
+
+    def decide(
+        self, caller: Caller, ticket_id: UUID, *, approve: bool, reason: str | None,
+        conn: Any = None,
+    ) -> BatchTicket:
+        """Approve or reject a batch that waits for it; a rejection needs a reason."""
+        return self._bridge.run(self._facet.decide(
+            caller, ticket_id, approve=approve, reason=reason, conn=conn,
+        ))
+
+    def register_handlers(self) -> None:
+        """Register the handler that carries out approvals which were submitted as a batch."""
+        return self._facet.register_handlers()

@@ -1,0 +1,58 @@
+"""`bus.loads` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+from commandbus.loads.model import LoadStart
+
+if TYPE_CHECKING:
+    from typing import Any
+    from uuid import UUID
+    from commandbus.loads.load import Loads
+    from commandbus.loads.model import LoadMetadata, LoadResult, OnProgress
+    from commandbus.models import BatchCommand
+
+
+class BlockingLoads(BlockingFacet["Loads"]):
+    """Loads sources into batches. Needs PostgreSQL."""
+
+    def load(
+        self, domain: str, source: object, *, command_type: str | None = None,
+        id_column: str | None = None, type_column: str | None = None,
+        start: LoadStart = LoadStart.SEALED, checkpoint_size: int | None = None,
+        batch_id: UUID | None = None, name: str | None = None,
+        custom_data: dict[str, Any] | None = None, created_by: str | None = None,
+        on_complete_command: BatchCommand | None = None, on_progress: OnProgress | None = None,
+    ) -> LoadResult:
+        """Create a batch of any size from a source, in checkpoints, in little memory."""
+        return self._bridge.run(self._facet.load(
+            domain, source, command_type=command_type, id_column=id_column,
+            type_column=type_column, start=start, checkpoint_size=checkpoint_size,
+            batch_id=batch_id, name=name, custom_data=custom_data, created_by=created_by,
+            on_complete_command=on_complete_command, on_progress=on_progress,
+        ))
+
+    def resume(
+        self, domain: str, batch_id: UUID, source: object, *,
+        on_progress: OnProgress | None = None,
+    ) -> LoadResult:
+        """Go on with a load after its last checkpoint; `source` is the same, from its
+        beginning."""
+        return self._bridge.run(self._facet.resume(
+            domain, batch_id, source, on_progress=on_progress,
+        ))
+
+    def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
+        """How far a load is, from any process; None if there is no such load."""
+        return self._bridge.run(self._facet.get(domain, batch_id))
+
+    def require(self, domain: str, batch_id: UUID) -> LoadMetadata:
+        """One load; raises if there is no such batch, or if it is not a load."""
+        return self._bridge.run(self._facet.require(domain, batch_id))

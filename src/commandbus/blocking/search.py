@@ -1,0 +1,83 @@
+"""`bus.search` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+    from typing import Any
+    from uuid import UUID
+    from commandbus.commands.search import Search
+    from commandbus.commands.tail import AuditTail
+    from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
+    from commandbus.paging import Page
+
+
+class BlockingAuditTail(BlockingFacet["AuditTail"]):
+    """What is written to the audit, look by look."""
+
+    def look(self) -> list[AuditEvent]:
+        """What is new since the last look, oldest first; the first look has the latest events."""
+        return self._bridge.run(self._facet.look())
+
+
+class BlockingSearch(BlockingFacet["Search"]):
+    """Searches that never read a whole table. `bus.search`; needs PostgreSQL."""
+
+    def commands(
+        self, *, command_id: UUID | None = None, correlation_id: UUID | None = None,
+        batch_id: UUID | None = None, domain: str | None = None, command_type: str | None = None,
+        status: CommandStatus | None = None, error_code: str | None = None,
+        created_after: datetime | None = None, created_before: datetime | None = None,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[CommandMetadata]:
+        """Commands by what is known of them, newest first."""
+        return self._bridge.run(self._facet.commands(
+            command_id=command_id, correlation_id=correlation_id, batch_id=batch_id, domain=domain,
+            command_type=command_type, status=status, error_code=error_code,
+            created_after=created_after, created_before=created_before, limit=limit, cursor=cursor,
+        ))
+
+    def audit(
+        self, *, command_id: UUID | None = None, batch_id: UUID | None = None,
+        domain: str | None = None, actor: str | None = None,
+        event_types: Iterable[AuditEventType] | None = None, since: datetime | None = None,
+        until: datetime | None = None, newest_first: bool = True, limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[AuditEvent]:
+        """Audit events by what is known of them."""
+        return self._bridge.run(self._facet.audit(
+            command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
+            event_types=event_types, since=since, until=until, newest_first=newest_first,
+            limit=limit, cursor=cursor,
+        ))
+
+    def tail(self, *, limit: int = 50, **criteria: Any) -> BlockingAuditTail:
+        """The latest events, and new ones as they happen; `criteria` as for `audit`."""
+        tail = self._facet.tail(limit=limit, **criteria)
+        return BlockingAuditTail(self._bridge, lambda: tail)
+
+    def domains(self, command_id: UUID) -> list[str]:
+        """The domains that know this id."""
+        return self._bridge.run(self._facet.domains(command_id))
+
+    def payload(self, domain: str, command_id: UUID) -> Any:
+        """The payload of a command with its secrets masked; None if it is gone."""
+        return self._bridge.run(self._facet.payload(domain, command_id))
+
+    def original_of_repeat(
+        self, domain: str, command_type: str, command_id: UUID, data: Mapping[str, Any],
+    ) -> CommandMetadata:
+        """The command that was sent before under this id, if it is the same one."""
+        return self._bridge.run(self._facet.original_of_repeat(
+            domain, command_type, command_id, data,
+        ))

@@ -1,0 +1,62 @@
+"""`bus.tokens` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime, timedelta
+    from commandbus.access.model import ApiToken, NewToken, StoredToken
+    from commandbus.access.tokens import Tokens
+    from commandbus.paging import Page
+
+
+class BlockingTokens(BlockingFacet["Tokens"]):
+    """`bus.tokens`: makes and proves API tokens; needs PostgreSQL."""
+
+    def create(
+        self, user_id: str, scopes: Iterable[str], *, domains: Iterable[str] | None = None,
+        label: str | None = None, expires_in: timedelta | None = None, actor: str | None = None,
+    ) -> NewToken:
+        """Make a token; `domains=None`: for all of them, `expires_in=None`: until it is
+        revoked."""
+        return self._bridge.run(self._facet.create(
+            user_id, scopes, domains=domains, label=label, expires_in=expires_in, actor=actor,
+        ))
+
+    def page(
+        self, *, user_id: str | None = None, include_ended: bool = False, limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[ApiToken]:
+        """Tokens, newest first; without those that are revoked or have expired."""
+        return self._bridge.run(self._facet.page(
+            user_id=user_id, include_ended=include_ended, limit=limit, cursor=cursor,
+        ))
+
+    def revoke(self, token_id: str, *, actor: str | None = None) -> datetime:
+        """End a token; services notice within five seconds. A second call changes nothing."""
+        return self._bridge.run(self._facet.revoke(token_id, actor=actor))
+
+    def split(self, text: str) -> tuple[str, str] | None:
+        """The id and the secret of a token, or None if it is not written like one."""
+        return self._facet.split(text)
+
+    def find(self, token_id: str) -> StoredToken | None:
+        """What is stored of a token, also of one that has ended; None if there is none."""
+        return self._bridge.run(self._facet.find(token_id))
+
+    def is_proved(self, stored: StoredToken | None, secret: str) -> bool:
+        """Whether the secret is that of the token, and the token is still good."""
+        return self._facet.is_proved(stored, secret)
+
+    def touch(self, token_id: str) -> None:
+        """Note that it is in use, once a minute at most."""
+        return self._bridge.run(self._facet.touch(token_id))

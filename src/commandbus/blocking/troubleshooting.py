@@ -1,0 +1,93 @@
+"""`bus.troubleshooting` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+    from uuid import UUID
+    from commandbus.models import TroubleshootingItem
+    from commandbus.paging import Page
+    from commandbus.troubleshooting.model import FailureGroup
+    from commandbus.troubleshooting.queue import Troubleshooting
+
+
+class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
+    """The operator's verbs."""
+
+    def groups(
+        self, domain: str | None = None, *, command_type: str | None = None,
+        include_empty: bool = False, limit: int = 100,
+    ) -> list[FailureGroup]:
+        """Parked commands by cause, largest group first; it reads no command."""
+        return self._bridge.run(self._facet.groups(
+            domain, command_type=command_type, include_empty=include_empty, limit=limit,
+        ))
+
+    def require_group(self, fingerprint: str, domain: str | None = None) -> FailureGroup:
+        """The one group whose fingerprint begins so; raises if there is none, or several."""
+        return self._bridge.run(self._facet.require_group(fingerprint, domain))
+
+    def page(
+        self, domain: str, *, command_type: str | None = None, group: str | None = None,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[TroubleshootingItem]:
+        """What waits, longest first, with its payload, page by page."""
+        return self._bridge.run(self._facet.page(
+            domain, command_type=command_type, group=group, limit=limit, cursor=cursor,
+        ))
+
+    def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
+        """One parked command, or None if it is not parked."""
+        return self._bridge.run(self._facet.get(domain, command_id))
+
+    def require(self, domain: str, command_id: UUID) -> TroubleshootingItem:
+        """One parked command; CommandNotFoundError if it is not parked."""
+        return self._bridge.run(self._facet.require(domain, command_id))
+
+    def masked(self, item: TroubleshootingItem) -> Any:
+        """The payload of a parked command with its secrets masked."""
+        return self._bridge.run(self._facet.masked(item))
+
+    def retry(
+        self, domain: str, command_id: UUID, *, operator: str | None = None,
+        reset_attempts: bool = True, payload: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send the same payload again, or an edited one."""
+        return self._bridge.run(self._facet.retry(
+            domain, command_id, operator=operator, reset_attempts=reset_attempts, payload=payload,
+        ))
+
+    def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:
+        """The keys of a payload that are marked as secret, here or by any worker before."""
+        return self._bridge.run(self._facet.secret_keys(domain, command_type))
+
+    def note(
+        self, domain: str, command_id: UUID, text: str, *, operator: str | None = None,
+    ) -> None:
+        """Put a remark into the audit; the command stays as it is."""
+        return self._bridge.run(self._facet.note(domain, command_id, text, operator=operator))
+
+    def cancel(
+        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None,
+    ) -> None:
+        """End it as CANCELED, with a reply."""
+        return self._bridge.run(self._facet.cancel(domain, command_id, reason, operator=operator))
+
+    def complete(
+        self, domain: str, command_id: UUID, result_data: Any = None, *,
+        operator: str | None = None,
+    ) -> None:
+        """End it as COMPLETED with this result, with a reply."""
+        return self._bridge.run(self._facet.complete(
+            domain, command_id, result_data, operator=operator,
+        ))

@@ -1,0 +1,94 @@
+"""`bus.upkeep` of BlockingBus. Written by `make blocking` from those that it waits for: do not edit.
+
+Parameters and types are as there; so is the first line of each description.
+"""
+
+# ruff: noqa: A002, D209, E501, F401, I001, PLC0415, PLR0913, RUF100
+# fmt: off
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from commandbus.blocking.bridge import BlockingFacet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from commandbus.models import CommandStatus
+    from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
+    from commandbus.upkeep.findings import Diagnosis
+    from commandbus.upkeep.retention import PruneResult, RetentionRule
+    from commandbus.upkeep.service import Upkeep
+
+
+class BlockingFigures(BlockingFacet["Figures"]):
+    """`bus.upkeep.figures`; needs PostgreSQL."""
+
+    def knows_domain(self, domain: str) -> bool:
+        """Whether the queues of a domain are in the database."""
+        return self._bridge.run(self._facet.knows_domain(domain))
+
+    def domains(self) -> list[DomainFigures]:
+        """How much waits, runs and is parked in each domain."""
+        return self._bridge.run(self._facet.domains())
+
+    def governed(self, since: datetime) -> list[GovernedFigures]:
+        """The counters of governed batches that are open, or have ended since then."""
+        return self._bridge.run(self._facet.governed(since))
+
+    def statuses(self, domain: str | None = None) -> dict[tuple[str, CommandStatus], int]:
+        """How many commands have each status, by domain; reads every row."""
+        return self._bridge.run(self._facet.statuses(domain))
+
+    def pool(self) -> Mapping[str, int]:
+        """Connections of the pool: max, size, available, and requests that wait."""
+        return self._facet.pool()
+
+
+class BlockingUpkeep(BlockingFacet["Upkeep"]):
+    """Keeps a database healthy and small. Needs PostgreSQL."""
+
+    @cached_property
+    def figures(self) -> BlockingFigures:
+        """As `CommandBus.upkeep.figures`."""
+        find = lambda: self._bridge.find("upkeep.figures")  # noqa: E731
+        return BlockingFigures(self._bridge, find)
+
+    def get_retention(self) -> list[RetentionRule]:
+        """The rules that were set; without a rule nothing is removed."""
+        return self._bridge.run(self._facet.get_retention())
+
+    def set_retention(
+        self, kind: str, keep: timedelta | None, *, domain: str | None = None,
+        operator: str | None = None,
+    ) -> None:
+        """Keep `audit`, `archives`, `replies` or `commands` for this time; None: without limit."""
+        return self._bridge.run(self._facet.set_retention(
+            kind, keep, domain=domain, operator=operator,
+        ))
+
+    def clear_retention(self, kind: str, *, domain: str | None = None) -> bool:
+        """Remove a rule; returns whether there was one."""
+        return self._bridge.run(self._facet.clear_retention(kind, domain=domain))
+
+    def prune(
+        self, *, domain: str | None = None, older_than: timedelta | None = None,
+        kinds: Sequence[str] | None = None, dry_run: bool = False, operator: str | None = None,
+        progress: Callable[[PruneResult], None] | None = None, seconds: float | None = None,
+    ) -> list[PruneResult]:
+        """Remove what is finished and old: by the rules, or everything older than `older_than`."""
+        return self._bridge.run(self._facet.prune(
+            domain=domain, older_than=older_than, kinds=kinds, dry_run=dry_run, operator=operator,
+            progress=progress, seconds=seconds,
+        ))
+
+    def doctor(
+        self, *, domain: str | None = None, window: timedelta | None = None, full: bool = False,
+        fix: bool = False, operator: str | None = None,
+    ) -> Diagnosis:
+        """Examine the database in one read-only snapshot; with `fix`, repair and examine it
+        again."""
+        return self._bridge.run(self._facet.doctor(
+            domain=domain, window=window, full=full, fix=fix, operator=operator,
+        ))
