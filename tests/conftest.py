@@ -29,6 +29,10 @@ PATIENCE = 30.0
 #: The data of a run is kept in memory where so much of it is free, in bytes.
 MEMORY_WANTED = 4 * 1024**3
 
+#: The variable that names a server to use instead of an embedded one.
+TEST_DSN = "COMMANDBUS_TEST_DSN"
+TEMPLATE = "commandbus_template"
+
 POSTGRES_FIXTURES = {"server", "template", "dsn", "empty_dsn", "conn", "pool", "bus"}
 
 
@@ -41,14 +45,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A server that goes on after the run keeps no template: the next run may be of other code."""
+    address = os.environ.get(TEST_DSN)
+    if address is None or hasattr(session.config, "workerinput"):
+        return
+    with psycopg.connect(make_conninfo(address, dbname="postgres"), autocommit=True) as admin:
+        name = sql.Identifier(TEMPLATE)
+        if admin.execute("select from pg_database where datname = %s", (TEMPLATE,)).rowcount:
+            admin.execute(sql.SQL("alter database {} is_template false").format(name))
+            admin.execute(sql.SQL("drop database {} with (force)").format(name))
+
+
 @dataclass(frozen=True)
 class Server:
     """The server of this test run."""
 
-    embedded: EmbeddedPostgres
+    address: str
 
     def dsn(self, database: str) -> str:
-        return make_conninfo(self.embedded.dsn, dbname=database)
+        return make_conninfo(self.address, dbname=database)
 
     def admin(self) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(self.dsn("postgres"), autocommit=True)
@@ -72,7 +88,13 @@ def data_folder(run_id: str) -> Path:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """All processes of a run (xdist) share one data folder, and so one server."""
+    """All processes of a run (xdist) share one data folder, and so one server.
+
+    COMMANDBUS_TEST_DSN names another one, for example that of deploy/compose.yaml.
+    """
+    if address := os.environ.get(TEST_DSN):
+        yield Server(address)
+        return
     folder = data_folder(os.environ.get("PYTEST_XDIST_TESTRUNUID", secrets.token_hex(8)))
     embedded = EmbeddedPostgres(
         folder,
@@ -80,7 +102,7 @@ def server() -> Iterator[Server]:
         settings={"fsync": "off", "max_connections": "300", "autovacuum": "off"},
     )
     embedded.start()
-    yield Server(embedded)
+    yield Server(embedded.dsn)
     assert_log_is_clean(folder / "server.log")
     embedded.stop()
     if not (folder / "cluster" / "postmaster.pid").exists():  # nobody else uses it
@@ -90,7 +112,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def template(server: Server) -> str:
     """A database with everything installed, made once per run."""
-    name = "commandbus_template"
+    name = TEMPLATE
     with server.admin() as admin:
         # Session-level, in a database that is not cloned: the first process builds, others wait.
         admin.execute("select pg_advisory_lock(1)")
