@@ -88,7 +88,7 @@ class CommandBus(Facets):
     ) -> AsyncIterator[CommandBus]:
         """Open a bus on `dsn`, COMMANDBUS_DSN, or an embedded PostgreSQL when there is neither.
 
-        Creates what is missing: PGMQ, the schema, and later the queues of a domain on first use.
+        Sets up an empty database (PGMQ, the schema); an older one is migrated if it is embedded.
         """
         from commandbus.wiring import open_store  # the composition root
 
