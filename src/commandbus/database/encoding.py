@@ -155,4 +155,5 @@ def _item(outcome: Outcome) -> dict[str, Any]:
         item["error_code"] = outcome.failure.code
         item["error_msg"] = outcome.failure.message
         item["error_details"] = outcome.failure.details
+        item["error_stack"] = outcome.failure.stack
     return item
