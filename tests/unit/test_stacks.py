@@ -213,7 +213,7 @@ class UnnamedError(Exception):
         SystemExit(3),
         Exception(b"\xff"),
     ],
-    ids=lambda error: type(error).__base__.__name__,
+    ids=lambda error: type(error).__mro__[1].__name__,
 )
 def test_nothing_is_raised_whatever_the_exception_is(error: BaseException) -> None:
     def work() -> None:

@@ -29,8 +29,9 @@ MAX_MEMBERS = 3
 #: Characters of one frame, and of the text of a cause.
 MAX_FRAME = 240
 MAX_CAUSE_TEXT = 512
-#: Characters of a traceback in the log.
+#: Bytes of a traceback in the log, and characters of one of its lines.
 MAX_TRACEBACK = 16_384
+MAX_SOURCE = 200
 
 #: What stands between the event loop, or a thread, and the handler.
 _AROUND = ("commandbus.worker.", "asyncio.", "concurrent.futures.", "threading.")
@@ -82,13 +83,17 @@ def traceback_text(error: BaseException, message: str, secrets: Sequence[str] = 
     `message`: the text of the exception, redacted already.
     """
     try:
-        parts = [
-            "\n".join([*_source_lines(each), f"{class_of(each)}: {text}", _RELATIONS[relation]])
+        shown = [
+            [
+                *_source_lines(each, secrets),
+                f"{_named(each, secrets)}: {text}",
+                _RELATIONS[relation],
+                "",
+            ]
             for relation, each, text in reversed(_related(error, secrets))
         ]
-        own = [*_source_lines(error), f"{class_of(error)}: {message}"]
-        text = "\n\n".join([*parts, "\n".join(own)])
-        text = redact_text(_end_of(text, MAX_TRACEBACK), MAX_TRACEBACK, secrets=secrets)
+        shown.append([*_source_lines(error, secrets), f"{_named(error, secrets)}: {message}"])
+        text = _end_of("\n".join(line for lines in shown for line in lines), MAX_TRACEBACK)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  (as in stack_of)
@@ -96,12 +101,12 @@ def traceback_text(error: BaseException, message: str, secrets: Sequence[str] = 
     return text
 
 
-def class_of(error: BaseException) -> str:
+def _named(error: BaseException, secrets: Sequence[str]) -> str:
     """The class of an exception with its module, but for those of Python itself."""
     kind = type(error)
     module = kind.__module__
     name = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-    return _clean(name)[:200]
+    return _masked(_clean(name), secrets)[:200]
 
 
 # -- what is stored
@@ -111,7 +116,7 @@ def _stack_of(error: BaseException, secrets: Sequence[str], home: str) -> dict[s
     package = home.partition(".")[0]
     frames, first, count = _frames_of(error, package)
     shown = _within([_shown(frame, secrets) for frame in frames], MAX_STACK_BYTES)
-    stack: dict[str, Any] = {"exception": _masked(class_of(error), secrets), "frames": shown}
+    stack: dict[str, Any] = {"exception": _named(error, secrets), "frames": shown}
     if count > len(shown):
         stack["frames_left_out"] = count - len(shown)
     last = _last_own(frames, package)
@@ -119,7 +124,7 @@ def _stack_of(error: BaseException, secrets: Sequence[str], home: str) -> dict[s
     left = MAX_CAUSES_BYTES
     for relation, each, text in _related(error, secrets):
         inner, inner_first, _ = _frames_of(each, package)
-        name = _masked(class_of(each), secrets)
+        name = _named(each, secrets)
         left -= len(name) + len(text.encode()) + 64
         if left <= 0:
             break
@@ -284,22 +289,24 @@ def _clean(text: str) -> str:
 # -- what is logged
 
 
-def _source_lines(error: BaseException) -> list[str]:
+def _source_lines(error: BaseException, secrets: Sequence[str]) -> list[str]:
     frames, _, count = _frames_of(error, "")
     lines = ["Traceback (innermost last):"]
     if count > len(frames):
         lines.append(f"  … {count - len(frames)} frames left out")
     for frame in frames:
-        path = _path_of(frame.file, frame.module)
-        lines.append(f'  File "{path}", line {frame.line}, in {_clean(frame.function)}')
-        source = _clean(linecache.getline(frame.file, frame.line).strip())[:200]
+        path = _masked(_path_of(frame.file, frame.module), secrets)
+        function = _masked(_clean(frame.function), secrets)
+        lines.append(f'  File "{path}", line {frame.line}, in {function}'[:MAX_SOURCE])
+        source = _clean(linecache.getline(frame.file, frame.line).strip())
         if source:
-            lines.append(f"    {source}")
+            lines.append(f"    {redact_text(source, MAX_SOURCE, secrets=secrets)}")
     return lines
 
 
 def _end_of(text: str, most: int) -> str:
     """The end of a text, from the beginning of a line."""
-    if len(text) <= most:
+    data = text.encode()
+    if len(data) <= most:
         return text
-    return "…" + text[len(text) - most + 1 :].partition("\n")[2]
+    return "…\n" + data[len(data) - most + 4 :].partition(b"\n")[2].decode()

@@ -57,7 +57,7 @@ begin
               case when p_has_failed
                    then commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
                                                    i.error_details, i.delay_seconds)
-                        || case when i.error_stack is null or i.error_stack = 'null' then '{}'
+                        || case when i.error_stack is null then '{}'
                                 else jsonb_build_object('stack', i.error_stack) end end;
 end $$;
 
