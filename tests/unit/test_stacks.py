@@ -244,7 +244,7 @@ def test_secrets_are_masked_in_names_and_texts_and_a_line_number_is_not() -> Non
 def test_the_logged_traceback_has_lines_of_source_and_ends_with_the_message() -> None:
     error = raised(outer)
     text = traceback_text(error, "masked")
-    assert text.splitlines()[0] == "Traceback (innermost last):"
+    assert text.splitlines()[0] == "Raised (innermost frame last):"
     assert '", line ' in text
     assert '    raise KeyError("account")' in text
     assert text.endswith("KeyError: masked")

@@ -109,6 +109,7 @@ def _write(level: int, line: str, text: str | None = None) -> None:
     if text is None:
         _log.log(level, "%s", line)
         return
-    record = _log.makeRecord(_log.name, level, __file__, 0, "%s", (line,), None, "log_failure")
+    path, number, function, _ = _log.findCaller()
+    record = _log.makeRecord(_log.name, level, path, number, "%s", (line,), None, function)
     record.exc_text = text
     _log.handle(record)

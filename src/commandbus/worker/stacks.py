@@ -291,7 +291,7 @@ def _clean(text: str) -> str:
 
 def _source_lines(error: BaseException, secrets: Sequence[str]) -> list[str]:
     frames, _, count = _frames_of(error, "")
-    lines = ["Traceback (innermost last):"]
+    lines = ["Raised (innermost frame last):"]
     if count > len(frames):
         lines.append(f"  … {count - len(frames)} frames left out")
     for frame in frames:
