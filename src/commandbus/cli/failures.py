@@ -23,7 +23,7 @@ def told(event_type: str, details: dict[str, Any]) -> list[str]:
         return ["a worker that had lost its lease brought a result; it was ignored"]
     own = details.get("details")
     if details.get("code") == "LEASE_EXPIRED" and isinstance(own, dict) and "worker" in own:
-        return [_lapse(details.pop("details"))]
+        return [_lapse(dict(details.pop("details")))]
     return []
 
 
@@ -42,25 +42,31 @@ _KINDS = {
 
 
 def _lapse(details: dict[str, Any]) -> str:
-    worker, since, until, seen = (
-        details.pop(name, None)
-        for name in ("worker", "leased_at", "lease_ended_at", "worker_seen_at")
+    worker = details.pop("worker", None)
+    since, until, seen = (
+        _time(details.pop(name, None)) for name in ("leased_at", "lease_ended_at", "worker_seen_at")
     )
     if worker is None:
         return (
             "the lease ran out before a result came: the worker crashed, was killed, or lost its "
             "connection"
         )
-    had = f"{worker}, which had it since {_time(since)}, brought no result before the lease ran out"
+    had = (
+        f"{worker}, which had it since {moment(since)}, brought no result before the lease ran out"
+    )
     if seen is None:
         return f"{had}: it crashed, was killed, or lost its connection"
-    if until is not None and seen > until:  # both are ISO 8601 in UTC with all digits
-        return f"{had}: it is alive (seen {_time(seen)}), so it lost the lease"
-    return f"{had}: silent since {_time(seen)}, it crashed, was killed, or lost its connection"
+    if until is not None and seen > until:
+        return f"{had}: it is alive (seen {moment(seen)}), so it lost the lease"
+    return f"{had}: silent since {moment(seen)}, it crashed, was killed, or lost its connection"
 
 
-def _time(text: str | None) -> str:
-    return moment(None if text is None else datetime.fromisoformat(text))
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None  # a handler may use our code with details of its own
+    return found if found.tzinfo else None
 
 
 def raised(stack: Mapping[str, Any]) -> str:
