@@ -178,7 +178,8 @@ def printed(dsn: str, ids: list[UUID], canaries: Canaries) -> Iterator[tuple[str
     """What the program prints, by what was asked."""
     calls = [
         ["list"], ["list", "--status", PARKED], ["list", "--error-code", "BAD"],
-        ["tsq", "list"], ["tsq", "groups"], ["audit", "--limit", "1000"], ["audit", "--actor", "ann"],
+        ["tsq", "list"], ["tsq", "groups"], ["audit", "--limit", "1000"],
+        ["audit", "--actor", "ann"],
     ]  # fmt: skip
     for command_id in map(str, ids[:4]):
         calls += [
