@@ -187,9 +187,7 @@ def _what(event: dict[str, Any]) -> str:
     stack = details.pop("stack", None)
     parts = told(event["event_type"], details)
     if "message" in details:
-        where = place_of(stack) if isinstance(stack, dict) else None
-        at = f" at {where}" if where else ""
-        parts.insert(0, f"{details.pop('code', '?')}: {details.pop('message')}{at}")
+        parts.insert(0, f"{details.pop('code', '?')}: {details.pop('message')}")
     if "retry_in_seconds" in details:
         parts.append(f"next try after {details.pop('retry_in_seconds'):g} s")
     if "text" in details:  # a note
@@ -202,6 +200,8 @@ def _what(event: dict[str, Any]) -> str:
         f"{key} {value if isinstance(value, str | int) else json.dumps(jsonable(value))}"
         for key, value in details.items()
     ]
+    if isinstance(stack, dict):
+        parts.append(f"at {place_of(stack) or '?'}")
     return "; ".join(parts)
 
 
