@@ -89,7 +89,7 @@ def failed(
     """The handler has failed; its retry policy decides what happens next."""
     policy = entry.retry_policy or default_policy
     failure = failure_of(lease, entry, error, policy)
-    is_permanent = policy.is_permanent(error)
+    is_permanent = failure.error_type == "PERMANENT"
     if isinstance(error, DuplicateCommandError) and entry.is_transactional:
         is_permanent = True
         failure = replace(failure, error_type="PERMANENT", code="DUPLICATE_COMMAND", details=None)
