@@ -168,6 +168,8 @@ class TroubleshootingItem:
     batch_id: UUID | None
     created_at: datetime
     data: dict[str, Any] | None
+    #: Where in the code its last failure was raised; None if code did not raise it.
+    stack: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

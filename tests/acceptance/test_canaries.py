@@ -117,7 +117,10 @@ async def go_every_way(bus: CommandBus, canaries: Canaries) -> list[UUID]:
             case "transient":
                 raise TransientCommandError("BUSY", text, details)
             case "plain":
-                raise ValueError(text)
+                try:
+                    raise KeyError(text)
+                except KeyError as error:
+                    raise ValueError(text) from ExceptionGroup(text, [error])
             case "code":
                 raise PermanentCommandError(f"token={canaries.header}", text)
             case "result":
@@ -175,10 +178,14 @@ def printed(dsn: str, ids: list[UUID], canaries: Canaries) -> Iterator[tuple[str
     """What the program prints, by what was asked."""
     calls = [
         ["list"], ["list", "--status", PARKED], ["list", "--error-code", "BAD"],
-        ["tsq", "list"], ["audit", "--limit", "1000"], ["audit", "--actor", "ann"],
+        ["tsq", "list"], ["tsq", "groups"], ["audit", "--limit", "1000"],
+        ["audit", "--actor", "ann"],
     ]  # fmt: skip
     for command_id in map(str, ids[:4]):
-        calls += [["show", command_id, "--payload"], ["tsq", "show", command_id, "--payload"]]
+        calls += [
+            ["show", command_id, "--payload", "--stack"],
+            ["tsq", "show", command_id, "--payload", "--stack"],
+        ]
     for call in [*calls, *([*call, "--json"] for call in calls)]:
         result = CliRunner().invoke(app, [*call, "--dsn", dsn])
         assert result.exit_code == 0, (call, result.output)

@@ -12,10 +12,14 @@ def shown(row: dict[str, Any] | None) -> dict[str, Any] | None:
     """Without times and message numbers: only whether they are there."""
     if row is None:
         return None
-    return {
-        key: value is not None if key.endswith("_at") or key == "msg_id" else value
-        for key, value in row.items()
-    }
+    return {key: _shown_value(key, value) for key, value in row.items()}
+
+
+def _shown_value(key: str, value: Any) -> Any:
+    if key.endswith("_at") or key == "msg_id":
+        return value is not None
+    # What the details of an event have of a lease that ran out.
+    return shown(value) if key == "details" and isinstance(value, dict) else value
 
 
 def shown_envelope(message: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from commandbus.database.store import Store
 from commandbus.errors import SchemaMissingError
 from commandbus.models import CommandStatus
+from tests.conformance.showing import shown
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, retried
 
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
@@ -119,6 +120,9 @@ async def test_the_first_lapse_is_not_counted_and_makes_no_suspect(world: World)
 
     assert (second.attempt, second.lease_epoch, second.is_suspect) == (1, 2, False)
     assert await world.events(first.command_id) == ["SENT", "RECEIVED", "LEASE_EXPIRED", "RECEIVED"]
+    [lapsed] = await world.details(first.command_id, "LEASE_EXPIRED")
+    assert shown(lapsed) == {"worker": "w1", "leased_at": True, "lease_ended_at": True}
+    assert lapsed["leased_at"] < lapsed["lease_ended_at"]
     assert await world.details(first.command_id, "RECEIVED") == [{"attempt": 1}, {"attempt": 1}]
 
 
@@ -183,12 +187,16 @@ async def test_a_command_that_kills_its_workers_is_parked_when_its_attempts_are_
         "FAILED",
         "MOVED_TO_TROUBLESHOOTING_QUEUE",
     ]
-    assert await world.details(lease.command_id, "FAILED") == [
+    assert [shown(each) for each in await world.details(lease.command_id, "FAILED")] == [
         {
             "attempt": 2,
             "class": "TRANSIENT",
             "code": "LEASE_EXPIRED",
-            "message": "the worker stopped without a result, attempt 2 of 2",
+            "message": (
+                "the lease ran out before a result came, attempt 2 of 2: the worker crashed, was "
+                "killed, or lost its connection"
+            ),
+            "details": {"worker": "w1", "leased_at": True, "lease_ended_at": True},
         }
     ]
     assert await world.details(lease.command_id, "MOVED_TO_TROUBLESHOOTING_QUEUE") == [

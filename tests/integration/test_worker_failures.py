@@ -521,6 +521,7 @@ async def test_a_failure_is_logged_without_its_payload(
         async with working(bus, "shop"):
             row = await until_status(bus, "shop", sent, PARKED)
     assert "failed on attempt 1 of 2" in caplog.text
-    assert "is parked (EXHAUSTED): DOWN" in caplog.text
+    assert "2 of 2: DOWN: password=[REDACTED] is wrong (TRANSIENT " in caplog.text
+    assert "; parked (EXHAUSTED); see `commandbus show " in caplog.text
     assert "hunter2" not in caplog.text + (row.last_error_msg or "")
     assert "canary" not in caplog.text

@@ -478,7 +478,7 @@ function commandbus.doctor_domains(p_domain text) returns SETOF text
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint)
     plpgsql, stable, body 40cd37453a4d6eada21b70b10cd2c15b
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
-    plpgsql, volatile, body 12bffc29bca8786df589eef4dc1ab937
+    plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
     plpgsql, volatile, body cecbce2537e53a46e374f948dd85ffef
 function commandbus.ensure_domain(p_domain text) returns void
@@ -503,6 +503,8 @@ function commandbus.failure_details(p_attempt integer, p_class text, p_code text
     sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
     sql, immutable, body e266ca36bfeb5a53c5b770f347bcf2a1
+function commandbus.failure_stack(p_domain text, p_command_id uuid) returns jsonb
+    sql, stable, body 65a690ff9df7efa19814878eb80e9c6f
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, body 0e9748ea415195beba064158fc0d4c61
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
@@ -521,6 +523,8 @@ function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) 
     plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
+    sql, stable, body b5de758dce8183dede7bd877abf8a61d
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, body a92cdb72c7b38ca49a8b5eff2bf37121
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
@@ -620,7 +624,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body fd757277cda8c65c3aae40e84a70d57d
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a09f5b0ec045203d00a4cdfeb5a30a6f
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
@@ -734,7 +738,7 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a523d5f861534ea5a2b774d7ccdd93d9
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1471132f63527207448d4578f9ef2f15
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
     sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
 function commandbus.wake_workers(p_domain text) returns void

@@ -125,19 +125,20 @@ SHOWN_FIELDS = {
     "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
     "created_at started_at finished_at",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
-    "CommandDetail": f"{_COMMAND} payload status_url",
+    "CommandDetail": f"{_COMMAND} payload stack status_url",
     "CommandView": _COMMAND,
     "Counted": "count",
     "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "
     "batch_remaining",
     "ExemptionView": "user_id exempted_by reason expires_at created_at",
     "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
-    "sample_command_id parked_count total_seen first_seen last_seen",
+    "sample_command_id parked_count total_seen first_seen last_seen first_frame last_frame",
     "Health": "status checks",
     "LimitView": "limit_type scope current_value max_value reset_seconds",
     "LimitsStatusView": "limits defaults exemptions overrides users",
     "ParkedView": "domain command_id command_type reason parked_at attempts max_attempts "
-    "last_error_type last_error_code last_error_msg correlation_id batch_id created_at payload",
+    "last_error_type last_error_code last_error_msg correlation_id batch_id created_at payload "
+    "stack",
     "ReplyErrorView": "code message error_class",
     "ReplyView": "command_id correlation_id domain type outcome completed_at data error msg_id "
     "receipt",

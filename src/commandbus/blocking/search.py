@@ -74,6 +74,10 @@ class BlockingSearch(BlockingFacet["Search"]):
         """The payload of a command with its secrets masked; None if it is gone."""
         return self._bridge.run(self._facet.payload(domain, command_id))
 
+    def stack(self, domain: str, command_id: UUID) -> dict[str, Any] | None:
+        """Where in the code the last failure of a command was raised; None if code did not."""
+        return self._bridge.run(self._facet.stack(domain, command_id))
+
     def original_of_repeat(
         self, domain: str, command_type: str, command_id: UUID, data: Mapping[str, Any],
     ) -> CommandMetadata:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commandbus.cli.failures import kind_of, print_stack, raised, told
 from commandbus.cli.frame import Frame, Session, View
 from commandbus.cli.options import OneCommand, parse_json
 from commandbus.cli.output import (
@@ -28,6 +29,7 @@ from commandbus.cli.output import (
 )
 from commandbus.errors import CommandNotFoundError
 from commandbus.models import AuditEvent, CommandMetadata
+from commandbus.worker.stacks import place_of
 
 #: Events of one command that are read.
 MAX_EVENTS = 1_000
@@ -35,7 +37,7 @@ MAX_EVENTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How much of a payload is shown."""
+    """How much is shown: of the payload, and of the last failure."""
 
     payload: Annotated[
         bool, typer.Option("--payload", help="Show the payload too, secrets masked.")
@@ -43,13 +45,16 @@ class Shown:
     show_secrets: Annotated[
         bool, typer.Option("--show-secrets", help="Show the payload, and do not mask it.")
     ] = False
+    stack: Annotated[
+        bool, typer.Option("--stack", help="Show where in the code the last failure was raised.")
+    ] = False
 
 
 async def show(frame: Frame, one: OneCommand, shown: Shown) -> View:
     """Show what happened to a command: every event, who caused it, and how long it took."""
     async with frame.open() as session:
         document = await read_command(session, one, shown)
-    return View(document, lambda: print_command(document))
+    return View(document, lambda: print_command(document, shown))
 
 
 async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[str, Any]:
@@ -60,6 +65,7 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
         raise CommandNotFoundError(domain, command_id)
     events = await session.bus.get_audit_trail(command_id, domain, limit=MAX_EVENTS)
     document: dict[str, Any] = {"command": found, "events": _steps(found, events)}
+    document["stack"] = await session.bus.search.stack(domain, command_id)
     if shown.show_secrets:
         text = await session.store.get_payload(domain, command_id)
         document["payload"] = parse_json(text, "the payload")
@@ -87,15 +93,19 @@ def _steps(command: CommandMetadata, events: Sequence[AuditEvent]) -> list[dict[
 # -- as text
 
 
-def print_command(document: dict[str, Any]) -> None:
+def print_command(document: dict[str, Any], shown: Shown) -> None:
     """Print what `read_command` has read."""
     command: CommandMetadata = document["command"]
     say(f"[bold]{command.command_type}[/]  {command.command_id}")
-    print_fields(_facts(command))
+    print_fields([*_facts(command), *_failure(command, document["stack"])])
     say()
     _STEPS.print(document["events"])
     if len(document["events"]) == MAX_EVENTS:
         say(f"These are the first {MAX_EVENTS:,} events; `commandbus audit ID` has the latest.")
+    if shown.stack and document["stack"] is not None:
+        print_stack(document["stack"])
+    elif shown.stack:
+        say("\nNo code raised an error, or it was before stacks were kept: there is no stack.")
     if "payload" not in document:
         return
     if document["payload"] is None:
@@ -119,8 +129,19 @@ def _facts(command: CommandMetadata) -> list[tuple[str, str]]:
     if command.leased_by is not None and command.lease_expires_at is not None:
         lease = f"by {text_of(command.leased_by)} until {moment(command.lease_expires_at)}"
         facts.append(("leased", lease))
-    if command.last_error_code is not None:
-        facts.append(("last error", error_text(command.last_error_code, command.last_error_msg)))
+    return facts
+
+
+def _failure(command: CommandMetadata, stack: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What is known of the last failure, where it came from first."""
+    if command.last_error_code is None:
+        return []
+    facts = [("last error", error_text(command.last_error_code, command.last_error_msg))]
+    kind = kind_of(command.last_error_code)
+    if kind is not None:
+        facts.append(("what it was", kind))
+    if stack is not None:
+        facts.append(("raised", escaped(raised(stack))))
     return facts
 
 
@@ -130,7 +151,7 @@ def event_columns() -> list[Column[dict[str, Any]]]:
         Column("EVENT", lambda event: _styled_event(event["event_type"])),
         Column("ATTEMPT", lambda event: str(_details(event).get("attempt", "")), is_number=True),
         Column("WHO", lambda event: escaped(event["actor"] or "")),
-        Column("WHAT", lambda event: escaped(_what(_details(event))), may_fold=True),
+        Column("WHAT", lambda event: escaped(_what(event)), may_fold=True),
     ]
 
 
@@ -160,11 +181,13 @@ def _styled_event(name: str) -> str:
     return f"[{colour}]{name}[/]" if colour else name
 
 
-def _what(details: dict[str, Any]) -> str:
+def _what(event: dict[str, Any]) -> str:
     """The error first, as a sentence; then the other details."""
-    parts = []
+    details = _details(event)
+    stack = details.pop("stack", None)
+    parts = told(event["event_type"], details)
     if "message" in details:
-        parts.append(f"{details.pop('code', '?')}: {details.pop('message')}")
+        parts.insert(0, f"{details.pop('code', '?')}: {details.pop('message')}")
     if "retry_in_seconds" in details:
         parts.append(f"next try after {details.pop('retry_in_seconds'):g} s")
     if "text" in details:  # a note
@@ -177,6 +200,8 @@ def _what(details: dict[str, Any]) -> str:
         f"{key} {value if isinstance(value, str | int) else json.dumps(jsonable(value))}"
         for key, value in details.items()
     ]
+    if isinstance(stack, dict):
+        parts.append(f"at {place_of(stack) or '?'}")
     return "; ".join(parts)
 
 

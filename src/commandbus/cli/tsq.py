@@ -22,7 +22,7 @@ from commandbus.cli.options import (
     TypeFilter,
     parse_json,
 )
-from commandbus.cli.output import Column, Table, duration, error_text, jsonable, say
+from commandbus.cli.output import Column, Table, duration, error_text, escaped, jsonable, say
 from commandbus.cli.show import Shown, print_command, read_command
 from commandbus.cli.tsq_choice import Choice
 from commandbus.errors import InvalidInputError
@@ -108,7 +108,7 @@ async def show(frame: Frame, one: OneCommand, shown: Shown) -> View:
     document["next"] = _next_steps(found, has_payload=payload is not None)
 
     def show_both() -> None:
-        print_command(document)
+        print_command(document, shown)
         _print_steps(found, document["next"])
 
     return View(document, show_both)
@@ -202,6 +202,11 @@ def _parked_json(item: TroubleshootingItem) -> dict[str, Any]:
     return document
 
 
+def _cause(group: FailureGroup) -> str:
+    text = error_text(group.error_code, group.message)
+    return f"{text} at {escaped(group.last_frame)}" if group.last_frame else text
+
+
 def _waits(item: TroubleshootingItem) -> str:
     return duration(max((datetime.now(UTC) - item.parked_at).total_seconds(), 0.0))
 
@@ -226,7 +231,7 @@ _GROUPS = Table[FailureGroup](
     Column("PARKED", lambda group: group.parked_count, is_number=True),
     Column("FIRST SEEN", lambda group: group.first_seen),
     Column("LAST SEEN", lambda group: group.last_seen),
-    Column("ERROR", lambda group: error_text(group.error_code, group.message), may_fold=True),
+    Column("ERROR", _cause, may_fold=True),
     empty=_NOTHING,
 )
 

@@ -50,6 +50,7 @@ _LIST_AUDIT: LiteralString = (
     " cast(%s as text[]), cast(%s as timestamptz), cast(%s as timestamptz),"
     " cast(%s as bigint), %s, %s, %s) a"
 )
+_FAILURE_STACK: LiteralString = "select {schema}.failure_stack(%s, %s)"
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
@@ -161,6 +162,12 @@ class Search:
         return redact_value(
             orjson.loads(text), marked=await self._secret_keys(domain, found.command_type)
         )
+
+    async def stack(self, domain: str, command_id: UUID) -> dict[str, Any] | None:
+        """Where in the code the last failure of a command was raised; None if code did not."""
+        params = (check_domain(domain), check_uuid(command_id))
+        found: dict[str, Any] | None = await self._store.gateway.value(_FAILURE_STACK, params)
+        return found
 
     async def original_of_repeat(
         self, domain: str, command_type: str, command_id: UUID, data: Mapping[str, Any]

@@ -155,4 +155,6 @@ def _item(outcome: Outcome) -> dict[str, Any]:
         item["error_code"] = outcome.failure.code
         item["error_msg"] = outcome.failure.message
         item["error_details"] = outcome.failure.details
+        if outcome.failure.stack is not None:
+            item["error_stack"] = outcome.failure.stack
     return item

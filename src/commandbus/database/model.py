@@ -66,6 +66,8 @@ class Failure:
     code: str
     message: str
     details: dict[str, Any] | None = None
+    #: Where in the code it was raised, as commandbus.worker.stacks makes it.
+    stack: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

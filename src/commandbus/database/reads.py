@@ -24,7 +24,10 @@ from commandbus.models import (
 
 _GET_COMMAND: LiteralString = COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
 _GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
-_LIST_TROUBLESHOOTING: LiteralString = "select * from {schema}.list_troubleshooting(%s, %s, %s, %s)"
+_LIST_TROUBLESHOOTING: LiteralString = (
+    "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
+    " from {schema}.list_troubleshooting(%s, %s, %s, %s) t"
+)
 _AUDIT_TRAIL: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + AUDIT_COLUMNS

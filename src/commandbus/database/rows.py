@@ -41,12 +41,12 @@ def command_of(*row: Any) -> CommandMetadata:
 
 
 def parked_item_of(*row: Any) -> TroubleshootingItem:
-    """A row of list_troubleshooting."""
+    """A row of list_troubleshooting, and its stack."""
     try:
         data = None if row[14] is None else decode_payload(row[14])
     except InvalidPayloadError:
         data = None  # it may be the very reason why the command is here
-    values = cast("Any", (*row[:3], ParkReason(row[3]), *row[4:14], data))
+    values = cast("Any", (*row[:3], ParkReason(row[3]), *row[4:14], data, row[15]))
     return TroubleshootingItem(*values)
 
 

@@ -141,7 +141,9 @@ def text_of(value: Any) -> str:
     """The text of anything, also of a value whose __str__ fails: errors of handlers may be so."""
     try:
         return str(value)
-    except Exception:  # noqa: BLE001  (whatever a __str__ of somebody else's raises)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  (whatever a __str__ of somebody else's raises)
         return f"<{type(value).__name__} that has no text>"
 
 

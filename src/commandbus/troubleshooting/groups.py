@@ -15,7 +15,10 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{1,16}\Z")
 _LIST: LiteralString = (
     "select g.domain, g.fingerprint, g.command_type, g.error_class, g.error_code, g.message,"
     " g.sample_message, g.sample_command_id, g.parked_count, g.total_seen, g.first_seen,"
-    " g.last_seen from {schema}.list_failure_groups(%s, %s, %s, %s, %s) g"
+    " g.last_seen, s.stack ->> 'first', s.stack ->> 'last'"
+    " from {schema}.list_failure_groups(%s, %s, %s, %s, %s) g"
+    " cross join lateral (select {schema}.failure_stack(g.domain, g.sample_command_id) as stack) s"
+    " order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint"
 )
 
 

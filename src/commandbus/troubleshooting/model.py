@@ -28,6 +28,9 @@ class FailureGroup:
     total_seen: int
     first_seen: datetime
     last_seen: datetime
+    #: Frames of the user's code in the failure that came last: the outermost and the innermost.
+    first_frame: str | None = None
+    last_frame: str | None = None
 
 
 class BulkVerb(StrEnum):

@@ -35,8 +35,9 @@ from commandbus.troubleshooting.groups import Groups, check_fingerprint
 MAX_NOTE = 2_000
 
 _PAGE: LiteralString = (
-    "select * from {schema}.page_troubleshooting(%s, %s, %s, cast(%s as uuid),"
-    " cast(%s as timestamptz), cast(%s as uuid), %s)"
+    "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
+    " from {schema}.page_troubleshooting(%s, %s, %s, cast(%s as uuid),"
+    " cast(%s as timestamptz), cast(%s as uuid), %s) t"
 )
 
 

@@ -6,7 +6,6 @@ commandbus.worker.outcomes makes the outcome, and decides whether a failed attem
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,8 +18,6 @@ from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import command_of, completed, failed, parked
 from commandbus.worker.threads import HandlerThreads
-
-_log = logging.getLogger("commandbus.worker")
 
 
 @dataclass(eq=False, slots=True)
@@ -43,10 +40,8 @@ class Execution:
             entry = self.registry.get(lease.domain, lease.command_type)
             command = command_of(lease)
         except HandlerNotFoundError as error:
-            _log.warning("%s is parked: %s", lease.command_id, error)
             return parked(lease, "HANDLER_NOT_FOUND", str(error))
         except InvalidPayloadError as error:
-            _log.warning("%s is parked: %s", lease.command_id, error)
             return parked(lease, "PAYLOAD_UNDECODABLE", str(error))
         if entry.is_transactional:
             return await self._run_in_transaction(lease, entry, command)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind, OutgoingCommands
 from commandbus.errors import DuplicateCommandError, InvalidPayloadError
@@ -12,8 +13,8 @@ from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.payload import decode_payload, encode_json
 from commandbus.privacy.redaction import redact_details, redact_text, secret_values, text_of
 from commandbus.retry import RetryPolicy
-
-_log = logging.getLogger("commandbus.worker")
+from commandbus.worker.failure_log import log_end, log_retry
+from commandbus.worker.stacks import stack_of
 
 
 def command_of(lease: Lease) -> Command:
@@ -32,12 +33,9 @@ def command_of(lease: Lease) -> Command:
 
 def parked(lease: Lease, code: str, message: str) -> Outcome:
     """Straight to troubleshooting: no retry can help."""
-    return Outcome(
-        lease,
-        OutcomeKind.PARK,
-        reason=ParkReason.PERMANENT,
-        failure=Failure("PERMANENT", code, redact_text(message)),
-    )
+    failure = Failure("PERMANENT", code, redact_text(message))
+    log_end(lease, failure, "parked (PERMANENT)")
+    return Outcome(lease, OutcomeKind.PARK, reason=ParkReason.PERMANENT, failure=failure)
 
 
 def failure_of(
@@ -49,8 +47,7 @@ def failure_of(
     """
     marked = entry.secret_keys
     secrets = secret_values(decode_payload(lease.payload), marked)
-    code, message = getattr(error, "code", None), getattr(error, "message", None)
-    details = getattr(error, "details", None)
+    code, message, details = (_part_of(error, name) for name in ("code", "message", "details"))
     name = code if isinstance(code, str) else type(error).__name__
     text = message if isinstance(message, str) else text_of(error)
     return Failure(
@@ -60,7 +57,16 @@ def failure_of(
         details=redact_details(details, marked=marked, secrets=secrets)
         if isinstance(details, dict)
         else None,
+        stack=stack_of(error, secrets, home=getattr(entry.handler, "__module__", None)),
     )
+
+
+def _part_of(error: BaseException, name: str) -> Any:
+    """An attribute of an exception; it may be a property that fails."""
+    try:
+        return getattr(error, name, None)
+    except Exception:  # noqa: BLE001  (whatever a property of somebody else's raises)
+        return None
 
 
 def completed(
@@ -83,19 +89,17 @@ def failed(
     """The handler has failed; its retry policy decides what happens next."""
     policy = entry.retry_policy or default_policy
     failure = failure_of(lease, entry, error, policy)
+    is_permanent = failure.error_type == "PERMANENT"
     if isinstance(error, DuplicateCommandError) and entry.is_transactional:
-        return parked(lease, "DUPLICATE_COMMAND", failure.message)
-    is_permanent = policy.is_permanent(error)
-    if not is_permanent and lease.attempt < lease.max_attempts:
+        is_permanent = True
+        failure = replace(failure, error_type="PERMANENT", code="DUPLICATE_COMMAND", details=None)
+    elif not is_permanent and lease.attempt < lease.max_attempts:
         delay = policy.delay_after(lease.attempt)
-        _log.info(
-            "%s failed on attempt %d of %d, next in %g s: %s",
-            lease.command_id, lease.attempt, lease.max_attempts, delay, failure.code,
-        )  # fmt: skip
+        log_retry(lease, entry, error, failure, delay)
         return Outcome(lease, OutcomeKind.RETRY, delay_seconds=delay, failure=failure)
-    if policy.when_exhausted == "fail":
-        _log.warning("%s has failed for good: %s", lease.command_id, failure.code)
+    elif policy.when_exhausted == "fail":
+        log_end(lease, failure, "FAILED for good", entry, error)
         return Outcome(lease, OutcomeKind.FAIL, failure=failure)
     reason = ParkReason.PERMANENT if is_permanent else ParkReason.EXHAUSTED
-    _log.warning("%s is parked (%s): %s", lease.command_id, reason, failure.code)
+    log_end(lease, failure, f"parked ({reason})", entry, error)
     return Outcome(lease, OutcomeKind.PARK, reason=reason, failure=failure)

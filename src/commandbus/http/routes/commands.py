@@ -122,12 +122,15 @@ async def get_command(
     """Show a command."""
     found = await require_command(here, domain, command_id)
     shown = await here.bus.search.payload(domain, command_id) if payload else None
-    return _detail(here, found, shown)
+    return await _detail(here, found, shown)
 
 
-def _detail(here: Platform, command: CommandMetadata, payload: Any = None) -> CommandDetail:
+async def _detail(here: Platform, command: CommandMetadata, payload: Any = None) -> CommandDetail:
     url = here.url(f"/api/v1/commands/{command.domain}/{command.command_id}")
-    return CommandDetail.of(command, payload=payload, status_url=url)
+    stack = None
+    if command.last_error_code is not None:
+        stack = await here.bus.search.stack(command.domain, command.command_id)
+    return CommandDetail.of(command, payload=payload, stack=stack, status_url=url)
 
 
 @router.post("/{domain}/{command_id}/cancel")
@@ -136,7 +139,7 @@ async def cancel_command(
 ) -> CommandDetail:
     """Cancel a command that no worker has leased."""
     await here.bus.cancel(domain, command_id, form.reason, operator=caller.user_id)
-    return _detail(here, await require_command(here, domain, command_id))
+    return await _detail(here, await require_command(here, domain, command_id))
 
 
 @router.get("/{domain}/{command_id}/audit", dependencies=[requires(Scope.READ)])

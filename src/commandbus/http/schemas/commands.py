@@ -42,6 +42,9 @@ class CommandDetail(CommandView):
     """A command, with its payload if that was asked for and may be seen; secrets are masked."""
 
     payload: Any = None
+    stack: dict[str, Any] | None = Field(
+        None, description="Where in the code the last failure was raised."
+    )
     status_url: str
 
 

@@ -20,6 +20,7 @@ from commandbus.database.store import ReceiveOptions
 from commandbus.models import AuditEventType, CommandStatus, ParkReason, ReplyOutcome
 from commandbus.names import commands_queue
 from commandbus.testing.memory.sending import (
+    iso8601,
     move_batch_counters,
     publish_reply,
     send_commands,
@@ -68,6 +69,7 @@ def _lease(
 ) -> Lease:
     now, worker = state.clock.now(), options["worker"]
     is_marked = options.get("mark_in_progress", True)
+    lapsed = _lapsed_lease(row)
     row = state.change(
         row,
         status=CommandStatus.IN_PROGRESS if is_marked else CommandStatus.PENDING,
@@ -81,7 +83,7 @@ def _lease(
     )
     start_batch(state, row, now)
     if row.lapses > 0:
-        state.record(row, AuditEventType.LEASE_EXPIRED, now)
+        state.record(row, AuditEventType.LEASE_EXPIRED, now, lapsed)
     state.record(row, AuditEventType.RECEIVED, now, {"attempt": attempts}, worker)
     payload = orjson.dumps(message["data"]).decode() if "data" in message else None
     return made(Lease, row, attempt=attempts, is_suspect=abs(row.lapses) > 1, payload=payload)
@@ -90,13 +92,22 @@ def _lease(
 def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
     used = f"{row.attempts} of {row.max_attempts}"
     if row.leased_by is not None:
-        message = f"the worker stopped without a result, attempt {used}"
-        failure = Failure("TRANSIENT", "LEASE_EXPIRED", message)
+        message = (
+            f"the lease ran out before a result came, attempt {used}: the worker crashed, was "
+            "killed, or lost its connection"
+        )
+        failure = Failure("TRANSIENT", "LEASE_EXPIRED", message, _lapsed_lease(row))
     else:
         failure = Failure("TRANSIENT", "ATTEMPTS_EXHAUSTED", f"no attempt left: {used} are used")
     # A new lease fences the worker that may still be running it.
     row = state.change(row, leased_by=worker, lease_epoch=row.lease_epoch + 1)
     _park(state, row, ParkReason.EXHAUSTED, failure, state.clock.now())
+
+
+def _lapsed_lease(row: CommandRow) -> dict[str, Any]:
+    times = {"leased_at": row.updated_at, "lease_ended_at": row.lease_expires_at}
+    shown = {name: iso8601(moment) for name, moment in times.items() if moment is not None}
+    return {"worker": row.leased_by, **shown}
 
 
 def confirm_start(state: State, lease: Lease) -> bool:
@@ -238,6 +249,7 @@ def _record_failure(
         **_shown_error(row),
         "retry_in_seconds": delay_seconds,
         "details": failure.details if failure else None,
+        "stack": failure.stack if failure else None,
     }
     known = {name: value for name, value in details.items() if value is not None}
     state.record(row, AuditEventType.FAILED, row.updated_at, known)

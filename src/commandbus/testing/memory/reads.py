@@ -13,7 +13,13 @@ import orjson
 
 from commandbus.database.model import QueuedReply
 from commandbus.errors import InvalidPayloadError
-from commandbus.models import AuditEvent, BatchMetadata, CommandMetadata, TroubleshootingItem
+from commandbus.models import (
+    AuditEvent,
+    AuditEventType,
+    BatchMetadata,
+    CommandMetadata,
+    TroubleshootingItem,
+)
 from commandbus.names import check_domain, commands_queue
 from commandbus.payload import decode_payload
 from commandbus.testing.fakes import StoredMessage
@@ -58,7 +64,18 @@ def _item(state: State, row: CommandRow) -> TroubleshootingItem:
     except InvalidPayloadError:
         data = None  # it may be the very reason why the command is parked
     reason, parked_at = state.parked[row.key]
-    return made(TroubleshootingItem, row, reason=reason, parked_at=parked_at, data=data)
+    stack = _failure_stack(state, row)
+    return made(
+        TroubleshootingItem, row, reason=reason, parked_at=parked_at, data=data, stack=stack
+    )
+
+
+def _failure_stack(state: State, row: CommandRow) -> dict[str, Any] | None:
+    wanted = (row.domain, row.command_id, AuditEventType.FAILED)
+    for event in reversed(state.audit):
+        if (event.domain, event.command_id, event.event_type) == wanted:
+            return copy.deepcopy((event.details or {}).get("stack"))
+    return None
 
 
 def get_audit_trail(

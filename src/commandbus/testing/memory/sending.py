@@ -121,7 +121,7 @@ def _envelope(domain: str, command: NewCommand, now: datetime) -> dict[str, Any]
         "domain": domain,
         "correlation_id": str(command.correlation_id),
         "reply_to": command.reply_to or None,
-        "created_at": _iso8601(now),
+        "created_at": iso8601(now),
         "data": orjson.loads(command.data),
     }
 
@@ -232,7 +232,7 @@ def publish_reply(
         "domain": row.domain,
         "type": f"{row.command_type}Response",
         "outcome": outcome.value,
-        "completed_at": _iso8601(row.updated_at),
+        "completed_at": iso8601(row.updated_at),
         "data": data,
         "error": error,
     }
@@ -250,6 +250,6 @@ def publish_cancel(state: State, row: CommandRow, reason: str) -> None:
     publish_reply(state, row, ReplyOutcome.CANCELED, error=error)
 
 
-def _iso8601(moment: datetime) -> str:
+def iso8601(moment: datetime) -> str:
     """UTC with microseconds and a Z, as in every envelope."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -37,7 +37,8 @@ begin
         select p_domain as domain, r.*
           from jsonb_to_recordset(p_items) as r(
                    command_id uuid, lease_epoch bigint, data jsonb, delay_seconds float8, reason text,
-                   error_type text, error_code text, error_msg text, error_details jsonb)
+                   error_type text, error_code text, error_msg text, error_details jsonb,
+                   error_stack jsonb)
     )
     update commandbus.command_bus_command c
        set status = p_status, leased_by = null, lease_expires_at = null, started_alone = false,
@@ -55,7 +56,9 @@ begin
               c.attempts, i.data, i.delay_seconds, i.reason, i.error_type, i.error_code, i.error_msg,
               case when p_has_failed
                    then commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
-                                                   i.error_details, i.delay_seconds) end;
+                                                   i.error_details, i.delay_seconds)
+                        || case when i.error_stack is null then '{}'
+                                else jsonb_build_object('stack', i.error_stack) end end;
 end $$;
 
 -- What the audit keeps of a failed attempt.
@@ -68,6 +71,28 @@ language sql stable as $$
                'retry_in_seconds', p_delay))
         -- the details of the handler stay as they are, with their nulls
         || case when p_details is null then '{}' else jsonb_build_object('details', p_details) end
+$$;
+
+-- Where in the code the last failure of a command was raised; null if it was not raised by code.
+create or replace function commandbus.failure_stack(p_domain text, p_command_id uuid) returns jsonb
+language sql stable as $$
+    select a.details_json -> 'stack' from commandbus.command_bus_audit a
+     where a.command_id = p_command_id and a.domain = p_domain and a.event_type = 'FAILED'
+     order by a.ts desc, a.audit_id desc limit 1
+$$;
+
+-- Whose lease ran out, from when to when, and when that worker was last heard of: one that was heard of
+-- later than that is alive and lost its lease, another one has crashed or is cut off.
+-- `stable`: it sees the row as it was before the statement that calls it, which gives the lease to another.
+create or replace function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
+language sql stable as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+               'worker', c.leased_by, 'leased_at', commandbus.iso8601(c.last_attempt_at),
+               'lease_ended_at', commandbus.iso8601(c.lease_expires_at),
+               'worker_seen_at', commandbus.iso8601(w.heartbeat_at)))
+      from commandbus.command_bus_command c
+      left join commandbus.command_bus_worker w on w.worker_id = c.leased_by
+     where c.domain = p_domain and c.command_id = p_command_id and c.leased_by is not null
 $$;
 
 -- Results of leases that were lost: recorded, returned, and otherwise ignored. A repeat of a call whose

@@ -90,7 +90,8 @@ begin
                        null::jsonb as details, g.batch_id, null as actor
                   from begun g
                 union all
-                select h.command_id, 'LEASE_EXPIRED', null, h.batch_id, null
+                select h.command_id, 'LEASE_EXPIRED',
+                       commandbus.lapsed_lease(p_domain, h.command_id), h.batch_id, null
                   from leased h where h.has_lapsed
                 union all
                 select h.command_id, 'RECEIVED', jsonb_build_object('attempt', h.attempt),
@@ -144,9 +145,11 @@ begin
                'reason', 'EXHAUSTED', 'error_type', 'TRANSIENT',
                'error_code', case when t.is_lapsed then 'LEASE_EXPIRED' else 'ATTEMPTS_EXHAUSTED' end,
                'error_msg', case when t.is_lapsed
-                   then format('the worker stopped without a result, attempt %s of %s',
-                               t.attempts, t.max_attempts)
-                   else format('no attempt left: %s of %s are used', t.attempts, t.max_attempts) end))
+                   then format('the lease ran out before a result came, attempt %s of %s: the worker '
+                               'crashed, was killed, or lost its connection', t.attempts, t.max_attempts)
+                   else format('no attempt left: %s of %s are used', t.attempts, t.max_attempts) end,
+               'error_details', case when t.is_lapsed
+                   then commandbus.lapsed_lease(p_domain, t.command_id) end))
       into v_spent from taken t;
     if v_spent is not null then
         perform commandbus.park_commands(p_domain, v_spent);
