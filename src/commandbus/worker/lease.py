@@ -66,7 +66,7 @@ class LeaseKeeper:
         self._stop.set()
         # Not in a thread: at the end of the process no more of them can be started.
         end = time.monotonic() + STOP_SECONDS
-        while self._thread.is_alive() and time.monotonic() < end:
+        while self._thread.is_alive() and time.monotonic() < end:  # noqa: ASYNC110  (a thread sets no event of a loop that may be closing)
             await asyncio.sleep(STOP_LOOK_SECONDS)
 
     def add(self, leases: Iterable[Lease], asked_at: float | None = None) -> None:
