@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from commandbus.errors import InvalidPayloadError
@@ -68,6 +69,15 @@ def difference(old: Any, new: Any, marked: Collection[str] = ()) -> dict[str, An
     if count > MAX_CHANGES:
         found["more"] = count - MAX_CHANGES
     return {name: value for name, value in found.items() if value}
+
+
+def changed_paths(old: Any, new: Any) -> list[str]:
+    """Where two payloads differ, redacted and bounded; no values."""
+    found = [
+        redact_text(path, MAX_SHOWN)
+        for path, *_ in islice(_changes(old, new, "data", (), is_secret=False), MAX_CHANGES + 1)
+    ]
+    return found if len(found) <= MAX_CHANGES else [*found[:MAX_CHANGES], "…"]
 
 
 def _restored(edited: Any, old: Any, shown: Any) -> Any:
