@@ -31,6 +31,10 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
         "/troubleshooting/{domain}/{command_id}/complete": REASON,
         "/troubleshooting/{domain}/{command_id}/notes": {"text": "hm"},
         "/bulk-operations/preview": {"domain": domain},
+        "/bulk-operations/preview-edit": {
+            "filter": {"domain": domain},
+            "edit": {"merge_patch": {"a": 1}},
+        },
         "/bulk-operations": {
             "verb": "retry",
             "filter": {"domain": domain, "command_ids": [str(shop.parked[-1])]},

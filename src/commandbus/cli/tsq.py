@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commandbus.cli import tsq_edit
 from commandbus.cli.bulk import decide
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
@@ -17,7 +18,6 @@ from commandbus.cli.options import (
     LongListing,
     OneCommand,
     Operator,
-    Payload,
     Reason,
     TypeFilter,
     parse_json,
@@ -131,26 +131,7 @@ async def note(
     return View.line(f"{wanted} has a note", domain=domain, command_id=wanted)
 
 
-@command(tsq, "edit")
-async def edit(frame: Frame, one: OneCommand, payload: Payload, again: Again) -> View:
-    """Send a parked command again with an edited payload.
-
-    Begin with what `tsq show ID --payload --json` prints: fields that are left masked keep their
-    real values.
-    """
-    edited = payload.read()
-    if edited is None:
-        raise InvalidInputError("give the new payload with --data or --data-file")
-    async with frame.open() as session:
-        domain, wanted = await session.find(one)
-        await session.bus.troubleshooting.retry(
-            domain,
-            wanted,
-            operator=again.operator,
-            reset_attempts=not again.keep_attempts,
-            payload=edited,
-        )
-    return View.line(f"{wanted} is queued again, edited", domain=domain, command_id=wanted)
+command(tsq, "edit")(tsq_edit.edit)
 
 
 @command(tsq, "retry")

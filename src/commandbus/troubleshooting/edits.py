@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,7 @@ from commandbus.privacy.redaction import (
     redact_value,
     secret_values,
 )
+from commandbus.troubleshooting.model import EditExample
 
 #: Changes of one edit that the audit keeps; of further ones it keeps the number.
 MAX_CHANGES = 20
@@ -78,6 +80,16 @@ def changed_paths(old: Any, new: Any) -> list[str]:
         for path, *_ in islice(_changes(old, new, "data", (), is_secret=False), MAX_CHANGES + 1)
     ]
     return found if len(found) <= MAX_CHANGES else [*found[:MAX_CHANGES], "…"]
+
+
+def without_values(example: EditExample) -> EditExample:
+    """The same without the values of payloads, for those who may not see them."""
+    changes = {
+        kind: [each["path"] if isinstance(each, dict) else each for each in listed]
+        for kind, listed in example.changes.items()
+        if isinstance(listed, list)
+    }
+    return replace(example, changes=changes)
 
 
 def _restored(edited: Any, old: Any, shown: Any) -> Any:
