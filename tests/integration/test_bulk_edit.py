@@ -301,6 +301,29 @@ async def test_an_edit_that_makes_no_sense_is_refused(bus: CommandBus, conn: Con
         await bus.bulk.start(BulkVerb.RETRY, SHOP, edit=EURO, everything=True, expected_total=2)
 
 
+async def test_an_edit_that_was_started_through_sql_with_a_mistake_fails_its_items_only(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await park(bus, conn, [{"n": 0}])
+    started = await value(
+        conn,
+        "select commandbus.start_bulk(gen_random_uuid(), 'shop', 'retry', '{}', %s::jsonb,"
+        " null, 'ann', true)",
+        '{"edit": {"patch": [{"op": "set"}], "paths": []}}',
+    )
+    ended = await bus.bulk.run(started)
+    assert (ended.status, ended.failed) == ("finished", 1)
+    [item] = (await bus.bulk.page_items(started)).items
+    assert "operation 1 of the patch has op" in str(item.detail)
+    with pytest.raises(psycopg.Error, match="only a retry has an edit"):
+        await value(
+            conn,
+            "select commandbus.start_bulk(gen_random_uuid(), 'shop', 'complete', '{}', %s::jsonb,"
+            " null, 'ann', true)",
+            '{"edit": {"merge": {"a": 1}, "paths": []}}',
+        )
+
+
 async def test_a_repeat_is_the_same_operation_also_when_it_has_ended(
     bus: CommandBus, conn: Conn
 ) -> None:

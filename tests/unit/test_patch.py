@@ -192,5 +192,7 @@ def test_a_number_that_would_be_rounded_is_refused() -> None:
     for number in ("0.12345678901234567890123", "1e400", "12345678901234567.5"):
         with pytest.raises(InvalidPayloadError, match="more digits than can be kept"):
             exact_payload(f'{{"a": {number}}}')
+    with pytest.raises(InvalidPayloadError, match="too long"):
+        exact_payload(f'{{"a": {"9" * 5_000}}}')
     with pytest.raises(InvalidPayloadError, match="too deeply"):
         exact_payload("[" * 100_000)

@@ -76,6 +76,8 @@ class Editor:
             entry = self._registry.find(domain, command.command_type)
             if entry is not None and entry.payload_type is not None:
                 check_fits(entry.payload_type, after)
+        except RecursionError:
+            return replace(command, failure="data is nested too deeply to be edited")
         except InvalidPayloadError as error:
             return replace(command, failure=redact_text(str(error), MAX_REASON))
         # A preview that tells whether a secret value changes would tell whether a guess is right.

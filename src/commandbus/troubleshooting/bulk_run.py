@@ -7,8 +7,8 @@ skipped. So whatever happens to the process, each payload is edited once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import LiteralString
+from collections.abc import Mapping, Sequence
+from typing import Any, LiteralString
 from uuid import UUID
 
 import orjson
@@ -16,7 +16,9 @@ import orjson
 from commandbus.database.encoding import edits
 from commandbus.database.model import Edit
 from commandbus.database.store import Store
-from commandbus.troubleshooting.bulk_edit import EDIT_CHUNK, Edited, Editor
+from commandbus.errors import InvalidInputError
+from commandbus.privacy.redaction import redact_text
+from commandbus.troubleshooting.bulk_edit import EDIT_CHUNK, MAX_REASON, Edited, Editor
 from commandbus.troubleshooting.edits import changed_paths
 from commandbus.troubleshooting.model import BulkStatus, BulkStep
 from commandbus.troubleshooting.patch import edit_of
@@ -63,19 +65,27 @@ class BulkExecutor:
                 EDIT_CHUNK if rate is None else min(EDIT_CHUNK, max(1, int(rate * STEP_SECONDS)))
             )
             found = await gateway.rows(_ITEMS, (operation_id, first, limit))
-            edit = edit_of(stored)
-            edited = await self._editor.edited(domain, [row[0] for row in found], edit)
-            document = _chunk_document(first, edited)
+            document = await self._edits(domain, first, [row[0] for row in found], stored)
         params = (operation_id, limit, self._name, document)
         [(status, *rest)] = await gateway.rows(_RUN_CHUNK, params)
         return BulkStep(BulkStatus(status), *rest)
 
+    async def _edits(
+        self, domain: str, first: int, ids: Sequence[UUID], stored: Mapping[str, Any]
+    ) -> str:
+        try:
+            edit = edit_of(stored)
+        except InvalidInputError as error:
+            # Started through SQL, where nobody checked it: its items fail, others get their turn.
+            reason = redact_text(str(error), MAX_REASON)
+            return _chunk_document(first, {}, {str(command_id): reason for command_id in ids})
+        return _chunk_document(first, await self._editor.edited(domain, ids, edit), {})
 
-def _chunk_document(first: int, edited: Mapping[UUID, Edited]) -> str:
+
+def _chunk_document(first: int, edited: Mapping[UUID, Edited], refused: dict[str, str]) -> str:
     """What run_bulk_chunk takes. Its audit says which paths were changed, and no value."""
     changed: dict[UUID, Edit] = {}
     same: list[str] = []
-    refused: dict[str, str] = {}
     for command_id, one in edited.items():
         paths = [] if one.failure else changed_paths(one.before, one.after)
         if one.failure is not None:

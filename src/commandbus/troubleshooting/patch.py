@@ -155,8 +155,12 @@ def exact_payload(text: str) -> Any:
     """A payload as Python values. One with a number that those would round is refused."""
     try:
         return json.loads(text, parse_float=_exact_float)
+    except InvalidPayloadError:
+        raise
     except RecursionError:
-        raise InvalidPayloadError("data is nested too deeply to be decoded") from None
+        raise InvalidPayloadError("data is nested too deeply to be edited") from None
+    except ValueError:
+        raise InvalidPayloadError("data has a number that is too long to be edited") from None
 
 
 def _exact_float(text: str) -> float:
