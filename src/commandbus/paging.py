@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -56,7 +56,7 @@ def page_of(
     return Page(items, cursor_of(position(items[-1]), bound) if len(found) > limit else None)
 
 
-async def every(read: Callable[[str | None], Awaitable[Page[Item]]]) -> AsyncIterator[Item]:
+async def every(read: Callable[[str | None], Awaitable[Page[Item]]]) -> AsyncGenerator[Item]:
     """The items of all pages, one page in memory at a time; `read` gives that of a cursor."""
     cursor: str | None = None
     while True:

@@ -108,6 +108,7 @@ def test_payloads_are_exported_only_if_asked_for_and_masked(run: Any, dsn: str) 
     [
         (("list", "--format", "csv"), "--format is of --export"),
         (("list", "--export", "x", "--limit", "5"), "leave out --limit"),
+        (("list", "--export", "x", "--summary"), "leave out --summary"),
         (("list", "--export", "-", "--format", "xml"), "--format"),
         (("tsq", "list", "--payload"), "--payload is of --export"),
         (("audit", "--export", "-", "--follow"), "leave out --follow"),

@@ -19,6 +19,7 @@ from commandbus.cli.options import (
     parse_uuid,
 )
 from commandbus.cli.output import Column, Table, say, styled_status, text_of
+from commandbus.errors import InvalidInputError
 from commandbus.models import CommandMetadata, CommandStatus
 from commandbus.names import check_choice_or_none
 
@@ -63,6 +64,8 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     }
     async with frame.open() as session:
         if export.check(listing):
+            if summary:
+                raise InvalidInputError("--export writes commands; leave out --summary")
             found = session.bus.search.every_command(domain=domain, **criteria)
             return await export.write(CommandMetadata, found)
         page = await session.bus.search.commands(domain=domain, **criteria, **listing.of_page)

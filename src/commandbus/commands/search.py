@@ -6,7 +6,7 @@ page then says in `searched_to` how far it looked, and the next call continues t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
@@ -148,14 +148,14 @@ class Search:
             return Page(events, None)
         return Page(events, cursor_of([events[-1].audit_id], bound))
 
-    def every_command(self, **criteria: Any) -> AsyncIterator[CommandMetadata]:
+    def every_command(self, **criteria: Any) -> AsyncGenerator[CommandMetadata]:
         """All commands that `commands` finds with these criteria, page after page.
 
         A command that changes meanwhile is as it was when its page was read.
         """
         return every(lambda cursor: self.commands(**criteria, limit=EVERY_LIMIT, cursor=cursor))
 
-    def every_event(self, **criteria: Any) -> AsyncIterator[AuditEvent]:
+    def every_event(self, **criteria: Any) -> AsyncGenerator[AuditEvent]:
         """All events that `audit` finds with these criteria, page after page."""
         return every(lambda cursor: self.audit(**criteria, limit=EVERY_LIMIT, cursor=cursor))
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from dataclasses import replace
 from typing import Any, LiteralString
 from uuid import UUID
@@ -77,13 +77,24 @@ class Troubleshooting(Groups):
         )
         return page_of(found, limit, bound, lambda last: [last.parked_at, last.command_id])
 
-    async def every_masked(self, *criteria: Any, **more: Any) -> AsyncIterator[TroubleshootingItem]:
-        """All that `page` finds with these criteria, page after page, the payloads masked."""
+    def every_masked(
+        self, domain: str, *, command_type: str | None = None, group: str | None = None
+    ) -> AsyncGenerator[TroubleshootingItem]:
+        """All that `page` finds, page after page, the payloads with their secrets masked."""
+
+        def read(cursor: str | None) -> Awaitable[Page[TroubleshootingItem]]:
+            limit = EVERY_MASKED_LIMIT
+            return self.page(
+                domain, command_type=command_type, group=group, limit=limit, cursor=cursor
+            )
+
+        return self._masked(every(read))
+
+    async def _masked(
+        self, items: AsyncIterator[TroubleshootingItem]
+    ) -> AsyncGenerator[TroubleshootingItem]:
         marked: dict[tuple[str, str], frozenset[str]] = {}
-        limit = EVERY_MASKED_LIMIT
-        async for item in every(
-            lambda cursor: self.page(*criteria, **more, limit=limit, cursor=cursor)
-        ):
+        async for item in items:
             key = (item.domain, item.command_type)
             if key not in marked:
                 marked[key] = await self.secret_keys(*key)
