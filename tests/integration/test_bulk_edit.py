@@ -124,7 +124,7 @@ async def test_two_executors_and_a_stop_edit_each_payload_once(
     # An operation that is not the same if it is done twice.
     await park(bus, conn, [{"n": n, "marks": []} for n in range(250)])
     mark = JsonPatch([{"op": "add", "path": "/marks/-", "value": "x"}])
-    started = await bus.bulk.start(BulkVerb.RETRY, SHOP, edit=mark, everything=True)
+    started = await bus.bulk.start(BulkVerb.RETRY, SHOP, edit=mark, everything=True, rate=2_000)
 
     async def stop(now: BulkOperation) -> None:
         if now.is_running:
@@ -171,6 +171,38 @@ async def test_a_command_that_was_decided_on_meanwhile_is_skipped(
     ended = await bus.bulk.run(started.operation_id)
     assert (ended.done, ended.skipped, ended.failed) == (1, 2, 0)
     assert await queued(conn) == [{"n": 2, "currency": "EUR"}]
+
+
+async def test_a_payload_that_is_gone_or_too_deep_fails_alone(bus: CommandBus, conn: Conn) -> None:
+    gone, _ = await park(bus, conn, [{"n": 0}, {"n": 1}])
+    deep = '{"n": 2, "d": ' + "[" * 600 + "]" * 600 + "}"
+    await conn.execute(
+        "select commandbus.send_commands('shop', jsonb_build_array(jsonb_build_object("
+        "'command_id', gen_random_uuid(), 'type', 'Pay', 'data', %s::jsonb)))",
+        (deep,),
+    )
+    await conn.execute(SETTLE, {"domain": "shop", "count": 1, "code": "X", "message": "no"})
+    queue = await value(conn, "select 'a_' || commandbus.physical_queue('shop.commands')")
+    await conn.execute(
+        f"delete from pgmq.{queue} where message ->> 'command_id' = %s".encode(), (str(gone),)
+    )
+    await conn.execute("delete from commandbus.command_bus_payload_archive")
+    copies = JsonPatch([{"op": "copy", "from": "", "path": "/all"}])
+    preview = await bus.bulk.preview_edit(SHOP, copies)
+    assert (preview.changed, preview.failed) == (1, 2)
+    assert preview.examples[0].failure == "the payload is no longer archived"
+    assert "nested too deeply" in str(preview.failures)
+    ended = await edit(bus, copies)
+    assert (ended.done, ended.failed) == (1, 2)
+    items = (await bus.bulk.page_items(ended.operation_id)).items
+    assert items[0].detail == "the payload is no longer archived"
+
+
+async def test_the_audit_names_some_of_many_paths(bus: CommandBus, conn: Conn) -> None:
+    await park(bus, conn, [{"n": 0}])
+    await edit(bus, MergePatch({f"field{n}": n for n in range(30)}))
+    [(_, _, edited)] = await rows(conn, EDITED)
+    assert edited["changes"]["paths"] == [*(f"data.field{n}" for n in range(20)), "…"]
 
 
 async def test_secrets_are_shown_nowhere_and_kept_no_longer_than_needed(

@@ -105,6 +105,7 @@ def test_an_operation_that_does_not_suit_a_payload_says_which_and_why(
         ([{"op": "move", "path": "/a", "from": 1}], "has from 1"),
         ([{"op": "move", "path": "/a/b", "from": "/a"}], "moves a value into itself"),
         ([{"op": "remove", "path": ""}], "removes the whole payload"),
+        ([{"op": "move", "path": "/a", "from": ""}], "moves a value into itself"),
         ([{"op": "add", "path": "/a", "value": {"k": "[REDACTED]"}}], "the value of operation 1"),
         ([{"op": "remove", "path": "/a"}] * 1_001, "1,001 operations"),
     ],

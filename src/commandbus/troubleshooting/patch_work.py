@@ -108,8 +108,7 @@ class PatchWork:
             raise OperationFailedError("what should contain it is no object and no array")
 
     def _remove(self, path: Path) -> None:
-        if not path:
-            raise OperationFailedError("the whole payload cannot be moved away")
+        # Never the whole payload: a patch that says so is refused when it is made.
         holder, key = self._place(path)
         del holder[key]
 
