@@ -86,7 +86,8 @@ class Facets:
         """One decision for many parked commands."""
         from commandbus.troubleshooting.bulk import BulkOperations
 
-        return BulkOperations(self._store, max_result_bytes=self._settings.max_payload_bytes)
+        max_bytes = self._settings.max_payload_bytes
+        return BulkOperations(self._store, registry=self._registry, max_result_bytes=max_bytes)
 
     @cached_property
     def search(self) -> Search:

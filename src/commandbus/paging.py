@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -20,6 +20,8 @@ Item = TypeVar("Item")
 Position = TypeVar("Position")
 
 MAX_LIMIT = 10_000
+#: Items of one page when all pages are read.
+EVERY_LIMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,18 @@ def page_of(
     """The first `limit` of these, read with one more than that: there is a next page if it came."""
     items = found[:limit]
     return Page(items, cursor_of(position(items[-1]), bound) if len(found) > limit else None)
+
+
+async def every(read: Callable[[str | None], Awaitable[Page[Item]]]) -> AsyncGenerator[Item]:
+    """The items of all pages, one page in memory at a time; `read` gives that of a cursor."""
+    cursor: str | None = None
+    while True:
+        page = await read(cursor)
+        for item in page.items:
+            yield item
+        cursor = page.next_cursor
+        if cursor is None:
+            return
 
 
 def position_of(

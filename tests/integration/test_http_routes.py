@@ -411,6 +411,30 @@ async def test_a_bulk_operation_is_previewed_started_once_stopped_and_resumed(
     assert await pages(client, f"{url}/items", outcome="failed") == []
 
 
+async def test_an_edit_for_many_is_previewed_and_started(
+    bus: CommandBus, shop: Shop, client: httpx2.AsyncClient
+) -> None:
+    chosen = {"domain": "shop", "error_code": "NO_STOCK"}
+    edit = {"merge_patch": {"currency": "EUR"}}
+    url, form = "/api/v1/bulk-operations", {"filter": chosen, "edit": edit, "examples": 1}
+    for query, changes in (
+        ({}, {"added": ["data.currency"]}),
+        ({"payload": True}, {"added": [{"path": "data.currency", "to": '"EUR"'}]}),
+    ):
+        preview = (await client.post(f"{url}/preview-edit", json=form, params=query)).json()
+        assert (preview["total"], preview["changed"], preview["failed"]) == (3, 3, 0)
+        assert [each["changes"] for each in preview["examples"]] == [changes]
+
+    start = {"verb": "retry", "filter": chosen, "edit": edit, "everything": True}
+    started = (await client.post(url, json=start)).json()
+    assert started["edited_paths"] == ["/currency"]
+    await bus.bulk.run(UUID(started["operation_id"]))
+    assert (await client.get(f"{url}/{started['operation_id']}")).json()["done"] == 3
+    assert (await pages(client, url))[0]["edited_paths"] == ["/currency"]
+    for wrong in ({}, {"merge_patch": {"a": 1}, "patch": []}, {"patch": [{"op": "set"}]}):
+        problem(await client.post(url, json=start | {"edit": wrong}), 400, "INVALID_REQUEST")
+
+
 async def test_bulk_operations_are_listed_page_by_page_newest_first(
     bus: CommandBus, shop: Shop, client: httpx2.AsyncClient
 ) -> None:

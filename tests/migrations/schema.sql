@@ -388,7 +388,7 @@ function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_ac
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, body 128606735bb2a88b34539a059167007c
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
-    sql, volatile, body 42c0bc23cc11fb07c9eb94565db30ddf
+    sql, volatile, body 6486911b9fd3c31e25d80b7a9801db56
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
@@ -412,7 +412,7 @@ function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timest
 function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, body 0d2292c0b3bd601b38e4e1ba017a3510
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
-    plpgsql, immutable, body 7f22df7ed78e5286395bb463a1418a22
+    plpgsql, immutable, body d6c439f60d0e316a35612c50c4834a9a
 function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body 2dde74f6a10e50356bd8a24c4e906a5d
 function commandbus.check_domain(p_domain text) returns void
@@ -567,8 +567,8 @@ function commandbus.milliseconds_since(p_began timestamp with time zone) returns
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 84cee5ed7611777b49b8fc3f9ae11215
-function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval) returns uuid
-    sql, stable, body f5ed1a203d089c3e3f0206af7366afe0
+function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
+    sql, stable, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -587,6 +587,8 @@ function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_g
     plpgsql, stable, body 2260278067c0de7f85876aabf12d7394
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5b23971e0290b34a72d0983c0a32a6a7
+function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
+    plpgsql, stable, body 96e629437353b050252f4ba4ca6498c7
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, body b69d797a953b973b8f6721568bab4181
 function commandbus.physical_queue(p_queue text) returns text
@@ -685,8 +687,8 @@ function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer,
     plpgsql, volatile, body 8065e789940a162b03151044bde7b296
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
-function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text) returns TABLE(status text, acted integer, wait_seconds double precision)
-    plpgsql, volatile, body acb3bf69afe1d0c9267592fb9d1de6a9
+function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
+    plpgsql, volatile, body db8c27fcac9b01a59bb9cc381a7e329a
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
     plpgsql, volatile, body f2777ffbf3c19006800c13e38b8c9026
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -733,8 +735,8 @@ function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns 
     sql, immutable, body 9f057857d3811a6f854b21b39d9a753e
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, body 3fef0d75ad7a8e29de390a6fdc339c25
-function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], OUT o_done uuid[], OUT o_errors jsonb) returns record
-    plpgsql, volatile, body 1619dc190332b6f8b659c28311994942
+function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
+    plpgsql, volatile, body c38fff561fae0e023bf6247e5d04c5d2
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void

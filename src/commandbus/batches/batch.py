@@ -59,6 +59,11 @@ _PAGE: LiteralString = (
     " and (cast(%s as timestamptz) is null or (b.created_at, b.batch_id) < (%s, %s))"
     " order by b.created_at desc, b.batch_id desc limit %s"
 )
+_OPEN: LiteralString = (
+    BATCHES_WHERE + "b.status in ('PENDING', 'IN_PROGRESS')"
+    " and (cast(%s as text) is null or b.domain = %s)"
+    " order by b.created_at desc, b.batch_id desc limit %s"
+)
 # Commands that were sent into the batch later have no number, and come last.
 _PAGE_COMMANDS: LiteralString = (
     "select coalesce(c.sequence_no, 2147483647), "  # noqa: S608  (literals only)
@@ -230,6 +235,14 @@ class Batches:
             _PAGE, (domain, state, state, at, at, batch_id, limit + 1), into=BatchMetadata
         )
         return page_of(found, limit, bound, lambda last: [last.created_at, last.batch_id])
+
+    async def list_open(
+        self, domain: str | None = None, *, limit: int = 100
+    ) -> list[BatchMetadata]:
+        """Batches that have not ended, of one domain or of all, newest first."""
+        check_page(limit)
+        where = None if domain is None else check_domain(domain)
+        return await self._store.gateway.rows(_OPEN, (where, where, limit), into=BatchMetadata)
 
     async def page_commands(
         self,

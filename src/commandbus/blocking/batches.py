@@ -78,6 +78,10 @@ class BlockingBatches(BlockingFacet["Batches"]):
             domain, status=status, limit=limit, cursor=cursor,
         ))
 
+    def list_open(self, domain: str | None = None, *, limit: int = 100) -> list[BatchMetadata]:
+        """Batches that have not ended, of one domain or of all, newest first."""
+        return self._bridge.run(self._facet.list_open(domain, limit=limit))
+
     def page_commands(
         self, domain: str, batch_id: UUID, *, status: CommandStatus | None = None,
         limit: int = 100, cursor: str | None = None,

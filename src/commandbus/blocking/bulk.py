@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from commandbus.troubleshooting.bulk import BulkOperations, BulkProgress
     from commandbus.troubleshooting.model import (
         BulkFilter, BulkItem, BulkOperation, BulkOutcome, BulkPreview, BulkStatus, BulkVerb,
+        EditPreview,
     )
+    from commandbus.troubleshooting.patch import PayloadEdit
 
 
 class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
@@ -28,17 +30,24 @@ class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
         """What matches now, counted by failure group, most first."""
         return self._bridge.run(self._facet.preview(chosen))
 
+    def preview_edit(
+        self, chosen: BulkFilter, edit: PayloadEdit, *, examples: int = 10,
+    ) -> EditPreview:
+        """What an edit would change, secrets masked: counts, and the first commands. No change
+        yet."""
+        return self._bridge.run(self._facet.preview_edit(chosen, edit, examples=examples))
+
     def start(
-        self, verb: BulkVerb, chosen: BulkFilter, *, reason: str | None = None,
-        result_data: Any = None, reset_attempts: bool = True, rate: float | None = None,
-        operator: str | None = None, operation_id: UUID | None = None, everything: bool = False,
-        expected_total: int | None = None,
+        self, verb: BulkVerb, chosen: BulkFilter, *, edit: PayloadEdit | None = None,
+        reason: str | None = None, result_data: Any = None, reset_attempts: bool = True,
+        rate: float | None = None, operator: str | None = None, operation_id: UUID | None = None,
+        everything: bool = False, expected_total: int | None = None,
     ) -> BulkOperation:
         """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete"."""
         return self._bridge.run(self._facet.start(
-            verb, chosen, reason=reason, result_data=result_data, reset_attempts=reset_attempts,
-            rate=rate, operator=operator, operation_id=operation_id, everything=everything,
-            expected_total=expected_total,
+            verb, chosen, edit=edit, reason=reason, result_data=result_data,
+            reset_attempts=reset_attempts, rate=rate, operator=operator, operation_id=operation_id,
+            everything=everything, expected_total=expected_total,
         ))
 
     def run(self, operation_id: UUID, *, on_progress: BulkProgress | None = None) -> BulkOperation:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from commandbus.blocking.bridge import BlockingFacet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
     from typing import Any
     from uuid import UUID
@@ -60,6 +60,14 @@ class BlockingSearch(BlockingFacet["Search"]):
             event_types=event_types, since=since, until=until, newest_first=newest_first,
             limit=limit, cursor=cursor,
         ))
+
+    def every_command(self, **criteria: Any) -> Iterator[CommandMetadata]:
+        """All commands that `commands` finds with these criteria, page after page."""
+        return self._bridge.iterate(self._facet.every_command(**criteria))
+
+    def every_event(self, **criteria: Any) -> Iterator[AuditEvent]:
+        """All events that `audit` finds with these criteria, page after page."""
+        return self._bridge.iterate(self._facet.every_event(**criteria))
 
     def tail(self, *, limit: int = 50, **criteria: Any) -> BlockingAuditTail:
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from commandbus.blocking.bridge import BlockingFacet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
     from uuid import UUID
     from commandbus.models import TroubleshootingItem
@@ -44,6 +44,14 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
         """What waits, longest first, with its payload, page by page."""
         return self._bridge.run(self._facet.page(
             domain, command_type=command_type, group=group, limit=limit, cursor=cursor,
+        ))
+
+    def every_masked(
+        self, domain: str, *, command_type: str | None = None, group: str | None = None,
+    ) -> Iterator[TroubleshootingItem]:
+        """All that `page` finds, page after page, the payloads with their secrets masked."""
+        return self._bridge.iterate(self._facet.every_masked(
+            domain, command_type=command_type, group=group,
         ))
 
     def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:

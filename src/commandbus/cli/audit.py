@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commandbus.cli.export import Export
 from commandbus.cli.frame import Frame, View, page_view
 from commandbus.cli.options import (
     DomainFilter,
@@ -23,6 +24,7 @@ from commandbus.cli.options import (
 )
 from commandbus.cli.output import Column, Table, jsonable, say
 from commandbus.cli.show import event_columns, when
+from commandbus.errors import InvalidInputError
 from commandbus.models import AuditEvent
 
 #: Seconds between two looks of `audit --follow`.
@@ -53,6 +55,7 @@ async def audit(  # noqa: PLR0913  (each is an option)
     seconds: Annotated[
         float | None, typer.Option("--for", metavar="SECONDS", help="Follow for this long only.")
     ] = None,
+    export: Export,
 ) -> View:
     """List what happened and who did it, newest first; --follow prints it as it happens.
 
@@ -69,9 +72,13 @@ async def audit(  # noqa: PLR0913  (each is an option)
         "until": end,
     }
     if follow or seconds is not None:
+        if export.export is not None:
+            raise InvalidInputError("--export writes what there is; leave out --follow and --for")
         await _follow(frame, criteria, listing.limit, seconds)
         raise typer.Exit
     async with frame.open() as session:
+        if export.check(listing):
+            return await export.write(AuditEvent, session.bus.search.every_event(**criteria))
         page = await session.bus.search.audit(**criteria, **listing.of_page)
     return page_view(page, "events", _print_events, is_search=True)
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 import threading
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -19,8 +19,17 @@ from commandbus.cli.batch_view import (
     progress_json,
 )
 from commandbus.cli.batch_watch import counts_text, hint_of, watch
-from commandbus.cli.frame import Frame, View, command, page_view
-from commandbus.cli.options import By, Domain, Listing, OneBatch, Reason, parse_seconds
+from commandbus.cli.batch_watch_all import watch_all
+from commandbus.cli.frame import Frame, Session, View, command, page_view
+from commandbus.cli.options import (
+    By,
+    Domain,
+    DomainFilter,
+    Listing,
+    OneBatch,
+    Reason,
+    parse_seconds,
+)
 from commandbus.cli.output import ExitCode, print_fields, say, styled_status
 from commandbus.errors import InvalidInputError, InvalidOperationError, ReplyTimeoutError
 from commandbus.models import BatchMetadata, BatchStatus
@@ -69,20 +78,26 @@ async def list_batches(
 @command(batch, "watch")
 async def watch_batch(
     frame: Frame,
-    one: OneBatch,
+    batch_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The id; without it, all open batches.")
+    ] = None,
     *,
+    domain: DomainFilter = None,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop watching then, exit code 1.")
     ] = None,
 ) -> View:
-    """Watch a batch until it ends.
+    """Watch a batch until it ends; or all open batches, of a domain or of all, until none is open.
 
-    Stop watching whenever you like: nothing happens to the batch.
-    Exit code 0 if all its commands completed, 1 if some failed or were canceled, or at --timeout.
+    Stop watching whenever you like: nothing happens to a batch.
+    Exit code 0 if all commands completed, 1 if some failed or were canceled, or at --timeout.
+    With --json and without an ID, each change of a batch is one line.
     """
     seconds = parse_seconds(timeout, "--timeout", 31_536_000)
     async with frame.open() as session:
-        found = await session.find_batch(one)
+        if batch_id is None:
+            await _watch_all(frame, session, domain, seconds)
+        found = await session.find_batch(OneBatch(batch_id, domain))
         try:
             async with asyncio.timeout(seconds):
                 ended = await watch(session, found, quiet=frame.as_json)
@@ -97,6 +112,24 @@ async def watch_batch(
         lambda: say(styled_status(ended.status)),
         ExitCode.OK if is_complete else ExitCode.FAILED,
     )
+
+
+async def _watch_all(
+    frame: Frame, session: Session, domain: str | None, seconds: float | None
+) -> NoReturn:
+    try:
+        async with asyncio.timeout(seconds):
+            ended = await watch_all(session, domain, as_json=frame.as_json)
+    except TimeoutError:
+        left = len(await session.bus.batches.list_open(domain))
+        raise ReplyTimeoutError(
+            f"{left:,} batches have not ended within {seconds:g} s; they go on, look at them with "
+            "`commandbus batch list DOMAIN`"
+        ) from None
+    if not frame.as_json and not ended:
+        say("No batch is open.")
+    is_complete = all(each.completed_count == each.total_count for each in ended)
+    raise typer.Exit(ExitCode.OK if is_complete else ExitCode.FAILED)
 
 
 # -- cancel, retry

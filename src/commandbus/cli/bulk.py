@@ -62,7 +62,7 @@ async def decide(
     rate = parse_rate(choice.rate)
     wanted = parse_uuid(choice.operation_id, "--id") or uuid4()
     async with frame.open() as session:
-        if choice.only_id is not None and not frame.as_json:
+        if choice.only_id is not None and not frame.as_json and "edit" not in arguments:
             return await _decide_for_one(session, choice, verb, {"operator": operator, **arguments})
         chosen = await choice.filter(session)
         if choice.dry_run:
@@ -275,6 +275,7 @@ def _print_operation(operation: BulkOperation, items: Sequence[BulkItem]) -> Non
             ("chosen", text_of(chosen or (f"{len(ids):,} ids" if ids else "everything"))),
             ("rate", "no limit" if operation.rate is None else f"{operation.rate:g}/s"),
             ("reason", text_of(operation.arguments.get("reason"))),
+            ("edits", text_of(", ".join(operation.edited_paths))),
             ("by", text_of(operation.actor)),
             ("created", operation.created_at),
             ("last acted", operation.heartbeat_at),

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from commandbus.cli.export import Export
 from commandbus.cli.frame import Frame, View, page_view
 from commandbus.cli.options import (
     DomainFilter,
@@ -18,6 +19,7 @@ from commandbus.cli.options import (
     parse_uuid,
 )
 from commandbus.cli.output import Column, Table, say, styled_status, text_of
+from commandbus.errors import InvalidInputError
 from commandbus.models import CommandMetadata, CommandStatus
 from commandbus.names import check_choice_or_none
 
@@ -46,6 +48,7 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     summary: Annotated[
         bool, typer.Option("--summary", help="Count by domain and status too; reads every row.")
     ] = False,
+    export: Export,
 ) -> View:
     """List commands, newest first; those in troubleshooting by when they were parked."""
     created_after, created_before = parse_range(since, until)
@@ -60,6 +63,11 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
         "created_before": created_before,
     }
     async with frame.open() as session:
+        if export.check(listing):
+            if summary:
+                raise InvalidInputError("--export writes commands; leave out --summary")
+            found = session.bus.search.every_command(domain=domain, **criteria)
+            return await export.write(CommandMetadata, found)
         page = await session.bus.search.commands(domain=domain, **criteria, **listing.of_page)
         counts = await session.bus.upkeep.figures.statuses(domain) if summary else {}
     view = page_view(page, "commands", COMMANDS.print, is_search=True)

@@ -193,7 +193,7 @@ def _what(event: dict[str, Any]) -> str:
     if "text" in details:  # a note
         parts.append(str(details.pop("text")))
     if isinstance(details.get("edited"), dict):
-        parts += _edits(details.pop("edited").get("changes") or {})
+        parts += edit_phrases(details.pop("edited").get("changes") or {})
     for name in ("class", "attempt"):  # not told, and a column of its own
         details.pop(name, None)
     parts += [
@@ -205,11 +205,13 @@ def _what(event: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _edits(changes: dict[str, Any]) -> list[str]:
+def edit_phrases(changes: dict[str, Any]) -> list[str]:
     """What an operator changed in the payload, a phrase for each."""
     phrases = [
         *(f"{c['path']}: {c['from']} -> {c['to']}" for c in changes.get("changed", ())),
         *(f"{c['path']} added: {c['to']}" for c in changes.get("added", ())),
         *(f"{c['path']} removed: {c['from']}" for c in changes.get("removed", ())),
+        *(f"{path} set, not shown" for path in changes.get("secret", ())),
+        *(f"{path} edited" for path in changes.get("paths", ())),  # by a bulk operation
     ]
     return [*phrases, f"and {changes['more']} more changes"] if "more" in changes else phrases

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from commandbus.cli import tsq_edit
 from commandbus.cli.bulk import decide
+from commandbus.cli.export import Export
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
     Again,
@@ -17,7 +20,6 @@ from commandbus.cli.options import (
     LongListing,
     OneCommand,
     Operator,
-    Payload,
     Reason,
     TypeFilter,
     parse_json,
@@ -48,12 +50,24 @@ async def list_parked(
     command_type: TypeFilter = None,
     group: GroupFilter = None,
     listing: LongListing,
+    export: Export,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="With --export: the payloads too, secrets masked.")
+    ] = False,
 ) -> View:
     """List what waits, longest first."""
+    is_export = export.check(listing)
+    if payload and not is_export:
+        raise InvalidInputError("--payload is of --export; `tsq show ID --payload` shows one")
     async with frame.open() as session:
         if group is not None:
             found = await session.bus.troubleshooting.require_group(group, domain)
             domain, group = found.domain, found.fingerprint
+        if is_export:
+            items = _every(session, domain, command_type, group)
+            if payload:
+                return await export.write(TroubleshootingItem, items)
+            return await export.write(TroubleshootingItem, items, _parked_json, hide=("data",))
         if domain is None:
             page = await _of_all_domains(session, command_type, listing)
         else:
@@ -61,6 +75,19 @@ async def list_parked(
                 domain, command_type=command_type, group=group, **listing.of_page
             )
     return page_view(page, "commands", _PARKED.print, to_json=_parked_json)
+
+
+async def _every(
+    session: Session, domain: str | None, command_type: str | None, group: str | None
+) -> AsyncIterator[TroubleshootingItem]:
+    """Everything that waits, domain after domain."""
+    known = [each.domain for each in await session.bus.upkeep.figures.domains()]
+    for each in known if domain is None else [domain]:
+        found = session.bus.troubleshooting.every_masked(
+            each, command_type=command_type, group=group
+        )
+        async for item in found:
+            yield item
 
 
 async def _of_all_domains(
@@ -131,26 +158,7 @@ async def note(
     return View.line(f"{wanted} has a note", domain=domain, command_id=wanted)
 
 
-@command(tsq, "edit")
-async def edit(frame: Frame, one: OneCommand, payload: Payload, again: Again) -> View:
-    """Send a parked command again with an edited payload.
-
-    Begin with what `tsq show ID --payload --json` prints: fields that are left masked keep their
-    real values.
-    """
-    edited = payload.read()
-    if edited is None:
-        raise InvalidInputError("give the new payload with --data or --data-file")
-    async with frame.open() as session:
-        domain, wanted = await session.find(one)
-        await session.bus.troubleshooting.retry(
-            domain,
-            wanted,
-            operator=again.operator,
-            reset_attempts=not again.keep_attempts,
-            payload=edited,
-        )
-    return View.line(f"{wanted} is queued again, edited", domain=domain, command_id=wanted)
+command(tsq, "edit")(tsq_edit.edit)
 
 
 @command(tsq, "retry")

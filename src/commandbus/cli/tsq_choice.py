@@ -1,18 +1,34 @@
-"""Which parked commands `tsq retry|cancel|complete` acts on: ids, or a filter; and how."""
+"""Which parked commands `tsq retry|cancel|complete|edit` acts on: ids, or a filter; and how."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
 from commandbus.cli.frame import Session
-from commandbus.cli.options import GroupFilter, OneCommand, Rate, TypeFilter, Wait
+from commandbus.cli.options import (
+    GroupFilter,
+    OneBatch,
+    OneCommand,
+    Rate,
+    TypeFilter,
+    Wait,
+    parse_moment,
+    parse_uuid,
+)
 from commandbus.errors import InvalidInputError
 from commandbus.names import check_domain
 from commandbus.troubleshooting.model import BulkFilter
+
+_OPTIONS = "--group, --type, --code, --batch, --parked-after, --parked-before or --all"
+
+
+def _moment(text: str | None, option: str) -> datetime | None:
+    return None if text is None else parse_moment(text, option)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,19 @@ class Choice:
     command_type: TypeFilter = None
     code: Annotated[
         str | None, typer.Option("--code", metavar="CODE", help="Only this error code.")
+    ] = None
+    batch: Annotated[
+        str | None, typer.Option("--batch", metavar="UUID", help="Only commands of this batch.")
+    ] = None
+    parked_after: Annotated[
+        str | None,
+        typer.Option(
+            "--parked-after", metavar="TIME", help="From then on: 2026-05-01T10:00, or 90s, 2h, 3d."
+        ),
+    ] = None
+    parked_before: Annotated[
+        str | None,
+        typer.Option("--parked-before", metavar="TIME", help="Before then, written the same way."),
     ] = None
     everything: Annotated[
         bool, typer.Option("--all", help="Everything parked in the domain; needs --yes.")
@@ -70,31 +99,45 @@ class Choice:
         return self.ids[0] if self.ids and len(self.ids) == 1 and is_plain else None
 
     @property
+    def _is_filtered(self) -> bool:
+        return any(
+            each is not None
+            for each in (
+                self.group, self.command_type, self.code, self.batch, self.parked_after,
+                self.parked_before,
+            )
+        )  # fmt: skip
+
+    @property
     def _is_unfiltered(self) -> bool:
-        return not (self.group or self.command_type or self.code or self.everything)
+        return not (self._is_filtered or self.everything)
 
     async def filter(self, session: Session) -> BulkFilter:
         """As the bus takes it, with the domain found; raises if that is not possible."""
         if self.ids:
             if not self._is_unfiltered:
-                raise InvalidInputError(
-                    "name ids, or choose with --group, --type, --code or --all; not both"
-                )
+                raise InvalidInputError(f"name ids, or choose with {_OPTIONS}; not both")
             return await self._named(session, self.ids)
         if self._is_unfiltered:
             raise InvalidInputError(
-                "say which: name ids, or choose with --group, --type, --code or --all; "
+                f"say which: name ids, or choose with {_OPTIONS}; "
                 "`commandbus tsq groups` shows what there is"
             )
-        if self.everything and (self.group or self.command_type or self.code):
-            raise InvalidInputError("--all is everything; leave out --group, --type and --code")
-        domain, group = self.domain, self.group
+        if self.everything and self._is_filtered:
+            raise InvalidInputError("--all is everything; leave out the other conditions")
+        domain, group, batch = self.domain, self.group, parse_uuid(self.batch, "--batch")
         if group is not None:
             found = await session.bus.troubleshooting.require_group(group, domain)
             domain, group = found.domain, found.fingerprint
+        if domain is None and batch is not None:
+            domain = (await session.find_batch(OneBatch(str(batch)))).domain
         if domain is None:
             raise InvalidInputError("say which domain with --domain")
-        return BulkFilter(check_domain(domain), self.command_type, self.code, group)
+        return BulkFilter(
+            check_domain(domain), self.command_type, self.code, group, batch,
+            _moment(self.parked_after, "--parked-after"),
+            _moment(self.parked_before, "--parked-before"),
+        )  # fmt: skip
 
     async def _named(self, session: Session, ids: list[str]) -> BulkFilter:
         found: dict[UUID, str] = {}

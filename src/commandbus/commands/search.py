@@ -6,7 +6,7 @@ page then says in `searched_to` how far it looked, and the next call continues t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
@@ -26,7 +26,16 @@ from commandbus.names import (
     check_text,
     check_uuid,
 )
-from commandbus.paging import Page, check_page, cursor_of, position_of, read_moment, read_number
+from commandbus.paging import (
+    EVERY_LIMIT,
+    Page,
+    check_page,
+    cursor_of,
+    every,
+    position_of,
+    read_moment,
+    read_number,
+)
 from commandbus.privacy.redaction import redact_value
 
 #: The keys of a payload that are secret, by domain and command type.
@@ -139,6 +148,17 @@ class Search:
         if len(events) < limit:
             return Page(events, None)
         return Page(events, cursor_of([events[-1].audit_id], bound))
+
+    def every_command(self, **criteria: Any) -> AsyncGenerator[CommandMetadata]:
+        """All commands that `commands` finds with these criteria, page after page.
+
+        A command that changes meanwhile is as it was when its page was read.
+        """
+        return every(lambda cursor: self.commands(**criteria, limit=EVERY_LIMIT, cursor=cursor))
+
+    def every_event(self, **criteria: Any) -> AsyncGenerator[AuditEvent]:
+        """All events that `audit` finds with these criteria, page after page."""
+        return every(lambda cursor: self.audit(**criteria, limit=EVERY_LIMIT, cursor=cursor))
 
     def tail(self, *, limit: int = 50, **criteria: Any) -> AuditTail:
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""

@@ -1,12 +1,15 @@
-"""Long polls: `Prefer: wait=N` (RFC 7240), and at most `max_long_polls` at once."""
+"""Long polls: `Prefer: wait=N` (RFC 7240), and streams; at most `max_long_polls` at once."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from commandbus.http.problems import unavailable
 
@@ -20,6 +23,19 @@ def wait_of(prefer: str | None, longest: float) -> float:
 
 
 Value = TypeVar("Value")
+
+
+class Stream(StreamingResponse):
+    """A stream that counts as a waiting request, from its first byte to its last."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], polls: LongPolls, **options: Any) -> None:
+        super().__init__(pieces, **options)
+        self._polls = polls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream; 503 if there is no place, before anything is sent."""
+        with self._polls.place():
+            await super().__call__(scope, receive, send)
 
 
 class LongPolls:

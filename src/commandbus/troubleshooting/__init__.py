@@ -11,8 +11,11 @@ from commandbus.troubleshooting.model import (
     BulkPreview,
     BulkStatus,
     BulkVerb,
+    EditExample,
+    EditPreview,
     FailureGroup,
 )
+from commandbus.troubleshooting.patch import JsonPatch, MergePatch
 from commandbus.troubleshooting.queue import Troubleshooting
 
 __all__ = [
@@ -26,7 +29,11 @@ __all__ = [
     "BulkPreview",
     "BulkStatus",
     "BulkVerb",
+    "EditExample",
+    "EditPreview",
     "FailureGroup",
+    "JsonPatch",
+    "MergePatch",
     "Troubleshooting",
     "allowed_actions",
 ]

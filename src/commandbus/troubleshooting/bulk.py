@@ -9,11 +9,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, LiteralString, cast
+from typing import Any, LiteralString, cast
 from uuid import UUID, uuid4
 
 from commandbus.database.store import Store
 from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
+from commandbus.handler import HandlerRegistry
 from commandbus.names import (
     check_choice,
     check_choice_or_none,
@@ -27,6 +28,8 @@ from commandbus.paging import Page, check_page, page_of, position_of, read_key, 
 from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import check_number
+from commandbus.troubleshooting.bulk_edit import Editor
+from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.groups import Groups
 from commandbus.troubleshooting.model import (
     BulkFilter,
@@ -36,19 +39,22 @@ from commandbus.troubleshooting.model import (
     BulkOutcome,
     BulkPreview,
     BulkStatus,
-    BulkStep,
     BulkVerb,
+    EditPreview,
 )
+from commandbus.troubleshooting.patch import JsonPatch, MergePatch, PayloadEdit, pointer
 
-if TYPE_CHECKING:
-    from commandbus.database.gateway import Gateway
-
-#: Items that one transaction acts on at most.
-CHUNK = 500
 #: Ids that one operation may be given one by one.
 MAX_IDS = 10_000
 #: Bytes of a filter as JSON; MAX_IDS ids fit in.
 MAX_FILTER_BYTES = 1_000_000
+#: Commands that a preview of an edit looks at, and those that it shows.
+MAX_PREVIEWED = 10_000
+MAX_EXAMPLES = 100
+#: Paths of an edit that are kept to be shown.
+MAX_PATHS = 20
+#: Bytes around an edit: the paths that it writes to.
+MAX_EDIT_EXTRA = 8_192
 #: Commands per second that a rate may ask for.
 RATE_RANGE = (0.0001, 1_000_000)
 
@@ -59,10 +65,10 @@ _START: LiteralString = (
     "select {schema}.start_bulk(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
     " cast(%s as float8), %s, %s, cast(%s as bigint))"
 )
-_RUN_CHUNK: LiteralString = (
-    "select status, acted, wait_seconds from {schema}.run_bulk_chunk(%s, %s, %s)"
+_MATCHED: LiteralString = (
+    "select m.command_id from {schema}.bulk_matches(%s, cast(%s as jsonb)) m"
+    " order by m.parked_at, m.command_id limit %s"
 )
-_NEXT: LiteralString = "select {schema}.next_bulk(%s, %s)"
 _STOP: LiteralString = "select {schema}.stop_bulk(%s, %s)"
 _RESUME: LiteralString = "select {schema}.resume_bulk(%s, %s, cast(%s as float8))"
 _OPERATIONS: LiteralString = (
@@ -93,13 +99,17 @@ class BulkOperations:
         store: Store,
         *,
         max_result_bytes: int,
+        registry: HandlerRegistry | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._groups = Groups(store)
         self._max_result_bytes = max_result_bytes
         self._sleep = sleep
-        self._executor = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        handlers = HandlerRegistry() if registry is None else registry
+        self._editor = Editor(store, handlers, max_bytes=max_result_bytes)
+        name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._executor = BulkExecutor(store, self._editor, name)
 
     async def preview(self, chosen: BulkFilter) -> BulkPreview:
         """What matches now, counted by failure group, most first."""
@@ -110,11 +120,28 @@ class BulkOperations:
         )
         return BulkPreview(domain, sum(match.matched for match in found), tuple(found))
 
-    async def start(
+    async def preview_edit(
+        self, chosen: BulkFilter, edit: PayloadEdit, *, examples: int = 10
+    ) -> EditPreview:
+        """What an edit would change, secrets masked: counts, and the first commands. No change yet.
+
+        It looks at the first MAX_PREVIEWED of what matches. `examples`: how many it shows.
+        """
+        _check_edit(edit)
+        check_number(examples, "examples", 0, MAX_EXAMPLES, is_whole=True)
+        matched = await self.preview(chosen)
+        params = (chosen.domain, _encoded(await self._checked(chosen)), MAX_PREVIEWED)
+        rows = await self._store.gateway.rows(_MATCHED, params, domain=chosen.domain)
+        return await self._editor.preview(
+            chosen.domain, matched.total, [row[0] for row in rows], edit, examples
+        )
+
+    async def start(  # noqa: PLR0913  (each is a part of the decision)
         self,
         verb: BulkVerb,
         chosen: BulkFilter,
         *,
+        edit: PayloadEdit | None = None,
         reason: str | None = None,
         result_data: Any = None,
         reset_attempts: bool = True,
@@ -126,6 +153,10 @@ class BulkOperations:
     ) -> BulkOperation:
         """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete".
 
+        A retry with an `edit` (MergePatch or JsonPatch) changes each payload before it is sent
+        again. Commands that it cannot be applied to stay parked, as failed items with the reason;
+        look at `preview_edit` first.
+
         What matches now is frozen. Workers of the domain then act on it, or `run` does, at
         `rate` commands per second. With an `operation_id` of your own a repeat is the same
         operation; so is a start while the same decision on the same filter still runs.
@@ -134,7 +165,7 @@ class BulkOperations:
         start that would freeze another number of commands is refused.
         """
         asked = check_choice(BulkVerb, verb, "verb")
-        arguments = self._arguments(asked, reason, result_data, reset_attempts)
+        arguments = self._arguments(asked, reason, result_data, reset_attempts, edit)
         wanted = uuid4() if operation_id is None else check_uuid(operation_id, "operation_id")
         pace, actor = _check_rate(rate), check_operator(operator)
         if expected_total is not None:
@@ -154,7 +185,7 @@ class BulkOperations:
         """Act on it here, until it is finished or stopped. Others may act on it too."""
         operation = await self.require(operation_id)
         while operation.is_running:
-            step = await run_chunk(self._store.gateway, operation.operation_id, self._executor)
+            step = await self._executor.run_chunk(operation.operation_id)
             if step.acted or step.status is not BulkStatus.RUNNING:
                 operation = await self.require(operation_id)
                 if on_progress is not None:
@@ -255,34 +286,37 @@ class BulkOperations:
         return chosen
 
     def _arguments(
-        self, verb: BulkVerb, reason: str | None, result_data: Any, reset_attempts: bool
+        self,
+        verb: BulkVerb,
+        reason: str | None,
+        result_data: Any,
+        reset_attempts: bool,
+        edit: PayloadEdit | None,
     ) -> str:
         if verb is not BulkVerb.CANCEL and reason is not None:
             raise InvalidInputError(f"a {verb} has no reason; only a cancel has")
         if verb is not BulkVerb.COMPLETE and result_data is not None:
             raise InvalidInputError(f"a {verb} has no result; only a complete has")
+        if verb is not BulkVerb.RETRY and edit is not None:
+            raise InvalidInputError(f"a {verb} has no edit; only a retry has")
         values: dict[str, Any] = {"reset_attempts": reset_attempts}
+        if edit is not None:
+            _check_edit(edit)
+            paths = list(dict.fromkeys(map(pointer, edit.written())))[:MAX_PATHS]
+            values["edit"] = {**edit.stored(), "paths": paths}
         if verb is BulkVerb.CANCEL:
             values = {"reason": redact_text(check_text(reason, "reason"))}
         elif verb is BulkVerb.COMPLETE:
             values = {"result": result_data}
-        limit = self._max_result_bytes + 100  # bytes; the result is inside a small document
-        return encode_json(values, what="result_data", max_bytes=limit).decode()
+        # Bytes; the result, or the edit with its paths, is inside a small document.
+        limit = self._max_result_bytes + (100 if edit is None else MAX_EDIT_EXTRA)
+        what = "result_data" if edit is None else "edit"
+        return encode_json(values, what=what, max_bytes=limit).decode()
 
 
-# -- for executors: `BulkOperations.run`, and the workers of the domain
-
-
-async def next_operation(gateway: Gateway, domain: str, executor: str) -> UUID | None:
-    """An operation of the domain that this executor may go on with."""
-    found: UUID | None = await gateway.value(_NEXT, (domain, executor))
-    return found
-
-
-async def run_chunk(gateway: Gateway, operation_id: UUID, executor: str) -> BulkStep:
-    """Act on the next items of an operation, in one transaction."""
-    [(status, *rest)] = await gateway.rows(_RUN_CHUNK, (operation_id, CHUNK, executor))
-    return BulkStep(BulkStatus(status), *rest)
+def _check_edit(edit: Any) -> None:
+    if not isinstance(edit, MergePatch | JsonPatch):
+        raise InvalidInputError("an edit is a MergePatch or a JsonPatch")
 
 
 def _encoded(chosen: BulkFilter) -> str:
@@ -290,8 +324,12 @@ def _encoded(chosen: BulkFilter) -> str:
 
 
 def _operation_of(*row: Any) -> BulkOperation:
-    """A row of _OPERATIONS."""
-    values = cast("Any", (*row[:2], BulkVerb(row[2]), *row[3:7], BulkStatus(row[7]), *row[8:]))
+    """A row of _OPERATIONS, without the values of an edit: they may be secret."""
+    arguments = dict(row[4])
+    if "edit" in arguments:
+        arguments["edit"] = {"paths": arguments["edit"]["paths"]}
+    head = (*row[:2], BulkVerb(row[2]), row[3], arguments, *row[5:7], BulkStatus(row[7]))
+    values = cast("Any", (*head, *row[8:]))
     return BulkOperation(*values)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from commandbus.errors import InvalidPayloadError
@@ -14,6 +16,7 @@ from commandbus.privacy.redaction import (
     redact_value,
     secret_values,
 )
+from commandbus.troubleshooting.model import EditExample
 
 #: Changes of one edit that the audit keeps; of further ones it keeps the number.
 MAX_CHANGES = 20
@@ -68,6 +71,25 @@ def difference(old: Any, new: Any, marked: Collection[str] = ()) -> dict[str, An
     if count > MAX_CHANGES:
         found["more"] = count - MAX_CHANGES
     return {name: value for name, value in found.items() if value}
+
+
+def changed_paths(old: Any, new: Any) -> list[str]:
+    """Where two payloads differ, redacted and bounded; no values."""
+    found = [
+        redact_text(path, MAX_SHOWN)
+        for path, *_ in islice(_changes(old, new, "data", (), is_secret=False), MAX_CHANGES + 1)
+    ]
+    return found if len(found) <= MAX_CHANGES else [*found[:MAX_CHANGES], "…"]
+
+
+def without_values(example: EditExample) -> EditExample:
+    """The same without the values of payloads, for those who may not see them."""
+    changes = {
+        kind: [each["path"] if isinstance(each, dict) else each for each in listed]
+        for kind, listed in example.changes.items()
+        if isinstance(listed, list)
+    }
+    return replace(example, changes=changes)
 
 
 def _restored(edited: Any, old: Any, shown: Any) -> Any:

@@ -109,6 +109,33 @@ class BulkPreview:
 
 
 @dataclass(frozen=True, slots=True)
+class EditExample:
+    """What an edit would do to one command: what changes, secrets masked, or why it fails."""
+
+    command_id: UUID
+    #: "changed", "added", "removed": lists of paths with values; empty if nothing changes.
+    changes: dict[str, Any]
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EditPreview:
+    """What an edit would do to the commands that a filter matches now."""
+
+    domain: str
+    #: How many match, and how many of them were looked at: the first ones.
+    total: int
+    looked_at: int
+    #: Of those: how many would change, would be sent again as they are, would stay parked.
+    changed: int
+    unchanged: int
+    failed: int
+    #: Why, and how often; the most frequent ones.
+    failures: dict[str, int]
+    examples: tuple[EditExample, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BulkOperation:
     """A bulk operation and how far it is."""
 
@@ -141,6 +168,11 @@ class BulkOperation:
     def left(self) -> int:
         """How many items have no outcome yet."""
         return self.total - self.acted
+
+    @property
+    def edited_paths(self) -> tuple[str, ...]:
+        """What the edit of a retry writes to; empty without an edit. Its values are not shown."""
+        return tuple(self.arguments.get("edit", {}).get("paths", ()))
 
     @property
     def is_running(self) -> bool:

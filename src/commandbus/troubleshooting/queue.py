@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from dataclasses import replace
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -24,13 +25,15 @@ from commandbus.names import (
     check_text,
     check_uuid,
 )
-from commandbus.paging import Page, check_page, page_of, position_of, read_key
+from commandbus.paging import Page, check_page, every, page_of, position_of, read_key
 from commandbus.payload import encode_json, encode_payload
 from commandbus.privacy.redaction import redact_text, redact_value
 from commandbus.privacy.secrets import check_fits
 from commandbus.troubleshooting.edits import difference, unmasked
 from commandbus.troubleshooting.groups import Groups, check_fingerprint
 
+#: Items of one page when all are read: each has its payload.
+EVERY_MASKED_LIMIT = 100
 #: Characters of a note.
 MAX_NOTE = 2_000
 
@@ -74,6 +77,30 @@ class Troubleshooting(Groups):
             _PAGE, (*bound[1:], None, *after, limit + 1), into=parked_item_of, domain=domain
         )
         return page_of(found, limit, bound, lambda last: [last.parked_at, last.command_id])
+
+    def every_masked(
+        self, domain: str, *, command_type: str | None = None, group: str | None = None
+    ) -> AsyncGenerator[TroubleshootingItem]:
+        """All that `page` finds, page after page, the payloads with their secrets masked."""
+
+        def read(cursor: str | None) -> Awaitable[Page[TroubleshootingItem]]:
+            limit = EVERY_MASKED_LIMIT
+            return self.page(
+                domain, command_type=command_type, group=group, limit=limit, cursor=cursor
+            )
+
+        return self._masked(every(read))
+
+    async def _masked(
+        self, items: AsyncIterator[TroubleshootingItem]
+    ) -> AsyncGenerator[TroubleshootingItem]:
+        marked: dict[tuple[str, str], frozenset[str]] = {}
+        async for item in items:
+            key = (item.domain, item.command_type)
+            if key not in marked:
+                marked[key] = await self.secret_keys(*key)
+            data = None if item.data is None else redact_value(item.data, marked=marked[key])
+            yield replace(item, data=data)
 
     async def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""

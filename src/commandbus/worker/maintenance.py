@@ -12,11 +12,13 @@ from uuid import uuid4
 
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.database.store import Store
+from commandbus.handler import HandlerRegistry
 from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
-from commandbus.troubleshooting.bulk import next_operation, run_chunk
+from commandbus.troubleshooting.bulk_edit import Editor
+from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
 
@@ -33,11 +35,15 @@ _CLAIM_CHORE: LiteralString = (
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
 
 
-def maintenance_of(store: Store, domain: str, settings: Settings) -> list[Loop]:
+def maintenance_of(
+    store: Store, registry: HandlerRegistry, domain: str, settings: Settings
+) -> list[Loop]:
     """What a worker of this domain runs beside its work."""
     if not settings.maintenance or not store.has_gateway:
         return []  # in memory there is nothing to look after
-    return [Maintenance(store, domain, settings), BulkRunner(store, domain)]
+    editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
+    executor = BulkExecutor(store, editor, f"worker:{uuid4()}")
+    return [Maintenance(store, domain, settings), BulkRunner(executor, domain)]
 
 
 class Maintenance(Loop):
@@ -133,19 +139,17 @@ class BulkRunner(Loop):
 
     name = "bulk"
 
-    def __init__(self, store: Store, domain: str) -> None:
+    def __init__(self, executor: BulkExecutor, domain: str) -> None:
         super().__init__()
-        self._store = store
+        self._executor = executor
         self._domain = domain
-        self._executor = f"worker:{uuid4()}"
 
     async def step(self) -> float | None:
         """Act on the next items of one operation, if there is one."""
-        gateway = self._store.gateway
-        operation_id = await next_operation(gateway, self._domain, self._executor)
+        operation_id = await self._executor.next_operation(self._domain)
         if operation_id is None:
             return BULK_POLL_SECONDS
-        step = await run_chunk(gateway, operation_id, self._executor)
+        step = await self._executor.run_chunk(operation_id)
         if step.status is BulkStatus.FINISHED:
             self._log.info("bulk operation %s of %s is finished", operation_id, self._domain)
         return min(step.wait_seconds, BULK_POLL_SECONDS) or None

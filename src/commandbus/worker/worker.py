@@ -229,7 +229,8 @@ class _Parts:
         """What runs beside the receiver."""
         agents = [self.completer.run(), _Heartbeat(self).run()]
         domain, settings = self._worker.options.domain, self._worker.settings
-        agents.extend(loop.run() for loop in maintenance_of(self._store, domain, settings))
+        loops = maintenance_of(self._store, self._worker.registry, domain, settings)
+        agents.extend(loop.run() for loop in loops)
         if self._worker.options.use_notify:
             listener = self._store.listener()
             listener.subscribe(wakeup_channel(domain), self.receiver.wake)

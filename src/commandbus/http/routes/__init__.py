@@ -2,7 +2,16 @@
 
 from fastapi import APIRouter
 
-from commandbus.http.routes import audit, batches, bulk, commands, domains, replies, troubleshooting
+from commandbus.http.routes import (
+    audit,
+    batches,
+    bulk,
+    commands,
+    domains,
+    exports,
+    replies,
+    troubleshooting,
+)
 
 #: Under /api/v1. A new group of routes is one more line.
 API_ROUTERS: tuple[APIRouter, ...] = (
@@ -12,5 +21,6 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     bulk.router,
     replies.router,
     audit.router,
+    exports.router,
     domains.router,
 )

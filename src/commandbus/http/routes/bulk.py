@@ -8,7 +8,14 @@ from fastapi import APIRouter, Response
 
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import BulkOperationNotFoundError
-from commandbus.http.auth.scopes import Operator, ReachedDomain, Reader, refuse_domain, requires
+from commandbus.http.auth.scopes import (
+    Operator,
+    ReachedDomain,
+    Reader,
+    ShowPayload,
+    refuse_domain,
+    requires,
+)
 from commandbus.http.platform import Here, Platform
 from commandbus.http.schemas.base import PageOf50, PageOf100
 from commandbus.http.schemas.troubleshooting import (
@@ -16,10 +23,13 @@ from commandbus.http.schemas.troubleshooting import (
     BulkItemView,
     BulkPreviewView,
     BulkView,
+    EditPreviewView,
+    PreviewEdit,
     ResumeBulk,
     StartBulk,
 )
 from commandbus.http.schemas.views import PageView
+from commandbus.troubleshooting.edits import without_values
 from commandbus.troubleshooting.model import BulkFilter, BulkOperation, BulkOutcome, BulkStatus
 
 router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"])
@@ -43,6 +53,20 @@ async def preview_bulk(form: BulkFilterForm, here: Here, caller: Reader) -> Bulk
     return BulkPreviewView.of(await here.bus.bulk.preview(_filter_of(caller, form)))
 
 
+@router.post("/preview-edit")
+async def preview_edit(
+    form: PreviewEdit, here: Here, caller: Operator, payload: ShowPayload
+) -> EditPreviewView:
+    """Show what an edit would change: counts, and the first commands. Changes nothing.
+
+    The values, secrets masked, only with `payload`; otherwise the paths alone.
+    """
+    chosen = _filter_of(caller, form.filter)
+    preview = await here.bus.bulk.preview_edit(chosen, form.edit.read(), examples=form.examples)
+    shown = preview.examples if payload else map(without_values, preview.examples)
+    return EditPreviewView.of(preview, examples=list(shown))
+
+
 @router.post("", status_code=202)
 async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Operator) -> BulkView:
     """Freeze what matches and let the workers of the domain act on it.
@@ -58,10 +82,10 @@ async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Op
         form.verb, chosen, reason=form.reason, result_data=form.result,
         reset_attempts=form.reset_attempts, rate=form.rate, operator=caller.user_id,
         operation_id=form.operation_id, everything=form.everything,
-        expected_total=form.expected_total,
+        expected_total=form.expected_total, edit=None if form.edit is None else form.edit.read(),
     )  # fmt: skip
     response.headers["Location"] = here.url(f"/api/v1/bulk-operations/{started.operation_id}")
-    return BulkView.of(started)
+    return BulkView.model_validate(started)
 
 
 @router.get("", dependencies=[requires(Scope.READ)])
@@ -76,7 +100,7 @@ async def list_bulks(
 @router.get("/{operation_id}")
 async def get_bulk(operation_id: UUID, here: Here, caller: Reader) -> BulkView:
     """Show an operation and how far it is."""
-    return BulkView.of(await _reached(here, caller, operation_id))
+    return BulkView.model_validate(await _reached(here, caller, operation_id))
 
 
 @router.get("/{operation_id}/items")
@@ -97,7 +121,7 @@ async def list_bulk_items(
 async def stop_bulk(operation_id: UUID, here: Here, caller: Operator) -> BulkView:
     """Stop it. After the response no further command is acted on."""
     await _reached(here, caller, operation_id)
-    return BulkView.of(await here.bus.bulk.stop(operation_id, operator=caller.user_id))
+    return BulkView.model_validate(await here.bus.bulk.stop(operation_id, operator=caller.user_id))
 
 
 @router.post("/{operation_id}/resume")
@@ -107,4 +131,4 @@ async def resume_bulk(
     """Continue a stopped operation, at another rate if one is given."""
     await _reached(here, caller, operation_id)
     resumed = await here.bus.bulk.resume(operation_id, rate=form.rate, operator=caller.user_id)
-    return BulkView.of(resumed)
+    return BulkView.model_validate(resumed)

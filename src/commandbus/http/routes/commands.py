@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 
 from commandbus.access.model import Scope
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidInputError
@@ -91,11 +91,8 @@ def _chosen_id(form: SendCommand, idempotency_key: UUID | None) -> UUID:
     return form.command_id or idempotency_key or new_id()
 
 
-@router.get("", dependencies=[requires(Scope.READ)])
-async def search_commands(
-    here: Here,
+def _criteria(
     domain: ReachedDomain,
-    paging: PageOf50,
     command_type: TypeQuery = None,
     status: CommandStatus | None = None,
     error_code: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
@@ -104,14 +101,25 @@ async def search_commands(
     command_id: UUID | None = None,
     created_after: Moment = None,
     created_before: Moment = None,
+) -> dict[str, Any]:
+    return {
+        "domain": domain, "command_type": command_type, "status": status,
+        "error_code": error_code, "correlation_id": correlation_id, "batch_id": batch_id,
+        "command_id": command_id, "created_after": created_after,
+        "created_before": created_before,
+    }  # fmt: skip
+
+
+#: What a search, and an export, of commands is given.
+CommandCriteria = Annotated[dict[str, Any], Depends(_criteria)]
+
+
+@router.get("", dependencies=[requires(Scope.READ)])
+async def search_commands(
+    here: Here, criteria: CommandCriteria, paging: PageOf50
 ) -> SearchPageView[CommandView]:
     """Search commands, newest first; those in troubleshooting by when they were parked."""
-    page = await here.bus.search.commands(
-        domain=domain, command_type=command_type, status=status,
-        error_code=error_code, correlation_id=correlation_id, batch_id=batch_id,
-        command_id=command_id, created_after=created_after, created_before=created_before,
-        **paging,
-    )  # fmt: skip
+    page = await here.bus.search.commands(**criteria, **paging)
     return SearchPageView[CommandView].of(page)
 
 

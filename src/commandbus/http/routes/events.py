@@ -9,9 +9,6 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Response
 from fastapi.sse import format_sse_event
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Send
-from starlette.types import Scope as AsgiScope
 
 from commandbus.access.model import Caller
 from commandbus.errors import CommandBusError
@@ -20,7 +17,7 @@ from commandbus.http.auth.scopes import Reader
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.tickets import ALL, BATCHES
 from commandbus.http.schemas.governed import TicketView
-from commandbus.http.waiting import LongPolls
+from commandbus.http.waiting import Stream
 
 router = APIRouter(tags=["governed batches"])
 
@@ -53,19 +50,10 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class EventStream(StreamingResponse):
-    """A stream that counts as a waiting request, from its first byte to its last."""
+class EventStream(Stream):
+    """Server-sent events."""
 
     media_type = "text/event-stream"
-
-    def __init__(self, events: AsyncIterator[bytes], polls: LongPolls) -> None:
-        super().__init__(events, headers={"X-Accel-Buffering": "no"})
-        self._polls = polls
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Send the stream; 503 if there is no place, before anything is sent."""
-        with self._polls.place():
-            await super().__call__(scope, receive, send)
 
 
 @router.get(
@@ -86,7 +74,8 @@ async def batch_events(
     is_known = last_event_id == here.bus.governance.version(ticket)
     if is_known and not ticket.is_open:
         return Response(status_code=204)  # tells an EventSource not to connect again
-    return EventStream(_events(here, caller, ticket, last_event_id), here.polls)
+    events = _events(here, caller, ticket, last_event_id)
+    return EventStream(events, here.polls, headers={"X-Accel-Buffering": "no"})
 
 
 async def _events(

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, Field
 
+from commandbus.errors import InvalidInputError
 from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import TroubleshootingItem
@@ -16,8 +17,11 @@ from commandbus.troubleshooting.model import (
     BulkOperation,
     BulkPreview,
     BulkVerb,
+    EditExample,
+    EditPreview,
     FailureGroup,
 )
+from commandbus.troubleshooting.patch import JsonPatch, MergePatch
 
 Rate = Annotated[float, Field(ge=0.0001, le=1_000_000)]
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{1,16}$", examples=["9f86d081884c7d65"])]
@@ -76,6 +80,42 @@ class BulkFilterForm(Form):
     command_ids: tuple[UUID, ...] | None = Field(None, min_length=1, max_length=10_000)
 
 
+class EditForm(Form):
+    """One change for the payload of each command: one of the two."""
+
+    model_config = example(merge_patch={"currency": "EUR"})
+
+    merge_patch: JsonObject | None = Field(
+        None, description="JSON Merge Patch (RFC 7396): fields to set, null to remove."
+    )
+    patch: list[dict[str, Any]] | None = Field(
+        None,
+        description="JSON Patch (RFC 6902): add, remove, replace, move, copy, test.",
+        examples=[[{"op": "replace", "path": "/currency", "value": "EUR"}]],
+    )
+
+    def read(self) -> MergePatch | JsonPatch:
+        """The change, as the library takes it."""
+        if (self.merge_patch is None) == (self.patch is None):
+            raise InvalidInputError("an edit has either merge_patch or patch")
+        return (
+            JsonPatch(self.patch) if self.patch is not None else MergePatch(self.merge_patch or {})
+        )
+
+
+class PreviewEdit(Form):
+    """An edit, and the commands whose payloads it would change."""
+
+    model_config = example(
+        filter={"domain": "payments", "group": "9f86d081884c7d65"},
+        edit={"merge_patch": {"currency": "EUR"}},
+    )
+
+    filter: BulkFilterForm
+    edit: EditForm
+    examples: int = Field(10, ge=0, le=100, description="Commands that are shown.")
+
+
 class StartBulk(Form):
     """One decision for many parked commands."""
 
@@ -90,6 +130,9 @@ class StartBulk(Form):
     filter: BulkFilterForm
     reason: Reason | None = Field(None, description="Needed to cancel, refused otherwise.")
     result: Any = Field(None, description="What the replies carry, if the verb is complete.")
+    edit: EditForm | None = Field(
+        None, description="Change the payloads before they are sent again, if the verb is retry."
+    )
     reset_attempts: bool = True
     rate: Rate | None = Field(None, description="Commands per second.")
     operation_id: UUID | None = Field(None, description="Makes the request repeatable.")
@@ -119,9 +162,23 @@ class BulkPreviewView(View):
     groups: list[BulkMatchView]
 
 
+@view_of(EditExample)
+class EditExampleView(View):
+    """What an edit would do to one command, secrets masked; values only if payloads are shown."""
+
+
+@view_of(EditPreview)
+class EditPreviewView(View):
+    """What an edit would do to the commands that a filter matches now."""
+
+    examples: list[EditExampleView]
+
+
 @view_of(BulkOperation, hide=("arguments", "executor", "heartbeat_at"))
 class BulkView(View):
     """A bulk operation and how far it is."""
+
+    edited_paths: list[str] = Field(description="What its edit writes to; its values are not kept.")
 
 
 @view_of(BulkItem)

@@ -3,7 +3,9 @@
 --
 --   p_filter: {"command_type"?, "error_code"?, "group"?, "batch_id"?, "parked_after"?,
 --              "parked_before"?, "command_ids"?}; all of them must hold, {} is everything parked
---   p_arguments: retry {"reset_attempts"?}, cancel {"reason"}, complete {"result"?}
+--   p_arguments: retry {"reset_attempts"?, "edit"?}, cancel {"reason"}, complete {"result"?}
+--   edit: {"merge": <JSON Merge Patch>} or {"patch": <JSON Patch>}, with "paths": what it writes to, as
+--   it may be shown. Executors apply it to each payload; when all is done only the paths are kept.
 
 create or replace function commandbus.bulk_matches(p_domain text, p_filter jsonb)
 returns table (command_id uuid, parked_at timestamptz, command_type text, fingerprint text)
@@ -155,6 +157,12 @@ begin
     if p_verb = 'cancel' and coalesce(btrim(p_arguments ->> 'reason'), '') = '' then
         raise exception 'a cancel needs a reason' using errcode = 'CB007';
     end if;
+    if p_arguments ? 'edit' and not (
+           p_verb = 'retry' and p_arguments -> 'edit' ?| array['merge', 'patch']
+           and jsonb_typeof(p_arguments -> 'edit' -> 'paths') is not distinct from 'array') then
+        raise exception 'only a retry has an edit, with merge or patch, and with paths'
+            using errcode = 'CB007';
+    end if;
     if p_rate is not null and not (p_rate > 0 and p_rate <= 1000000) then
         raise exception 'the rate is %; use commands per second, up to 1000000', p_rate
             using errcode = 'CB007';
@@ -170,7 +178,8 @@ language sql as $$
     select o.domain, o.operation_id, p_event, clock_timestamp(), jsonb_strip_nulls(jsonb_build_object(
                'verb', o.verb, 'filter', o.filter - 'command_ids', 'rate', o.rate, 'total', o.total,
                'done', o.done, 'skipped', o.skipped, 'failed', o.failed,
-               'reason', o.arguments ->> 'reason')), p_actor
+               'reason', o.arguments ->> 'reason',
+               'edited_paths', o.arguments -> 'edit' -> 'paths')), p_actor
       from commandbus.command_bus_bulk_operation o where o.operation_id = p_operation_id;
 $$;
 
@@ -227,13 +236,16 @@ end $$;
 
 -- An operation of the domain that this executor may go on with: its own, or one that has made no
 -- progress for a while. A hint only: if two take the same, run_bulk_chunk lets one act at a time.
+-- p_can_edit: the executor applies edits; those of version 0.1.0 do not ask, and get none to apply.
 create or replace function commandbus.next_bulk(
-    p_domain text, p_executor text, p_silent_for interval default interval '5 seconds'
+    p_domain text, p_executor text, p_silent_for interval default interval '5 seconds',
+    p_can_edit boolean default false
 ) returns uuid
 language sql stable as $$
     select o.operation_id from commandbus.command_bus_bulk_operation o
      where o.domain = p_domain and o.status = 'running'
        and (o.executor = p_executor or o.heartbeat_at is null
             or o.heartbeat_at < clock_timestamp() - p_silent_for)
+       and (p_can_edit or not o.arguments ? 'edit')
      order by o.created_at, o.operation_id limit 1
 $$;

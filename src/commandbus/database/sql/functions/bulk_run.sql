@@ -31,7 +31,7 @@ end $$;
 -- halved until that command is alone: its error becomes its outcome, the others go on. An error of
 -- the database (connection, deadlock, resources, shutdown) rolls the whole chunk back, to be repeated.
 create or replace function commandbus.try_bulk(
-    p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[],
+    p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb,
     out o_done uuid[], out o_errors jsonb)
 language plpgsql as $$
 declare
@@ -47,7 +47,7 @@ begin
         if p_verb = 'retry' then
             o_done := array(select commandbus.operator_retry(
                 p_domain, p_command_ids, p_actor,
-                coalesce((p_arguments ->> 'reset_attempts')::boolean, true), false));
+                coalesce((p_arguments ->> 'reset_attempts')::boolean, true), false, p_edits));
         elsif p_verb = 'cancel' then
             o_done := array(select commandbus.operator_cancel(
                 p_domain, p_command_ids, p_arguments ->> 'reason', p_actor, false));
@@ -67,7 +67,10 @@ begin
     end;
     for v_half in
         select t.* from (values (p_command_ids[:v_size / 2]), (p_command_ids[v_size / 2 + 1:])) h(ids)
-         cross join lateral commandbus.try_bulk(p_domain, p_verb, p_arguments, p_actor, h.ids) t
+         cross join lateral commandbus.try_bulk(
+             p_domain, p_verb, p_arguments, p_actor, h.ids,
+             (select coalesce(jsonb_object_agg(e.key, e.value), '{}') from jsonb_each(p_edits) e
+               where e.key::uuid = any(h.ids))) t
     loop
         o_done := o_done || v_half.o_done;
         o_errors := o_errors || v_half.o_errors;
@@ -137,8 +140,14 @@ end $$;
 -- Acts on the next items of an operation, at most p_limit, and as many as its rate allows. Returns
 -- its status now, how many items got their outcome from this call, and how many seconds to wait
 -- before the next call, also if another executor has locked it.
+--   p_edits: for an operation with an edit, what the executor made of the payloads of the next items:
+--   {"first": number of the first item, "edits": as operator_retry takes them, "same": [ids that the
+--   edit does not change], "refused": {"<command_id>": why it cannot be applied}}. Commands that are
+--   in none of them are not touched. If another executor has acted on these items meanwhile, nothing
+--   is done, and the executor reads the next ones.
 create or replace function commandbus.run_bulk_chunk(
-    p_operation_id uuid, p_limit int default 500, p_executor text default null
+    p_operation_id uuid, p_limit int default 500, p_executor text default null,
+    p_edits jsonb default null
 ) returns table (status text, acted int, wait_seconds float8)
 language plpgsql as $$
 #variable_conflict use_column
@@ -152,6 +161,7 @@ declare
     v_parked timestamptz[];
     v_ready  uuid[];
     v_lost   uuid[] := '{}';
+    v_chosen uuid[];
     v_tried  record;
     v_counts record;
 begin
@@ -179,6 +189,14 @@ begin
     end if;
 
     v_first := v_op.done + v_op.skipped + v_op.failed + 1;
+    if v_op.arguments ? 'edit' and p_edits is null then
+        raise exception 'bulk operation % edits payloads, and this process cannot', p_operation_id
+            using errcode = 'CB003', hint = 'leave it to the workers, or use a newer version';
+    end if;
+    if (p_edits ->> 'first')::int <> v_first then
+        return next;
+        return;
+    end if;
     v_size := least(p_limit, v_op.total - v_first + 1,
                     greatest(1, floor(coalesce(v_op.rate, 1000000) * c_step)));
     select array_agg(i.command_id order by i.item_no), array_agg(i.parked_at order by i.item_no)
@@ -190,12 +208,18 @@ begin
     if v_op.verb = 'retry' and commandbus.queue_exists(v_op.domain || '.commands') then
         v_lost := commandbus.lost_payloads(v_op.domain, v_ready);
     end if;
+    v_chosen := array(
+        select r from unnest(v_ready) r
+         where r <> all(v_lost)
+           and (p_edits is null or p_edits -> 'edits' ? r::text or p_edits -> 'same' ? r::text)
+         order by r);
     v_tried := commandbus.try_bulk(
-        v_op.domain, v_op.verb, v_op.arguments, v_op.actor,
-        array(select r from unnest(v_ready) r where r <> all(v_lost) order by r));
+        v_op.domain, v_op.verb, v_op.arguments, v_op.actor, v_chosen,
+        coalesce(p_edits -> 'edits', '{}'));
 
     v_counts := commandbus.record_bulk(
-        v_op, v_first, v_ids, v_ready, v_lost, v_tried.o_done, v_tried.o_errors, v_now);
+        v_op, v_first, v_ids, v_ready, v_lost, v_tried.o_done,
+        v_tried.o_errors || coalesce(p_edits -> 'refused', '{}'), v_now);
     update commandbus.command_bus_bulk_operation o
        set done = o.done + v_counts.o_done, skipped = o.skipped + v_counts.o_skipped,
            failed = o.failed + v_counts.o_failed, executor = p_executor,
@@ -204,7 +228,11 @@ begin
            -- than the rate.
            next_due_at = v_now + make_interval(secs => coalesce(v_counts.o_done / o.rate, 0)),
            status = case when v_first + v_size > o.total then 'finished' else 'running' end,
-           finished_at = case when v_first + v_size > o.total then v_now end
+           finished_at = case when v_first + v_size > o.total then v_now end,
+           -- The values of an edit may be secret, and nobody needs them any more.
+           arguments = case when v_first + v_size > o.total
+                            then o.arguments #- '{edit,merge}' #- '{edit,patch}'
+                            else o.arguments end
      where o.operation_id = p_operation_id
     returning o.status, v_size,
               case when o.rate is null then 0

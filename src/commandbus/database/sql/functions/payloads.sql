@@ -40,6 +40,27 @@ begin
     return v_payload;
 end $$;
 
+-- The payloads of commands that are parked now, with the message that each is from. Without data: the
+-- payload is no longer archived.
+create or replace function commandbus.parked_payloads(p_domain text, p_command_ids uuid[])
+returns table (command_id uuid, command_type text, msg_id bigint, data text)
+language plpgsql stable as $$
+begin
+    if not commandbus.queue_exists(p_domain || '.commands') then
+        return;
+    end if;
+    return query execute format(
+        'select c.command_id, c.command_type, c.msg_id,'
+        '       (coalesce(a.message, p.payload_json) -> ''data'')::text'
+        '  from unnest($2) i(command_id)'
+        '  join commandbus.command_bus_command c on c.domain = $1 and c.command_id = i.command_id'
+        '  left join pgmq.%I a on a.msg_id = c.msg_id'
+        '  left join commandbus.command_bus_payload_archive p'
+        '    on p.domain = c.domain and p.command_id = c.command_id'
+        ' where c.status = ''IN_TROUBLESHOOTING_QUEUE''',
+        'a_' || commandbus.physical_queue(p_domain || '.commands')) using p_domain, p_command_ids;
+end $$;
+
 -- Keys of payloads that must not be shown, as the handlers of a domain declare them: so that also a
 -- process without those handlers knows.  p_keys: {"<command type>": ["<key>", ...]}
 create or replace function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
