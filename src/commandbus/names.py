@@ -7,6 +7,7 @@ share one table; PGMQ folds case and cuts at 63 bytes, so neither capitals nor o
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -27,6 +28,7 @@ Word = TypeVar("Word", bound=StrEnum)
 MAX_DOMAIN_LENGTH = 37
 MAX_QUEUE_LENGTH = 47
 MAX_TYPE_LENGTH = 200
+DEFAULT_SCHEMA = "commandbus"
 
 #: `reply_to=NO_REPLY`: the command has no reply.
 NO_REPLY = ""
@@ -176,6 +178,17 @@ def dispatch_queue(domain: str) -> str:
 def physical_queue(queue: str) -> str:
     """Name of the PGMQ queue that stands for a logical, dotted name."""
     return queue.replace(".", "__")
+
+
+def schema_mark(schema: str) -> str:
+    """What keeps the channels, and the queues, of a schema apart from those of other schemas.
+
+    Nothing for the default schema. It begins with a digit, which no domain does; the function
+    `channel` in the database makes the same one.
+    """
+    if schema == DEFAULT_SCHEMA:
+        return ""
+    return f"0{hashlib.sha256(schema.encode()).hexdigest()[:4]}_"
 
 
 def wakeup_channel(domain: str) -> str:

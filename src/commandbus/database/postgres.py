@@ -28,6 +28,7 @@ from commandbus.database.rows import raise_if_known
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store
 from commandbus.models import NewCommand
+from commandbus.names import schema_mark
 from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (
@@ -242,7 +243,8 @@ class PostgresStore(PostgresReads):
         return PostgresExtender(conninfo, kwargs, self.gateway.statement(_EXTEND))
 
     def listener(self) -> PostgresListener:
-        return PostgresListener(ConnectionSource.of(self._pool).connect)
+        mark = schema_mark(self.gateway.settings.schema)
+        return PostgresListener(ConnectionSource.of(self._pool).connect, mark=mark)
 
     async def heartbeat(
         self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int

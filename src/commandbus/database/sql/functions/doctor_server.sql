@@ -69,15 +69,16 @@ language sql stable as $$
     with ours as (
         select t.oid, t.relname, t.relkind, t.relpersistence, t.reloptions,
                format('%I.%I', s.nspname, t.relname) as name,
-               split_part(substr(t.relname, 3), '__', 1) as queue_domain,
+               split_part(q.queue, '.', 1) as queue_domain,
                t.relnamespace = 'pgmq'::regnamespace as is_queue
           from pg_class t join pg_namespace s on s.oid = t.relnamespace
+          left join commandbus.own_queues() q
+            on t.relnamespace = 'pgmq'::regnamespace and t.relname in ('q_' || q.physical, 'a_' || q.physical)
          where t.relkind in ('r', 'p') and (
                t.relnamespace = (select c.relnamespace from pg_class c
                                   where c.oid = 'commandbus.command_bus_command'::regclass)
-               or t.relnamespace = 'pgmq'::regnamespace and t.relname ~ '^[qa]_.*__'
-                  and split_part(substr(t.relname, 3), '__', 1)
-                      in (select * from commandbus.doctor_domains(p_domain)))
+               or q.queue like '%._%'
+                  and split_part(q.queue, '.', 1) in (select * from commandbus.doctor_domains(p_domain)))
     ), finding(code, domain, subject) as (
         select 'AUDIT_UNPROTECTED', null, 'command_bus_audit'
          where not exists (

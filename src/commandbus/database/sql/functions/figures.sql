@@ -12,8 +12,8 @@ language sql stable as $$
     select d.name
       from (select k.name from known k where k.name is not null
             union
-            select left(m.queue_name, -length('__commands')) from pgmq.meta m
-             where m.queue_name like '%\_\_commands') d
+            select split_part(q.queue, '.', 1) from commandbus.own_queues() q
+             where q.queue like '%.commands') d
      where p_domain is null or d.name = p_domain
      order by d.name
 $$;

@@ -195,9 +195,9 @@ end $$;
 -- Queues and archives of replies that belong to a domain: those of its name, but for its commands.
 create or replace function commandbus.reply_tables(p_domain text) returns setof text
 language sql stable as $$
-    select k.prefix || m.queue_name from pgmq.meta m cross join (values ('q_'), ('a_')) k(prefix)
-     where m.queue_name like replace(p_domain, '_', '\_') || '\_\_%'
-       and m.queue_name <> p_domain || '__commands'
+    select k.prefix || q.physical
+      from commandbus.own_queues() q cross join (values ('q_'), ('a_')) k(prefix)
+     where split_part(q.queue, '.', 1) = p_domain and q.queue like '%._%' and q.queue not like '%.commands'
      order by 1
 $$;
 
