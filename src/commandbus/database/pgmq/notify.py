@@ -35,9 +35,9 @@ class PostgresListener:
     def __init__(
         self, connect: Connect, *, mark: str = "", probe_seconds: float = PROBE_SECONDS
     ) -> None:
-        """`mark` stands in front of the names, so that no other schema's hints wake us."""
+        """`mark` stands in front of the domain, so that no other schema's hints wake us."""
         self._connect = connect
-        self._prefix = f"commandbus.{mark}"
+        self._mark = mark
         self._probe_seconds = probe_seconds
         self._wakes: dict[str, list[Wake]] = {}
         self._changed = asyncio.Event()
@@ -56,7 +56,7 @@ class PostgresListener:
         self._wakes[self._physical(channel)].remove(wake)
 
     def _physical(self, channel: str) -> str:
-        return self._prefix + channel.removeprefix("commandbus.")
+        return channel.replace(".", f".{self._mark}", 1)
 
     async def run(self) -> None:
         """Listen until cancelled."""

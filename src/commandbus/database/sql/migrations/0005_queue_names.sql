@@ -15,6 +15,7 @@ declare
     v_is_moved boolean;
     v_queue    text;
     v_old      text;
+    v_new      text;
     v_rows     text := 'msg_id, read_ct, enqueued_at, vt, message, headers';
 begin
     if exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
@@ -30,6 +31,14 @@ begin
                               and p.prosrc <> 'select ''''::text'));
     -- What is in use keeps its names, unless it shares them: then the default schema keeps them.
     v_is_moved := v_is_used and v_is_taken and v_schema <> 'command' || 'bus';
+    if v_is_moved and exists (
+        select from commandbus.command_bus_command c
+         where length(v_mark || c.domain || '__commands') > 47
+            or length(v_mark || replace(c.reply_queue, '.', '__')) > 47) then
+        raise warning 'schema % goes on sharing its queues with another one: a domain or reply queue is too long '
+            'for a mark in front of it', v_schema;
+        v_is_moved := false;
+    end if;
     if v_is_used and not v_is_moved
        or not v_is_used and not v_is_taken and v_schema = 'command' || 'bus' then
         v_mark := '';
@@ -42,8 +51,6 @@ begin
     -- The messages of our commands, and their replies, leave the queues that were shared. Ids stay: the
     -- rows of commands name them. Stop the processes of this schema first: one that has just looked up
     -- the old name would write to the old queue.
-    create or replace function commandbus.physical_queue(p_queue text) returns text
-    language sql immutable as $f$ select commandbus.queue_mark() || replace(p_queue, '.', '__') $f$;
     for v_queue in
         select c.domain || '.commands' from commandbus.command_bus_command c
         union select c.domain || '.replies' from commandbus.command_bus_command c
@@ -53,19 +60,26 @@ begin
     loop
         v_old := replace(v_queue, '.', '__');
         continue when to_regclass('pgmq.' || quote_ident('q_' || v_old)) is null;
-        perform commandbus.ensure_queue(v_queue);
+        v_new := v_mark || v_old;
+        -- As ensure_queue does it: that of the former version refuses the name.
+        perform pgmq.create(v_new);
+        execute format(
+            'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
+            ' autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)', 'q_' || v_new);
         execute format($q$
             with own as (
                 delete from pgmq.%1$I q using commandbus.command_bus_command c
                  where q.message ->> 'command_id' = c.command_id::text and %3$s
                 returning q.*)
             insert into pgmq.%2$I (%4$s) overriding system value select %4$s from own $q$,
-            'q_' || v_old, 'q_' || v_mark || v_old,
+            'q_' || v_old, 'q_' || v_new,
             case when v_queue like '%.commands'
                  then format('c.msg_id = q.msg_id and c.domain = %L', left(v_queue, -length('.commands')))
                  else format('c.reply_queue = %L and q.message ->> ''domain'' = c.domain', v_queue) end,
             v_rows);
         if v_queue like '%.commands' then
+            execute format('drop index pgmq.%I', 'q_' || v_new || '_vt_idx');
+            execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_new || '_vt_idx', 'q_' || v_new);
             execute format($q$
                 with own as (
                     delete from pgmq.%1$I a using commandbus.command_bus_command c
@@ -73,9 +87,9 @@ begin
                        and c.domain = %3$L
                     returning a.*)
                 insert into pgmq.%2$I (%4$s, archived_at) select %4$s, archived_at from own $q$,
-                'a_' || v_old, 'a_' || v_mark || v_old, left(v_queue, -length('.commands')), v_rows);
+                'a_' || v_old, 'a_' || v_new, left(v_queue, -length('.commands')), v_rows);
         end if;
-        perform setval(pg_get_serial_sequence('pgmq.' || quote_ident('q_' || v_mark || v_old), 'msg_id'),
+        perform setval(pg_get_serial_sequence('pgmq.' || quote_ident('q_' || v_new), 'msg_id'),
                        nextval(pg_get_serial_sequence('pgmq.' || quote_ident('q_' || v_old), 'msg_id')));
     end loop;
 end $$;
