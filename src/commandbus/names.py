@@ -35,6 +35,30 @@ NO_REPLY = ""
 #: `reply_to=INBOX`: the reply is kept for `wait_reply` (and `call`), not published to a queue.
 INBOX = "@inbox"
 
+#: Names that SQL, or the language of our functions, would read as something else than a schema;
+#: and schemas that belong to others.
+RESERVED_WORDS = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric authorization between bigint binary bit
+    boolean both case cast char character check coalesce collate collation column concurrently
+    constraint create cross current_catalog current_date current_role current_schema current_time
+    current_timestamp current_user dec decimal default deferrable desc distinct do else end except
+    exists extract false fetch float for foreign freeze from full grant greatest group grouping
+    having ilike in initially inner inout int integer intersect interval into is isnull join json
+    json_array json_arrayagg json_exists json_object json_objectagg json_query json_scalar
+    json_serialize json_table json_value lateral leading least left like limit localtime
+    localtimestamp merge_action national natural nchar none normalize not notnull null nullif
+    numeric offset on only or order out outer overlaps overlay placing position precision primary
+    real references returning right row select session_user setof similar smallint some substring
+    symmetric system_user table tablesample then time timestamp to trailing treat trim true union
+    unique user using values varchar variadic verbose when where window with xmlattributes
+    xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize
+    xmltable
+    begin by declare execute foreach if loop strict while
+    information_schema pgmq public
+    """.split()
+)
+
 _SEGMENT = re.compile(r"[a-z][a-z0-9_]*\Z")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]*\Z")
 
@@ -91,7 +115,7 @@ def check_reply_to(reply_to: Any) -> str:
             f"reply queue {reply_to!r} is not well formed: use <domain>.replies, at most "
             f"{MAX_QUEUE_LENGTH} characters, or '' for no reply"
         )
-    if segments[-1] == "commands":
+    if segments[-1] in {"commands", "dispatch"}:
         raise InvalidNameError(
             f"reply queue {reply_to!r} is a queue of commands; use <domain>.replies"
         )

@@ -22,7 +22,7 @@ from commandbus import (
 )
 from commandbus.database import migrations
 from commandbus.database.migrations import migrate, schema_status
-from commandbus.names import schema_mark, wakeup_channel
+from commandbus.names import RESERVED_WORDS, schema_mark, wakeup_channel
 from tests.integration.looking import Conn, rows, value
 from tests.waiting import until, working
 
@@ -325,3 +325,11 @@ async def test_a_schema_whose_mark_another_one_has_is_refused(dsn: str, conn: Co
     )
     with pytest.raises(psycopg.Error, match="names of those of another schema"):
         await migrate(conn, Settings(schema=OTHER))
+
+
+# -- names of schemas
+
+
+async def test_every_word_that_the_server_reserves_is_refused_as_a_schema(conn: Conn) -> None:
+    words = await rows(conn, "select word from pg_get_keywords() where catcode <> 'U'")
+    assert {word for (word,) in words} <= RESERVED_WORDS

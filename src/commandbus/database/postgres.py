@@ -64,6 +64,9 @@ _READ_REPLIES: LiteralString = "select msg_id, body from {schema}.read_replies(%
 _DELETE_REPLIES: LiteralString = (
     "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))"
 )
+_ARCHIVE_REPLIES: LiteralString = (
+    "select pgmq.archive({schema}.physical_queue(%s), cast(%s as bigint[]))"
+)
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
 _HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
@@ -213,6 +216,9 @@ class PostgresStore(PostgresReads):
 
     async def delete_replies(self, queue: str, msg_ids: Collection[int]) -> None:
         await self.gateway.rows(_DELETE_REPLIES, (queue, sorted(msg_ids)))
+
+    async def archive_replies(self, queue: str, msg_ids: Collection[int]) -> None:
+        await self.gateway.rows(_ARCHIVE_REPLIES, (queue, sorted(msg_ids)))
 
     async def take_inbox_reply(self, domain: str, command_id: UUID) -> str | None:
         reply: str | None = await self.gateway.value(_TAKE_INBOX_REPLY, (domain, command_id))
