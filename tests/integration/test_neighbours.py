@@ -76,7 +76,10 @@ async def queues(conn: Conn) -> list[str]:
 
 async def codes(bus: CommandBus) -> set[str]:
     found = await bus.upkeep.doctor()
-    return {each.code for each in found.findings if each.severity != "notice"} - {"DURABILITY_OFF", "AUTOVACUUM_OFF"}
+    return {each.code for each in found.findings if each.severity != "notice"} - {
+        "DURABILITY_OFF",
+        "AUTOVACUUM_OFF",
+    }
 
 
 @pytest.mark.parametrize("reply_to", [None, "shared.replies", "shared"])
@@ -180,7 +183,7 @@ async def test_retention_and_repair_leave_the_other_schema_alone(dsn: str, conn:
         await conn.execute("drop table pgmq.q_shop__commands")
         await conn.execute("delete from pgmq.meta where queue_name = 'shop__commands'")
         await conn.execute(
-            f'update pgmq."q_{MARK}shop__replies" set enqueued_at = \'2000-01-01\''.encode()
+            f"update pgmq.\"q_{MARK}shop__replies\" set enqueued_at = '2000-01-01'".encode()
         )
         await first.upkeep.doctor(fix=True)
         await first.upkeep.prune(kinds=["replies"])

@@ -423,6 +423,8 @@ function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since tim
     plpgsql, stable, body a778def05de04cc247bcacc64721b378
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body 57525be45e3ce412068e2d52dbf494f0
+function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    sql, stable, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, body 680da98499b8c227135cabbe9c4ce2e5
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -450,7 +452,7 @@ function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigi
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
-    plpgsql, stable, body 34416c88d209596471e1bd38027f52ec
+    plpgsql, stable, body c76445faf5c85fa85250ace9c338c0b2
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
     plpgsql, volatile, body d36e1d4190cb81594d1a8af2fae5186f
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
@@ -474,11 +476,11 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, set enable_seqscan=off, body 4841263fc0788397e679bd61d26b6578
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, body 4add709fdf41f31c9c91c97503a6a78d
+    sql, stable, body 94790331e7775d292a6544e61947d099
 function commandbus.doctor_domains(p_domain text) returns SETOF text
-    sql, stable, body c906963cddab607383fc81a815ceaa02
-function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint)
-    plpgsql, stable, body 40cd37453a4d6eada21b70b10cd2c15b
+    sql, stable, body ca9e093517f393f5bf3ff207e035b420
+function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
+    plpgsql, stable, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
@@ -515,6 +517,8 @@ function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns voi
     plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     sql, volatile, body 97255768a96c8c535c7ae4308dc5a5cd
+function commandbus.is_old_reply(p_table text) returns text
+    sql, immutable, body 6d85733097b014fd7f5f1119547b4eda
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
@@ -608,7 +612,7 @@ function commandbus.prune_batches(p_domain text, p_before timestamp with time zo
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, body 0ad46d6033bfd409f761f2ad80bfa63c
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 2acb1d9575a451a519f85a54eba15d23
+    plpgsql, volatile, body 6192fb0907c24ea499c1c115a2dc018d
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
@@ -671,6 +675,8 @@ function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT N
     plpgsql, volatile, body 8083bed69f8f6c8756ea1255319ded7c
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, body 8fa905ee484fff540d11b41e9f4d5841
+function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
+    plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
 function commandbus.reply_error(p_code text, p_message text, p_class text) returns jsonb

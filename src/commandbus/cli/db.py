@@ -54,7 +54,7 @@ async def _migrate(frame: Frame, *, only_if_missing: bool) -> View:
     async with database(frame.place.dsn, frame.place.data_dir) as address:
         before = await database_status(address, settings)
         if only_if_missing and before.installed_version is not None:
-            if before.refusal is not None:
+            if before.refusal is not None and before.installed_version > before.package_version:
                 raise SchemaTooNewError(before.refusal)
             text = f"The database is set up already, at version {before.installed_version}."
             return View.line(text, applied=[])

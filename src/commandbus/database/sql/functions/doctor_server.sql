@@ -59,6 +59,20 @@ begin
      group by w.domain;
 end $$;
 
+-- Queues of replies that nobody reads, and what was found in them that is no reply.
+create or replace function commandbus.check_reply_queues(
+    p_domain text default null, p_since timestamptz default null
+) returns table (code text, domain text, subject text, msg_id bigint)
+language sql stable as $$
+    select f.code, d.name, b.queue || ': ' || f.found, null::bigint
+      from commandbus.doctor_domains(p_domain) d(name)
+     cross join lateral commandbus.reply_backlog(d.name) b
+     cross join lateral (values
+           ('REPLIES_UNREAD', b.unread, b.unread >= 1000 or b.unread_since < now() - interval '1 day'),
+           ('REPLIES_REFUSED', b.refused, b.refused > 0)) f(code, found, is_so)
+     where f.is_so
+$$;
+
 -- Tables, indexes, rights and settings of the server that commandbus rests on. p_patience: how long a
 -- transaction may be open before it is named.
 create or replace function commandbus.check_server(
@@ -153,6 +167,7 @@ language sql stable as $$
             union all select * from commandbus.check_batches(p_domain, p_since)
             union all select * from commandbus.check_audit(p_domain, p_since)
             union all select * from commandbus.check_replies(p_domain, p_since)
+            union all select * from commandbus.check_reply_queues(p_domain, p_since)
             union all select * from commandbus.check_work(p_domain, p_since)
             union all select * from commandbus.check_server(p_domain, p_since)) f
      group by f.code, f.domain order by f.code, f.domain
