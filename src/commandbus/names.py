@@ -56,7 +56,7 @@ RESERVED_WORDS = frozenset(
     xmltable
     begin by declare execute foreach if loop strict while
     information_schema pgmq public
-    """.split()
+    """.split()  # noqa: SIM905  (one line for ten words)
 )
 
 _SEGMENT = re.compile(r"[a-z][a-z0-9_]*\Z")

@@ -15,6 +15,7 @@ from commandbus import (
     BatchCommand,
     Command,
     CommandBus,
+    CommandStatus,
     HandlerContext,
     InvalidNameError,
     PermanentCommandError,
@@ -65,7 +66,8 @@ async def replies(bus: CommandBus, queue: str) -> set[UUID]:
 
 async def until_done(bus: CommandBus, number: int) -> None:
     async def done() -> bool:
-        return (await bus.upkeep.figures.statuses("shop")).get(("shop", "COMPLETED")) == number  # type: ignore[call-overload]
+        statuses = await bus.upkeep.figures.statuses("shop")
+        return statuses.get(("shop", CommandStatus.COMPLETED)) == number
 
     await until(done, f"{number} commands of the shop")
 
@@ -107,7 +109,7 @@ async def test_the_default_schema_keeps_the_printed_names_and_others_have_a_mark
     assert await queues(conn) == [
         f"{MARK}shop__commands", f"{MARK}shop__replies", "shop__commands", "shop__replies",
     ]  # fmt: skip
-    assert MARK == await value(conn, "select other.queue_mark()")
+    assert await value(conn, "select other.queue_mark()") == MARK
 
 
 async def test_names_are_listed_and_found_without_the_mark(dsn: str, conn: Conn) -> None:
@@ -130,14 +132,17 @@ async def test_a_longer_domain_than_a_marked_queue_has_room_for_is_refused(dsn: 
 
 
 async def test_a_hint_goes_to_the_channel_of_its_own_schema_only(dsn: str, conn: Conn) -> None:
-    async with neighbours(dsn, "commandbus", OTHER) as (first, second):
-        async with working(first, "shop"), working(second, "shop"):
-            await until_idle(conn, "commandbus")
-            await until_idle(conn, OTHER)
-            for schema in ("commandbus", OTHER):
-                await conn.execute(f'listen "{channel_of(schema)}"'.encode())
-            await send(second, 1)
-            heard = [each.channel async for each in conn.notifies(timeout=10, stop_after=1)]
+    async with (
+        neighbours(dsn, "commandbus", OTHER) as (first, second),
+        working(first, "shop"),
+        working(second, "shop"),
+    ):
+        await until_idle(conn, "commandbus")
+        await until_idle(conn, OTHER)
+        for schema in ("commandbus", OTHER):
+            await conn.execute(f'listen "{channel_of(schema)}"'.encode())
+        await send(second, 1)
+        heard = [each.channel async for each in conn.notifies(timeout=10, stop_after=1)]
     assert heard == [channel_of(OTHER)]
 
 

@@ -150,8 +150,9 @@ async def test_unacknowledged_replies_come_again_after_a_crash_of_the_consumer(
 
 GARBAGE = (
     '{"canary": 1}', "[]", '"text"', "5", "null", '{"command_id": "x"}',
-    '{"command_id": "%s", "correlation_id": "%s", "domain": 5, "type": "T", "outcome": "SUCCESS",'
-    ' "completed_at": "2026-01-01T00:00:00Z"}' % (uuid4(), uuid4()),
+    '{"command_id": "01a1eb91-7ce9-7a58-b540-d521c9140000", "outcome": "SUCCESS", "domain": 5,'
+    ' "correlation_id": "01a1eb91-7ce9-7a58-b540-d521c9140000", "type": "EchoResponse",'
+    ' "completed_at": "2026-01-01T00:00:00Z"}',
 )  # fmt: skip
 
 

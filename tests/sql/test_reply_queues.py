@@ -10,7 +10,7 @@ from commandbus import CommandBus, Settings
 from commandbus.database.migrations import migrate
 from tests.sql.helpers import Session
 
-REPLY = """'{"command_id": "01a1eb91-7ce9-7a58-b540-d521c9140000", "domain": "payments", "outcome": "SUCCESS"}'"""
+REPLY = """'{"domain": "payments", "outcome": "SUCCESS"}'"""
 WEEK = timedelta(days=7)
 
 

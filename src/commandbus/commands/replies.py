@@ -47,13 +47,11 @@ def parse_reply(body: str) -> Reply:
     try:
         raw: dict[str, Any] = orjson.loads(body)
         error = raw.get("error")
-        if not isinstance(raw["domain"], str) or not isinstance(raw["type"], str):
-            raise TypeError("the domain and the type are texts")
         return Reply(
             command_id=UUID(raw["command_id"]),
             correlation_id=UUID(raw["correlation_id"]),
-            domain=raw["domain"],
-            type=raw["type"],
+            domain=_text(raw["domain"]),
+            type=_text(raw["type"]),
             outcome=ReplyOutcome(raw["outcome"]),
             completed_at=datetime.fromisoformat(raw["completed_at"]),
             data=raw.get("data"),
@@ -63,6 +61,12 @@ def parse_reply(body: str) -> Reply:
         raise InvalidPayloadError(
             f"a message on the reply queue is no reply ({type(error).__name__})"
         ) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
 
 
 class Replies:

@@ -90,7 +90,7 @@ class SchemaStatus:
     pgmq_version: str | None
     server_version: str
     functions_current: bool
-    #: Why every process with these settings refuses the database, and what to do; None: it does not.
+    #: Why every process with these settings refuses the database, and what to do; None: none does.
     refusal: str | None
 
 

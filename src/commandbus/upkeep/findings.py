@@ -262,8 +262,9 @@ FINDINGS: dict[str, KnownFinding] = {
     "REPLIES_UNREAD": KnownFinding(
         Severity.WARNING,
         "a thousand replies or more, or some for more than a day, lie in a queue unread",
-        "read them with `bus.replies`, or stop them: set COMMANDBUS_REPLIES=none in the senders, or "
-        "send with reply_to=''; `commandbus db retention set replies 7d` says how long they stay",
+        "read them with `bus.replies`, or stop them: set COMMANDBUS_REPLIES=none in the senders, "
+        "or send with reply_to=''; `commandbus db retention set replies 7d` says how long they "
+        "stay",
     ),
     "REPLIES_REFUSED": KnownFinding(
         Severity.NOTICE, "messages in a queue of replies were no replies, and were archived",
