@@ -478,7 +478,7 @@ function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit intege
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
     sql, stable, body 94790331e7775d292a6544e61947d099
 function commandbus.doctor_domains(p_domain text) returns SETOF text
-    sql, stable, body ca9e093517f393f5bf3ff207e035b420
+    sql, stable, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, stable, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
@@ -517,8 +517,10 @@ function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns voi
     plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     sql, volatile, body 97255768a96c8c535c7ae4308dc5a5cd
+function commandbus.is_made_by_us(p_physical text) returns boolean
+    sql, stable, body 16d8038b27ce01cfcb58c147036c60cf
 function commandbus.is_old_reply(p_table text) returns text
-    sql, immutable, body 6d85733097b014fd7f5f1119547b4eda
+    sql, stable, body f7edab2eefc7b6f73f07272d68355ea8
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean

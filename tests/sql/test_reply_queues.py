@@ -112,6 +112,25 @@ async def test_what_was_archived_as_no_reply_is_removed_after_a_week(
     assert await codes(bus) == {"REPLIES_REFUSED": ("payments.replies: 1",)}
 
 
+@pytest.mark.parametrize("has_commands", [False, True])
+async def test_a_queue_that_another_program_made_is_left_alone(
+    db: Session, bus: CommandBus, has_commands: bool
+) -> None:
+    await db.rows("select pgmq.create('mailer__replies')")
+    if has_commands:
+        await db.rows("select pgmq.create('mailer__commands')")
+    for message in ("[]", '{"outcome": "sent"}'):
+        await db.rows("select pgmq.send('mailer__replies', %s::jsonb)", message)
+    await db.rows("select pgmq.archive('mailer__replies', 1)")
+    await db.rows("update pgmq.a_mailer__replies set archived_at = '2000-01-01'")
+
+    await bus.upkeep.prune(kinds=["replies"])
+
+    assert (await count(db, "a_mailer__replies"), await count(db, "q_mailer__replies")) == (1, 1)
+    if not has_commands:
+        assert await bus.upkeep.figures.domains() == []
+
+
 @pytest.mark.parametrize(
     ("number", "days", "is_found"),
     [(1_000, 0, True), (999, 0, False), (1, 2, True), (1, 0.5, False)],

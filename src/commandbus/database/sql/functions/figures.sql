@@ -13,7 +13,8 @@ language sql stable as $$
       from (select k.name from known k where k.name is not null
             union
             select split_part(q.queue, '.', 1) from commandbus.own_queues() q
-             where q.queue like '%.commands' or q.queue like '%.replies') d
+             where q.queue like '%.commands'
+                or q.queue like '%.replies' and commandbus.is_made_by_us(q.physical)) d
      where p_domain is null or d.name = p_domain
      order by d.name
 $$;

@@ -161,10 +161,11 @@ begin
 end $$;
 
 -- What is old in a queue of replies, or in its archive. Replies are known by their shape: a queue of the
--- same name may hold other things. In the archive of `replies` is what was no reply: it goes too.
+-- same name may hold other things. In the archive of a queue of ours is what was no reply: it goes too.
 create or replace function commandbus.is_old_reply(p_table text) returns text
-language sql immutable as $$
-    select case when p_table like 'a\_%\_\_replies' then 'q.archived_at < $1'
+language sql stable as $$
+    select case when p_table like 'a\_%\_\_replies' and commandbus.is_made_by_us(substr(p_table, 3))
+                then 'q.archived_at < $1'
                 when p_table like 'a\_%' then 'q.archived_at < $1 and q.message ? ''outcome'''
                 -- what a reader has leased is left to that reader
                 else 'q.enqueued_at < $1 and q.vt <= now() and q.message ? ''outcome''' end
