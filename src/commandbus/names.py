@@ -7,6 +7,7 @@ share one table; PGMQ folds case and cuts at 63 bytes, so neither capitals nor o
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -27,11 +28,36 @@ Word = TypeVar("Word", bound=StrEnum)
 MAX_DOMAIN_LENGTH = 37
 MAX_QUEUE_LENGTH = 47
 MAX_TYPE_LENGTH = 200
+DEFAULT_SCHEMA = "commandbus"
 
 #: `reply_to=NO_REPLY`: the command has no reply.
 NO_REPLY = ""
 #: `reply_to=INBOX`: the reply is kept for `wait_reply` (and `call`), not published to a queue.
 INBOX = "@inbox"
+
+#: Names that SQL, or the language of our functions, would read as something else than a schema;
+#: and schemas that belong to others.
+RESERVED_WORDS = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric authorization between bigint binary bit
+    boolean both case cast char character check coalesce collate collation column concurrently
+    constraint create cross current_catalog current_date current_role current_schema current_time
+    current_timestamp current_user dec decimal default deferrable desc distinct do else end except
+    exists extract false fetch float for foreign freeze from full grant greatest group grouping
+    having ilike in initially inner inout int integer intersect interval into is isnull join json
+    json_array json_arrayagg json_exists json_object json_objectagg json_query json_scalar
+    json_serialize json_table json_value lateral leading least left like limit localtime
+    localtimestamp merge_action national natural nchar none normalize not notnull null nullif
+    numeric offset on only or order out outer overlaps overlay placing position precision primary
+    real references returning right row select session_user setof similar smallint some substring
+    symmetric system_user table tablesample then time timestamp to trailing treat trim true union
+    unique user using values varchar variadic verbose when where window with xmlattributes
+    xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize
+    xmltable
+    begin by declare execute foreach if loop strict while
+    information_schema pgmq public
+    """.split()  # noqa: SIM905  (one line for ten words)
+)
 
 _SEGMENT = re.compile(r"[a-z][a-z0-9_]*\Z")
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]*\Z")
@@ -89,7 +115,7 @@ def check_reply_to(reply_to: Any) -> str:
             f"reply queue {reply_to!r} is not well formed: use <domain>.replies, at most "
             f"{MAX_QUEUE_LENGTH} characters, or '' for no reply"
         )
-    if segments[-1] == "commands":
+    if segments[-1] in {"commands", "dispatch"}:
         raise InvalidNameError(
             f"reply queue {reply_to!r} is a queue of commands; use <domain>.replies"
         )
@@ -176,6 +202,17 @@ def dispatch_queue(domain: str) -> str:
 def physical_queue(queue: str) -> str:
     """Name of the PGMQ queue that stands for a logical, dotted name."""
     return queue.replace(".", "__")
+
+
+def schema_mark(schema: str) -> str:
+    """What keeps the channels, and the queues, of a schema apart from those of other schemas.
+
+    Nothing for the default schema. It begins with a digit, which no domain does; the function
+    `channel` in the database makes the same one.
+    """
+    if schema == DEFAULT_SCHEMA:
+        return ""
+    return f"0{hashlib.sha256(schema.encode()).hexdigest()[:4]}_"
 
 
 def wakeup_channel(domain: str) -> str:

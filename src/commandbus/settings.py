@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
 from commandbus.errors import InvalidNameError, InvalidSettingError
-from commandbus.names import INBOX, NO_REPLY, check_reply_to
+from commandbus.names import DEFAULT_SCHEMA, INBOX, NO_REPLY, RESERVED_WORDS, check_reply_to
 
-_SCHEMA = re.compile(r"(?!pgmq\Z|pg_)[a-z_][a-z0-9_]{0,62}\Z")
+_SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
 
 #: A week: the database forgets a user's last submission after eight days.
 MAX_COOLDOWN_SECONDS = 604_800
@@ -51,7 +51,7 @@ class Settings(EnvironmentSettings):
     PREFIX: ClassVar[str] = "COMMANDBUS_"
 
     #: Schema of our tables and functions.
-    schema: str = "commandbus"
+    schema: str = DEFAULT_SCHEMA
     #: Bytes of JSON that one payload, or one result, may have.
     max_payload_bytes: int = 256 * 1024
     #: Commands in one call of send_many to the database; a larger call is sent in such chunks,
@@ -123,7 +123,13 @@ class Settings(EnvironmentSettings):
             raise InvalidSettingError("token_pepper must be a text")
         if not _SCHEMA.match(str(self.schema)):
             raise InvalidSettingError(
-                f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, not pgmq or pg_*"
+                f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, at most 63 "
+                "characters, not pg_*"
+            )
+        if self.schema in RESERVED_WORDS:
+            raise InvalidSettingError(
+                f"schema is {self.schema!r}, which is a reserved word or belongs to others; choose "
+                "another name, for example 'commandbus'"
             )
         for name in ("mark_in_progress", "maintenance", "self_approval"):
             if type(getattr(self, name)) is not bool:

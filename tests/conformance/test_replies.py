@@ -134,6 +134,19 @@ async def test_a_reply_is_leased_until_it_is_deleted(world: World, store: Store)
     assert [reply.msg_id for reply in again] == [rest[0].msg_id]
 
 
+async def test_what_is_archived_is_no_longer_in_the_queue(world: World, store: Store) -> None:
+    for _ in range(2):
+        await _end(world, "done")
+    first, second = await store.read_replies("payments.replies", vt_seconds=600, quantity=2)
+
+    await store.archive_replies("payments.replies", [first.msg_id])
+    await store.archive_replies("payments.replies", [first.msg_id])
+    await world.advance(601)
+
+    again = await store.read_replies("payments.replies", vt_seconds=600, quantity=9)
+    assert [reply.msg_id for reply in again] == [second.msg_id]
+
+
 async def test_a_queue_that_is_not_there_has_no_replies(store: Store) -> None:
     assert await store.read_replies("nobody.replies", vt_seconds=30, quantity=9) == []
 

@@ -62,6 +62,44 @@ def test_db_status_of_a_newer_database_is_no_reason_to_migrate(run: Any, dsn: st
     assert "newer than this package" in result.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("db", "status"), ("db", "status", "--json"), ("db", "migrate"), ("db", "init"),
+        ("doctor",), ("list",), ("db", "prune"),
+    ],
+)  # fmt: skip
+def test_a_database_that_every_process_refuses_has_its_own_exit_code_and_advice(
+    run: Any, dsn: str, words: tuple[str, ...]
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into commandbus.command_bus_migration (version, name, checksum, is_breaking)"
+            " values (9999, 'future', 'x', true)"
+        )
+
+    result = run(*words)
+
+    assert result.exit_code == 5
+    assert "version 9999 needs newer code than this package" in result.stderr
+    assert "upgrade commandbus" in result.stderr
+    if "--json" in words:
+        document = json.loads(result.stdout)
+        assert document["is_current"] is False
+        assert "upgrade commandbus" in document["refusal"]
+
+
+def test_db_status_is_not_well_where_processes_refuse_the_scope_of_ids(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMANDBUS_COMMAND_ID_SCOPE", "global")
+
+    result = run("db", "status")
+
+    assert result.exit_code == 2
+    assert "command_id_scope is 'global' here but 'domain' in the database" in result.stderr
+
+
 def test_db_init_sets_up_and_migrate_brings_up_to_date(empty_dsn: str) -> None:
     def run(*arguments: str) -> str:
         result = CliRunner().invoke(app, ["db", *arguments, "--dsn", empty_dsn])

@@ -98,6 +98,8 @@ def test_doctor_refuses_what_it_does_not_understand(run: Any) -> None:
 
 
 def test_rules_are_set_shown_and_taken_back(run: Any) -> None:
+    default = run("db", "retention", "show")
+    run("db", "retention", "set", "replies", "none")
     nothing = run("db", "retention", "show")
     run("db", "retention", "set", "commands", "30d", "--operator", "ada")
     run("db", "retention", "set", "audit", "12h")
@@ -109,6 +111,7 @@ def test_rules_are_set_shown_and_taken_back(run: Any) -> None:
     short = run("db", "retention", "set", "commands", "5m")
     wrong = run("db", "retention", "set", "payloads", "5d")
 
+    assert "replies  7 days" in default.stdout
     assert "everything is kept" in nothing.stdout
     assert "commands of domain ledger: kept forever." in kept.stdout
     assert "30 days" in shown.stdout
@@ -129,6 +132,7 @@ def test_rules_are_set_shown_and_taken_back(run: Any) -> None:
 def test_prune_counts_first_and_removes_then(run: Any, dsn: str) -> None:
     on_database(dsn, lambda db: db.put("COMPLETED"))
 
+    run("db", "retention", "set", "replies", "none")
     idle = run("db", "prune")
     dry = run("db", "prune", "--older-than", "0s", "--dry-run")
     counted = json.loads(run("db", "prune", "--older-than", "0s", "--dry-run", "--json").stdout)

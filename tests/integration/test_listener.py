@@ -67,6 +67,21 @@ async def ring(conn: Conn, channel: str) -> None:
     await conn.execute("select pg_notify(%s, '')", (channel,))
 
 
+async def test_a_listener_with_a_mark_hears_the_marked_channel_and_not_the_plain_one(
+    dsn: str, conn: Conn
+) -> None:
+    bell = Bell()
+    listener = PostgresListener(connector(dsn), mark="0abcd_")
+    listener.subscribe("commandbus.shop", bell.ring)
+    async with running(listener):
+        await asyncio.wait_for(listener.listening.wait(), 30)
+        await ring(conn, "commandbus.shop")
+        await ring(conn, "commandbus.0abcd_shop")
+        await bell.until_rung(1)
+        assert bell.rings == 2  # one of them at the start
+    listener.unsubscribe("commandbus.shop", bell.ring)
+
+
 async def test_a_notification_wakes_those_who_subscribed_to_its_channel(
     dsn: str, conn: Conn
 ) -> None:

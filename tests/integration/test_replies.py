@@ -14,6 +14,7 @@ from commandbus import (
     CommandBus,
     CommandStatus,
     HandlerContext,
+    InvalidPayloadError,
     InvalidSettingError,
     PermanentCommandError,
     Reply,
@@ -28,6 +29,7 @@ from tests.waiting import until, until_status, working
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 COMPLETED = "select count(*) from commandbus.command_bus_command where status = 'COMPLETED'"
 LEFT = "select count(*) from pgmq.q_shop__replies"
+ARCHIVED = "select count(*) from pgmq.a_shop__replies"
 
 
 @pytest.fixture(autouse=True)
@@ -146,18 +148,72 @@ async def test_unacknowledged_replies_come_again_after_a_crash_of_the_consumer(
     assert len([reply async for reply in bus.replies("shop", wait=False)]) == 5
 
 
-async def test_a_message_that_is_no_reply_is_skipped_logged_and_left(
+GARBAGE = (
+    '{"canary": 1}', "[]", '"text"', "5", "null", '{"command_id": "x"}',
+    '{"command_id": "01a1eb91-7ce9-7a58-b540-d521c9140000", "outcome": "SUCCESS", "domain": 5,'
+    ' "correlation_id": "01a1eb91-7ce9-7a58-b540-d521c9140000", "type": "EchoResponse",'
+    ' "completed_at": "2026-01-01T00:00:00Z"}',
+)  # fmt: skip
+
+
+async def throw_in(conn: Conn, queue: str = "shop__replies") -> None:
+    """Another program writes to the queue; and one of its messages has no content at all."""
+    for garbage in GARBAGE:
+        await conn.execute("select pgmq.send(%s, %s::jsonb)", (queue, garbage))
+    await conn.execute("select pgmq.send(%s, null::jsonb)", (queue,))
+
+
+async def test_a_message_that_is_no_reply_is_archived_and_logged_once(
     bus: CommandBus, conn: Conn, caplog: pytest.LogCaptureFixture
 ) -> None:
     await echoed(bus, conn, 1)
-    for garbage in ('{"canary": 1}', "[]", '"text"', '{"command_id": "x"}'):
-        await conn.execute("select pgmq.send('shop__replies', %s::jsonb)", (garbage,))
+    await throw_in(conn)
     await echoed(bus, conn, 2)
     seen = [reply async for reply in bus.replies("shop", wait=False)]
     assert len(seen) == 3
-    assert caplog.text.count("is skipped") == 4
+    assert caplog.text.count("no replies") == 1
+    assert f"{len(GARBAGE) + 1} messages of shop.replies" in caplog.text
     assert "canary" not in caplog.text
-    assert await value(conn, LEFT) == 4
+    assert await value(conn, LEFT) == 0
+    assert await value(conn, ARCHIVED) == len(GARBAGE) + 1
+
+
+async def test_a_lease_of_replies_archives_what_is_none(
+    bus: CommandBus, conn: Conn, caplog: pytest.LogCaptureFixture
+) -> None:
+    await echoed(bus, conn, 1)
+    await throw_in(conn)
+    (leased,) = await Replies(bus._store).lease("shop", limit=100, vt_seconds=30)
+    assert caplog.text.count("no replies") == 1
+    assert await rows(conn, "select msg_id from pgmq.q_shop__replies") == [(leased.msg_id,)]
+    assert await value(conn, ARCHIVED) == len(GARBAGE) + 1
+
+
+async def test_a_worker_archives_what_is_no_command(bus: CommandBus, conn: Conn) -> None:
+    await send(bus, "Echo", n=1)
+    await throw_in(conn, "shop__commands")
+    async with working(bus, "shop"):
+        await until_count(conn, "COMPLETED", 1)
+
+        async def empty() -> bool:
+            return bool(await value(conn, "select count(*) = 0 from pgmq.q_shop__commands"))
+
+        await until(empty, "an empty queue")
+    assert await value(conn, "select count(*) from pgmq.a_shop__commands") == len(GARBAGE) + 1
+
+
+async def test_a_reply_in_the_inbox_that_cannot_be_read_is_an_error_and_does_not_stay(
+    bus: CommandBus, conn: Conn
+) -> None:
+    command_id = await bus.send("shop", "Echo", uuid4(), {}, reply_to=INBOX)
+    await conn.execute(
+        "insert into commandbus.command_bus_reply_inbox (domain, command_id, reply)"
+        " values ('shop', %s, '[]')",
+        (command_id,),
+    )
+    with pytest.raises(InvalidPayloadError, match="is no reply"):
+        await bus.wait_reply("shop", command_id, timeout=30)
+    assert await value(conn, "select count(*) from commandbus.command_bus_reply_inbox") == 0
 
 
 # -- waiting for one

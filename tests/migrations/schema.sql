@@ -407,6 +407,8 @@ function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reaso
     plpgsql, volatile, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
+function commandbus.channel(p_name text) returns text
+    sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, body a02a391bd189154657a9b91499b75bbe
 function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -416,13 +418,15 @@ function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double pre
 function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body 2dde74f6a10e50356bd8a24c4e906a5d
 function commandbus.check_domain(p_domain text) returns void
-    plpgsql, immutable, body 37c81b124150f446e62a2ac19fe3682e
+    plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body a778def05de04cc247bcacc64721b378
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body fe3d1a7d6ae716d2be52dcde42dae6a4
+    plpgsql, stable, body 57525be45e3ce412068e2d52dbf494f0
+function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    sql, stable, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body a85a594b41c8aff444688a5a463285b8
+    sql, stable, body 680da98499b8c227135cabbe9c4ce2e5
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -434,7 +438,7 @@ function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, body 91a1da82838c8911f24903e76bd2053b
+    plpgsql, volatile, body 413e19556967cca1abdf5d11aa869135
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
@@ -448,7 +452,7 @@ function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigi
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
-    plpgsql, stable, body 34416c88d209596471e1bd38027f52ec
+    plpgsql, stable, body c76445faf5c85fa85250ace9c338c0b2
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
     plpgsql, volatile, body d36e1d4190cb81594d1a8af2fae5186f
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
@@ -472,11 +476,11 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, set enable_seqscan=off, body 4841263fc0788397e679bd61d26b6578
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, body 4add709fdf41f31c9c91c97503a6a78d
+    sql, stable, body 94790331e7775d292a6544e61947d099
 function commandbus.doctor_domains(p_domain text) returns SETOF text
-    sql, stable, body ee9c8f152f6703c9fc09e44de5f7f3a4
-function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint)
-    plpgsql, stable, body 40cd37453a4d6eada21b70b10cd2c15b
+    sql, stable, body b87eb1a407ff9f9dd5b18be7e2db004f
+function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
+    plpgsql, stable, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
@@ -484,7 +488,7 @@ function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from tex
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
-    plpgsql, volatile, body bcb197f9f27ff91c090ff223b9738bdc
+    plpgsql, volatile, body d4fb94b2059a3501b22762f9d6b59677
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
@@ -506,17 +510,21 @@ function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_er
 function commandbus.failure_stack(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body 65a690ff9df7efa19814878eb80e9c6f
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
-    sql, stable, body 0e9748ea415195beba064158fc0d4c61
+    sql, stable, body 3dd366eef324d52c47630b315585e3ee
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     sql, volatile, body 97255768a96c8c535c7ae4308dc5a5cd
+function commandbus.is_made_by_us(p_physical text) returns boolean
+    sql, stable, body 16d8038b27ce01cfcb58c147036c60cf
+function commandbus.is_old_reply(p_table text) returns text
+    sql, stable, body f7edab2eefc7b6f73f07272d68355ea8
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
-    sql, stable, body be88fccf467e09292a3671d6d57b6e04
+    sql, stable, body 4b8a0a965dd03a808eb40c5b9b5c2a42
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
     sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
@@ -583,6 +591,8 @@ function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_res
     sql, volatile, body 1164696e87f220bc223a42ee536b5971
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
+function commandbus.own_queues() returns TABLE(queue text, physical text)
+    sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 2260278067c0de7f85876aabf12d7394
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -592,7 +602,7 @@ function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, body b69d797a953b973b8f6721568bab4181
 function commandbus.physical_queue(p_queue text) returns text
-    sql, immutable, body 1b1a649014f3bd98f42a151a6a5e1106
+    sql, immutable, body 5f3beb64afae7f0dc8ced466c550004a
 function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
     sql, stable, body db1f68e13e8e614e73cb176ecdbe0952
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -604,19 +614,23 @@ function commandbus.prune_batches(p_domain text, p_before timestamp with time zo
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, body 0ad46d6033bfd409f761f2ad80bfa63c
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 2acb1d9575a451a519f85a54eba15d23
+    plpgsql, volatile, body 6192fb0907c24ea499c1c115a2dc018d
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
-    plpgsql, volatile, body 04c0d03653169f6bea7a48001250f4c5
+    plpgsql, volatile, body e186cfff7e56270ad31a5b67e94c72ff
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, body 17bd378239d18211291bac81dd44dfbe
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body ad77f680ec032387938f09f2d167e32f
+function commandbus.queue_domain(p_physical text) returns text
+    sql, immutable, body 31664fb7f709532bcff6f18d5707742e
 function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
+function commandbus.queue_mark() returns text
+    sql, immutable, body 0ff365f0ddc6241cc84d2988d15293d5
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body f1599c168d9c5ab693a8679b1881b933
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
@@ -663,12 +677,14 @@ function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT N
     plpgsql, volatile, body 8083bed69f8f6c8756ea1255319ded7c
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, body 8fa905ee484fff540d11b41e9f4d5841
+function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
+    plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
     sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
 function commandbus.reply_error(p_code text, p_message text, p_class text) returns jsonb
     sql, stable, body 29991f3e614b0473d1eaec901f34c602
 function commandbus.reply_tables(p_domain text) returns SETOF text
-    sql, stable, body 51b43585468fb68b12f2d985f19f1fe6
+    sql, stable, body e385c29151448fd07848abfe39678b0a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 82121a93c6eeb327cb4a0b7f75a289e3
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
@@ -744,7 +760,7 @@ function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids u
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
     sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
 function commandbus.wake_workers(p_domain text) returns void
-    plpgsql, volatile, body 22f98cea303d8cc1ef31760b28cc53ec
+    plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.worker_gone(p_worker text) returns void
     sql, volatile, body 6382e9a369b6b12decadd32a942dd632
 function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer) returns void
@@ -754,5 +770,6 @@ migration 1 = initial
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
+migration 5 = queue_names
 setting command_id_scope = domain
 setting payload_archive = off

@@ -269,6 +269,14 @@ async def interrupted_prune(db: Session, made: dict[str, Any]) -> None:
     )
 
 
+async def replies_that_nobody_reads(db: Session, made: dict[str, Any]) -> None:
+    await db.rows("update pgmq.q_payments__replies set enqueued_at = now() - interval '2 days'")
+
+
+async def message_that_was_no_reply(db: Session, made: dict[str, Any]) -> None:
+    await db.rows("select pgmq.archive('payments__replies', pgmq.send('payments__replies', '[]'))")
+
+
 async def table_without_autovacuum(db: Session, made: dict[str, Any]) -> None:
     await db.rows("alter table commandbus.command_bus_command set (autovacuum_enabled = false)")
 
@@ -310,4 +318,6 @@ INJECTED: dict[Callable[[Session, dict[str, Any]], Awaitable[None]], str] = {
     stuck_dispatch: "DISPATCH_STUCK",
     interrupted_load: "LOAD_INTERRUPTED",
     interrupted_prune: "PRUNE_INTERRUPTED",
+    replies_that_nobody_reads: "REPLIES_UNREAD",
+    message_that_was_no_reply: "REPLIES_REFUSED",
 }

@@ -26,7 +26,8 @@ async def test_every_function_stands_once_and_none_that_is_not_in_the_files(db: 
         "select proname from pg_proc where pronamespace = 'commandbus'::regnamespace"
     )
     in_files = functions_in_files()
-    assert Counter(row["proname"] for row in rows) == Counter(in_files)
+    # A migration makes this one, for good: the names of queues depend on it.
+    assert Counter(row["proname"] for row in rows) == Counter([*in_files, "queue_mark"])
     assert len(in_files) == len(set(in_files))
 
 

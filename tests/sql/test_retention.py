@@ -69,6 +69,7 @@ async def test_nothing_is_removed_unless_somebody_said_how_long_to_keep_it(
 ) -> None:
     await healthy(db)
     await age(db)
+    await bus.upkeep.clear_retention("replies")
     before = await db.everything()
 
     assert await bus.upkeep.prune() == []
@@ -156,7 +157,7 @@ async def test_a_dry_run_is_exact_also_if_the_kinds_are_kept_for_different_times
 
     assert [result.kind for result in counted] == ["audit", "archives", "replies", "commands"]
     assert await total(counted) == await total(await bus.upkeep.prune())
-    assert codes(await bus.upkeep.doctor()) == set()
+    assert codes(await bus.upkeep.doctor()) <= {"REPLIES_UNREAD"}
 
 
 async def test_a_domain_may_have_a_rule_of_its_own(db: Session, bus: CommandBus) -> None:
@@ -165,6 +166,7 @@ async def test_a_domain_may_have_a_rule_of_its_own(db: Session, bus: CommandBus)
     for session in (db, other, third):
         await session.put("COMPLETED")
     await age(db, 40)
+    await bus.upkeep.clear_retention("replies")
     await bus.upkeep.set_retention("commands", 30 * DAY, operator="ada")
     await bus.upkeep.set_retention("commands", 60 * DAY, domain="shipping")
     await bus.upkeep.set_retention("commands", None, domain="billing")
@@ -210,7 +212,8 @@ async def test_a_run_that_is_cut_off_between_chunks_does_no_harm(
         except KeyboardInterrupt:
             cuts += 1
         seen.update(await total(list(last.values())))
-        assert codes(await bus.upkeep.doctor()) == set(), "half a batch is no fault"
+        found = codes(await bus.upkeep.doctor())
+        assert found <= {"REPLIES_UNREAD"}, "half a batch is no fault"
         if not last or not any(sum(r.pruned.values()) > 1 for r in last.values()):
             break
 

@@ -179,6 +179,7 @@ async def test_a_rule_of_one_domain_leaves_the_others_alone(db: Session) -> None
         await db.value(rule, domain, keep)
     await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
     assert await db.value("select commandbus.clear_retention(%s, 'audit')", OTHER)
+    await db.value("select commandbus.clear_retention(null, 'replies')")
     due = "select now() - before = %s::interval from commandbus.retention_due(%s)"
     assert await db.value(due, "2 days", DOMAIN)
     await db.value("select commandbus.clear_retention(%s, 'audit')", DOMAIN)

@@ -20,6 +20,7 @@ from commandbus.errors import (
     InvalidNameError,
     InvalidOperationError,
     SchemaMissingError,
+    SchemaTooNewError,
     SchemaTooOldError,
 )
 
@@ -104,6 +105,7 @@ def test_what_cannot_be_meant_gets_one_line_and_exit_code_2(
         (InvalidNameError("bad"), 2),
         (SchemaTooOldError("old"), 3),
         (SchemaMissingError("none"), 3),
+        (SchemaTooNewError("new"), 5),
         (DatabaseUnavailableError("away"), 4),
         (EmbeddedServerError("cannot start"), 4),
         (KeyboardInterrupt(), 130),

@@ -15,7 +15,12 @@ from starlette.responses import StreamingResponse
 import commandbus.http
 from commandbus import InvalidSettingError
 from commandbus.access.model import Caller, Scope
-from commandbus.errors import DatabaseError, DatabaseUnavailableError, SchemaTooOldError
+from commandbus.errors import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    SchemaTooNewError,
+    SchemaTooOldError,
+)
 from commandbus.http import HttpSettings, NoAuth, create_app
 from commandbus.http.auth.scopes import PUBLIC, requires
 from commandbus.http.context import SECURITY_HEADERS
@@ -116,6 +121,7 @@ async def test_an_answer_that_fails_half_way_is_cut_and_logged(
     [
         (DatabaseUnavailableError("no"), "does not answer"),
         (SchemaTooOldError("no"), "needs a migration"),
+        (SchemaTooNewError("no"), "needs a newer commandbus"),
         (DatabaseError("password=hunter2"), "not fit"),
         (TimeoutError(), "does not answer"),
     ],

@@ -34,6 +34,7 @@ def a_domain(name: str, **changes: Any) -> DomainFigures:
     values: dict[str, Any] = {
         "domain": name, "ready": 3, "delayed": 2, "oldest_seconds": 1.5, "parked": 4, "workers": 1,
         "concurrency": 10, "in_flight": 2, "heartbeat_seconds": 0.5, "batch_remaining": 9,
+        "replies": 4, "replies_refused": 3,
     }  # fmt: skip
     return DomainFigures(**(values | changes))
 
@@ -69,6 +70,8 @@ def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
     assert line(metrics, 'commandbus_in_flight{domain="shop"}') == "2.0"
     assert line(metrics, 'commandbus_worker_heartbeat_seconds{domain="shop"}') == "0.5"
     assert line(metrics, 'commandbus_batch_remaining{domain="shop"}') == "9.0"
+    assert line(metrics, 'commandbus_replies_depth{domain="shop"}') == "4.0"
+    assert line(metrics, 'commandbus_replies_refused{domain="shop"}') == "3.0"
     assert line(metrics, "commandbus_db_pool_max") == "10.0"
 
 

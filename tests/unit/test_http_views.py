@@ -129,7 +129,7 @@ SHOWN_FIELDS = {
     "CommandView": _COMMAND,
     "Counted": "count",
     "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "
-    "batch_remaining",
+    "batch_remaining replies replies_refused",
     "ExemptionView": "user_id exempted_by reason expires_at created_at",
     "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
     "sample_command_id parked_count total_seen first_seen last_seen first_frame last_frame",

@@ -6,7 +6,9 @@ from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from commandbus.cli.main import app
 from commandbus.errors import InvalidSettingError
 from commandbus.settings import Settings, check_worker_settings
 
@@ -87,11 +89,26 @@ def test_a_count_is_refused_when_it_is_not_whole(name: str) -> None:
         "a\n",
         "pgmq",
         "pg_mine",
+        "public",
+        "information_schema",
+        "user",
+        "select",
+        "order",
+        "loop",
     ],
 )
 def test_a_schema_is_refused_when_it_is_no_plain_identifier_or_not_ours(schema: Any) -> None:
     with pytest.raises(InvalidSettingError, match="schema is"):
         make(schema=schema)
+
+
+def test_the_command_line_refuses_a_reserved_word_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMANDBUS_SCHEMA", "user")
+    monkeypatch.setenv("COMMANDBUS_DSN", "host=/nowhere")
+    for words in (["db", "sql"], ["db", "init"], ["db", "status"], ["list"]):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 2
+        assert "schema is 'user', which is a reserved word" in result.stderr
 
 
 @pytest.mark.parametrize("schema", ["commandbus", "other", "_x", "a" * 63, "pgx", "s2"])

@@ -21,7 +21,7 @@ from commandbus.cli.output import (
     text_of,
     working,
 )
-from commandbus.errors import InvalidSettingError
+from commandbus.errors import InvalidSettingError, SchemaTooNewError
 from commandbus.settings import Settings
 from commandbus.upkeep.retention import PRUNERS, PruneResult, RetentionRule, parse_age
 
@@ -54,6 +54,8 @@ async def _migrate(frame: Frame, *, only_if_missing: bool) -> View:
     async with database(frame.place.dsn, frame.place.data_dir) as address:
         before = await database_status(address, settings)
         if only_if_missing and before.installed_version is not None:
+            if before.refusal is not None and before.installed_version > before.package_version:
+                raise SchemaTooNewError(before.refusal)
             text = f"The database is set up already, at version {before.installed_version}."
             return View.line(text, applied=[])
         applied = await migrate_database(address, settings)
@@ -68,17 +70,22 @@ async def _migrate(frame: Frame, *, only_if_missing: bool) -> View:
 
 @command(db, "status")
 async def status(frame: Frame) -> View:
-    """Compare the database with this package; exit code 3 if it has to be migrated."""
+    """Compare the database with this package; exit code 3 if it has to be migrated.
+
+    Exit code 5 if every process of this package refuses it, because it needs a newer release.
+    """
     from commandbus.wiring import database, database_status
 
     async with database(frame.place.dsn, frame.place.data_dir) as address:
         found = await database_status(address, Settings.from_env())
     is_newer = (found.installed_version or 0) > found.package_version
-    is_current = not found.pending and (found.functions_current or is_newer)
+    is_current = not found.pending and (found.functions_current or is_newer) and not found.refusal
     document = {"is_current": is_current, **jsonable(found)}
     code = ExitCode.OK if is_current else ExitCode.PENDING_MIGRATIONS
+    if found.refusal is not None:
+        code = ExitCode.TOO_NEW if is_newer else ExitCode.USAGE
     show = partial(_print_status, found, is_current=is_current, is_newer=is_newer)
-    return View(document, show, code)
+    return View(document, show, code, found.refusal)
 
 
 def _print_status(found: SchemaStatus, *, is_current: bool, is_newer: bool) -> None:
@@ -92,7 +99,9 @@ def _print_status(found: SchemaStatus, *, is_current: bool, is_newer: bool) -> N
             ("functions", "current" if found.functions_current else "[yellow]not current[/]"),
         ]
     )
-    if is_newer:
+    if found.refusal is not None:
+        say("[red]Every process of this package refuses this database.[/]")
+    elif is_newer:
         say("[yellow]The database is newer than this package.[/]")
     elif is_current:
         say("[green]The database is up to date.[/]")

@@ -34,6 +34,7 @@ from commandbus.errors import (
     EmbeddedServerError,
     InvalidInputError,
     SchemaMissingError,
+    SchemaTooNewError,
     SchemaTooOldError,
 )
 from commandbus.privacy.redaction import redact_text
@@ -95,6 +96,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
             return ExitCode.UNAVAILABLE
         case SchemaMissingError() | SchemaTooOldError():
             return ExitCode.PENDING_MIGRATIONS
+        case SchemaTooNewError():
+            return ExitCode.TOO_NEW
         case InvalidInputError():
             return ExitCode.USAGE
         case _:

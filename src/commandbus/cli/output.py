@@ -41,6 +41,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2, "an argument or option is not acceptable"
     PENDING_MIGRATIONS = 3, "the database needs `commandbus db init` or `db migrate`"
     UNAVAILABLE = 4, "no database: unreachable, wrong login, or it cannot start"
+    TOO_NEW = 5, "the database needs a newer release of commandbus than this one"
     INTERRUPTED = 130, "interrupted (Ctrl-C, or a second signal)"
 
 

@@ -50,8 +50,8 @@ def parse_reply(body: str) -> Reply:
         return Reply(
             command_id=UUID(raw["command_id"]),
             correlation_id=UUID(raw["correlation_id"]),
-            domain=raw["domain"],
-            type=raw["type"],
+            domain=_text(raw["domain"]),
+            type=_text(raw["type"]),
             outcome=ReplyOutcome(raw["outcome"]),
             completed_at=datetime.fromisoformat(raw["completed_at"]),
             data=raw.get("data"),
@@ -61,6 +61,12 @@ def parse_reply(body: str) -> Reply:
         raise InvalidPayloadError(
             f"a message on the reply queue is no reply ({type(error).__name__})"
         ) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
 
 
 class Replies:
@@ -116,24 +122,19 @@ class Replies:
 
         Acknowledged in groups. If the consumer fails, what it was given last (after a crash: the
         last group) comes again after `vt_seconds`: a consumer must be ready to see a reply twice,
-        and knows it by its command_id. A message that is no reply is skipped and left in the
-        queue, for a person to look at.
+        and knows it by its command_id. A message that is no reply is archived.
         """
         polls = Backoff(*POLL_SECONDS)
         while True:
             found = await self._store.read_replies(
                 queue, vt_seconds=vt_seconds, quantity=batch_size
             )
+            replies = await self._parse(queue, {item.msg_id: item.body for item in found})
             consumed: list[int] = []
             try:
-                for item in found:
-                    try:
-                        reply = parse_reply(item.body)
-                    except InvalidPayloadError as error:
-                        _log.warning("message %d of %s is skipped: %s", item.msg_id, queue, error)
-                        continue
+                for msg_id, reply in replies.items():
                     yield reply
-                    consumed.append(item.msg_id)
+                    consumed.append(msg_id)
             finally:
                 if consumed:
                     await self._store.delete_replies(queue, consumed)
@@ -149,15 +150,29 @@ class Replies:
         check_number(vt_seconds, "vt_seconds", 1, 43_200, is_whole=True)
         check_number(limit, "limit", 1, 10_000, is_whole=True)
         queue = replies_queue(check_domain(domain))
-        leased: list[LeasedReply] = []
-        for msg_id, receipt, body in await self._store.gateway.rows(
-            _LEASE_REPLIES, (queue, vt_seconds, limit)
-        ):
-            try:
-                leased.append(LeasedReply(msg_id, receipt, parse_reply(body)))
-            except InvalidPayloadError as error:
-                _log.warning("message %d of %s is skipped: %s", msg_id, queue, error)
-        return leased
+        rows = await self._store.gateway.rows(_LEASE_REPLIES, (queue, vt_seconds, limit))
+        replies = await self._parse(queue, {msg_id: body for msg_id, _, body in rows})
+        return [
+            LeasedReply(msg_id, receipt, replies[msg_id])
+            for msg_id, receipt, _ in rows
+            if msg_id in replies
+        ]
+
+    async def _parse(self, queue: str, bodies: Mapping[int, str]) -> dict[int, Reply]:
+        """The replies among these messages; the others are archived, or they would come again."""
+        replies: dict[int, Reply] = {}
+        for msg_id, body in bodies.items():
+            with suppress(InvalidPayloadError):
+                replies[msg_id] = parse_reply(body)
+        refused = sorted(bodies.keys() - replies.keys())
+        if refused:
+            await self._store.archive_replies(queue, refused)
+            _log.warning(
+                "%d messages of %s are no replies and were moved to the archive of the queue: "
+                "msg_id %s; find out who writes to the queue",
+                len(refused), queue, ", ".join(map(str, refused[:5])),
+            )  # fmt: skip
+        return replies
 
     async def acknowledge(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
         """Delete the replies whose receipt still holds; returns their numbers."""

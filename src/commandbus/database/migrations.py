@@ -23,6 +23,7 @@ from commandbus.errors import (
     SchemaMissingError,
     SchemaTooNewError,
     SchemaTooOldError,
+    SchemaVersionError,
 )
 from commandbus.settings import Settings
 
@@ -89,6 +90,8 @@ class SchemaStatus:
     pgmq_version: str | None
     server_version: str
     functions_current: bool
+    #: Why every process with these settings refuses the database, and what to do; None: none does.
+    refusal: str | None
 
 
 def migrations() -> list[Migration]:
@@ -159,6 +162,13 @@ async def schema_status(conn: psycopg.AsyncConnection[Any], settings: Settings) 
     pending = tuple(f"{m.version:04}_{m.name}" for m in migrations() if m.version not in known)
     ((server_version,),) = await fetch(conn, "select current_setting('server_version')")
     recorded = await _settings(conn, settings) if known else {}
+    refusal = None
+    try:
+        await check_schema(conn, settings)
+    except (SchemaTooNewError, InvalidSettingError) as error:
+        refusal = str(error)
+    except SchemaVersionError:
+        pass  # `pending` tells
     return SchemaStatus(
         installed_version=max(known, default=None),
         package_version=_package_version(),
@@ -166,6 +176,7 @@ async def schema_status(conn: psycopg.AsyncConnection[Any], settings: Settings) 
         pgmq_version=recorded.get("pgmq_version"),
         server_version=server_version,
         functions_current=recorded.get("functions_checksum") == _functions_checksum(),
+        refusal=refusal,
     )
 
 

@@ -28,6 +28,7 @@ from commandbus.database.rows import raise_if_known
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store
 from commandbus.models import NewCommand
+from commandbus.names import schema_mark
 from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (
@@ -62,6 +63,9 @@ _RETRY_BATCH: LiteralString = "select {schema}.retry_batch(%s, %s, %s, 10000000)
 _READ_REPLIES: LiteralString = "select msg_id, body from {schema}.read_replies(%s, %s, %s)"
 _DELETE_REPLIES: LiteralString = (
     "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))"
+)
+_ARCHIVE_REPLIES: LiteralString = (
+    "select pgmq.archive({schema}.physical_queue(%s), cast(%s as bigint[]))"
 )
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
 _HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)"
@@ -213,6 +217,9 @@ class PostgresStore(PostgresReads):
     async def delete_replies(self, queue: str, msg_ids: Collection[int]) -> None:
         await self.gateway.rows(_DELETE_REPLIES, (queue, sorted(msg_ids)))
 
+    async def archive_replies(self, queue: str, msg_ids: Collection[int]) -> None:
+        await self.gateway.rows(_ARCHIVE_REPLIES, (queue, sorted(msg_ids)))
+
     async def take_inbox_reply(self, domain: str, command_id: UUID) -> str | None:
         reply: str | None = await self.gateway.value(_TAKE_INBOX_REPLY, (domain, command_id))
         return reply
@@ -242,7 +249,8 @@ class PostgresStore(PostgresReads):
         return PostgresExtender(conninfo, kwargs, self.gateway.statement(_EXTEND))
 
     def listener(self) -> PostgresListener:
-        return PostgresListener(ConnectionSource.of(self._pool).connect)
+        mark = schema_mark(self.gateway.settings.schema)
+        return PostgresListener(ConnectionSource.of(self._pool).connect, mark=mark)
 
     async def heartbeat(
         self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int

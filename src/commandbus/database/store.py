@@ -213,6 +213,9 @@ class Store(Protocol):
     async def delete_replies(self, queue: str, msg_ids: Collection[int]) -> None:
         """Acknowledge replies."""
 
+    async def archive_replies(self, queue: str, msg_ids: Collection[int]) -> None:
+        """Move messages that are no replies out of the way; PGMQ's archive keeps them."""
+
     async def take_inbox_reply(self, domain: str, command_id: UUID) -> str | None:
         """Take the reply that `call` waits for, if it is there."""
 

@@ -117,6 +117,9 @@ class Metrics(NoMetrics):
                  "Age of the oldest heartbeat of a worker."),
                 ("batch_remaining", "batch_remaining",
                  "Commands of open batches that have not ended."),
+                ("replies", "replies_depth", "Replies that lie in the queues of the domain."),
+                ("replies_refused", "replies_refused",
+                 "Archived messages of these queues that were no replies."),
             )
         }  # fmt: skip
         self._pool = {

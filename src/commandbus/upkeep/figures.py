@@ -15,7 +15,7 @@ from commandbus.names import check_domain
 _KNOWS_DOMAIN: LiteralString = "select {schema}.queue_exists(%s || '.commands')"
 _DOMAIN_FIGURES: LiteralString = (
     "select domain, ready, delayed, oldest_seconds, parked, workers, concurrency, in_flight,"
-    " heartbeat_seconds, batch_remaining from {schema}.domain_figures()"
+    " heartbeat_seconds, batch_remaining, replies, replies_refused from {schema}.domain_figures()"
 )
 _GOVERNED_FIGURES: LiteralString = (
     "select b.batch_id, b.batch_type, b.created_at, b.completed_at, b.completed_count,"
@@ -45,6 +45,10 @@ class DomainFigures:
     #: Age of the oldest heartbeat of its workers.
     heartbeat_seconds: float
     batch_remaining: int
+    #: In its queues of replies; from 10,000 in one queue on an estimate.
+    replies: int = 0
+    #: Messages there that were no replies, and were archived; 10,000 at most for each queue.
+    replies_refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

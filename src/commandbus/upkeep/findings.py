@@ -259,6 +259,17 @@ FINDINGS: dict[str, KnownFinding] = {
         "start a worker with COMMANDBUS_MAINTENANCE on, or run: select * from "
         "commandbus.recover_dispatch('<domain>')",
     ),
+    "REPLIES_UNREAD": KnownFinding(
+        Severity.WARNING,
+        "a thousand replies or more, or some for more than a day, lie in a queue unread",
+        "read them with `bus.replies`, or stop them: set COMMANDBUS_REPLIES=none in the senders, "
+        "or send with reply_to=''; `commandbus db retention set replies 7d` says how long they "
+        "stay",
+    ),
+    "REPLIES_REFUSED": KnownFinding(
+        Severity.NOTICE, "messages in a queue of replies were no replies, and were archived",
+        "look at them in pgmq.a_<domain>__replies, and find out who writes to the queue",
+    ),
     "CHORE_LATE": KnownFinding(
         Severity.WARNING, "workers run, but none of them has done the chores for an hour",
         "switch COMMANDBUS_MAINTENANCE on in one of them",

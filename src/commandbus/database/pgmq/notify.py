@@ -32,8 +32,12 @@ Wake = Callable[[], None]
 class PostgresListener:
     """One connection that only listens; never in a transaction, never used for anything else."""
 
-    def __init__(self, connect: Connect, *, probe_seconds: float = PROBE_SECONDS) -> None:
+    def __init__(
+        self, connect: Connect, *, mark: str = "", probe_seconds: float = PROBE_SECONDS
+    ) -> None:
+        """`mark` stands in front of the domain, so that no other schema's hints wake us."""
         self._connect = connect
+        self._mark = mark
         self._probe_seconds = probe_seconds
         self._wakes: dict[str, list[Wake]] = {}
         self._changed = asyncio.Event()
@@ -42,13 +46,17 @@ class PostgresListener:
 
     def subscribe(self, channel: str, wake: Wake) -> None:
         """Call `wake` whenever the channel is notified, and after every reconnect."""
-        if channel not in self._wakes:
+        name = self._physical(channel)
+        if name not in self._wakes:
             self._changed.set()
-        self._wakes.setdefault(channel, []).append(wake)
+        self._wakes.setdefault(name, []).append(wake)
 
     def unsubscribe(self, channel: str, wake: Wake) -> None:
         """Undo subscribe. The session goes on listening, and wakes no subscriber."""
-        self._wakes[channel].remove(wake)
+        self._wakes[self._physical(channel)].remove(wake)
+
+    def _physical(self, channel: str) -> str:
+        return channel.replace(".", f".{self._mark}", 1)
 
     async def run(self) -> None:
         """Listen until cancelled."""

@@ -11,6 +11,7 @@ from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
     InvalidOperationError,
+    SchemaTooNewError,
     SchemaVersionError,
 )
 from commandbus.http.auth.scopes import Reader
@@ -60,6 +61,8 @@ async def _database(here: Platform) -> str:
     try:
         async with asyncio.timeout(PATIENCE):
             await here.bus.check()
+    except SchemaTooNewError:
+        return "needs a newer commandbus"
     except SchemaVersionError:
         return "needs a migration"
     except (DatabaseUnavailableError, TimeoutError):

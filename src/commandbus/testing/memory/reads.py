@@ -149,6 +149,10 @@ def delete_replies(state: State, queue: str, msg_ids: Collection[int]) -> None:
     state.queues.delete(queue, msg_ids)
 
 
+def archive_replies(state: State, queue: str, msg_ids: Collection[int]) -> None:
+    state.queues.archive(queue, msg_ids)
+
+
 def take_inbox_reply(state: State, domain: str, command_id: UUID) -> str | None:
     body: Any = state.inbox.pop((domain, command_id), None)
     return None if body is None else body.decode()

@@ -90,6 +90,7 @@ class InMemoryStore(MemoryEngine):
     closed_batches = verb(reads.closed_batches)
     read_replies = verb(reads.read_replies)
     delete_replies = verb(reads.delete_replies)
+    archive_replies = verb(reads.archive_replies)
     take_inbox_reply = verb(reads.take_inbox_reply)
 
     # -- workers

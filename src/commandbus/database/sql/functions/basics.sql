@@ -11,16 +11,29 @@ create or replace function commandbus.check_domain(p_domain text) returns void
 language plpgsql immutable as $$
 begin
     -- 37 + length('__commands') = 47, the longest name PGMQ takes. `__` stands for the dot.
-    if p_domain is null or p_domain !~ '^[a-z][a-z0-9_]{0,36}$' or p_domain ~ '__' then
+    if p_domain is null or p_domain !~ '^[a-z][a-z0-9_]*$' or p_domain ~ '__'
+       or length(commandbus.queue_mark() || p_domain) > 37 then
         raise exception 'domain % is not well formed', coalesce(quote_literal(p_domain), 'null')
             using errcode = 'CB005',
-                  hint = 'use a-z, 0-9 and single underscores, a letter first, at most 37 characters';
+                  hint = format('use a-z, 0-9 and single underscores, a letter first, at most %s characters',
+                                37 - length(commandbus.queue_mark()));
     end if;
 end $$;
 
--- The one place where a logical, dotted queue name becomes the name of a PGMQ queue.
+-- The one place where a logical, dotted queue name becomes the name of a PGMQ queue. queue_mark() keeps
+-- the queues of two schemas apart; migration 0005 makes it.
 create or replace function commandbus.physical_queue(p_queue text) returns text
-language sql immutable as $$ select replace(p_queue, '.', '__') $$;
+language sql immutable as $$ select commandbus.queue_mark() || replace(p_queue, '.', '__') $$;
+
+-- The channel of a hint. The default schema has the plain names; others have a mark of their own.
+-- commandbus.names.schema_mark makes the same one.
+create or replace function commandbus.channel(p_name text) returns text
+language sql immutable as $$
+    select 'commandbus' || '.'
+        || case split_part('commandbus.here', '.', 1) when 'command' || 'bus' then ''
+                else '0' || left(encode(sha256(split_part('commandbus.here', '.', 1)::bytea), 'hex'), 4) || '_' end
+        || p_name
+$$;
 
 -- Times in messages, replies and reports: UTC, with microseconds.
 create or replace function commandbus.iso8601(p_ts timestamptz) returns text

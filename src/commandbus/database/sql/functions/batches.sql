@@ -97,7 +97,7 @@ begin
                     'correlation_id', v_batch.batch_id)));
         end if;
         if v_batch.notifies then
-            perform pg_notify('commandbus' || '.' || v_batch.domain || '.batches',
+            perform pg_notify(commandbus.channel(v_batch.domain || '.batches'),
                               v_batch.batch_id::text);
         end if;
     end loop;

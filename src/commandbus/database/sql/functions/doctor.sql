@@ -188,13 +188,14 @@ $$;
 create or replace function commandbus.check_replies(p_domain text default null, p_since timestamptz default null)
 returns table (code text, domain text, subject text, msg_id bigint) language plpgsql stable as $$
 declare
+    v_name   text;
     v_queue  text;
     v_unread timestamptz;
 begin
-    for v_queue in
-        select m.queue_name from pgmq.meta m
-          join commandbus.doctor_domains(p_domain) d on d = split_part(m.queue_name, '__', 1)
-         where m.queue_name not like '%\_\_commands' and m.queue_name like '%\_\_%'
+    for v_name, v_queue in
+        select q.queue, q.physical from commandbus.own_queues() q
+          join commandbus.doctor_domains(p_domain) d on d = split_part(q.queue, '.', 1)
+         where q.queue not like '%.commands' and q.queue like '%._%'
          order by 1
     loop
         return query execute format($q$
@@ -222,7 +223,7 @@ begin
         return query execute format($q$
             select 'REPLY_MISSING', c.domain, c.command_id::text, null::bigint
               from commandbus.command_bus_command c
-             where commandbus.physical_queue(c.reply_queue) = $1
+             where c.reply_queue = $1
                and c.status in ('COMPLETED', 'CANCELED', 'FAILED')
                and c.updated_at > $2 + interval '1 minute' and ($3 is null or c.updated_at >= $3)
                and ($4 is null or c.domain = $4)
@@ -230,6 +231,6 @@ begin
                                                    commandbus.message_command_id(q.message) as id
                                               from pgmq.%I q) r
                                 where r.domain = c.domain and r.id = c.command_id) $q$,
-            'q_' || v_queue) using v_queue, v_unread, p_since, p_domain;
+            'q_' || v_queue) using v_name, v_unread, p_since, p_domain;
     end loop;
 end $$;

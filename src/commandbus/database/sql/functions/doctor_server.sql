@@ -59,6 +59,20 @@ begin
      group by w.domain;
 end $$;
 
+-- Queues of replies that nobody reads, and what was found in them that is no reply.
+create or replace function commandbus.check_reply_queues(
+    p_domain text default null, p_since timestamptz default null
+) returns table (code text, domain text, subject text, msg_id bigint)
+language sql stable as $$
+    select f.code, d.name, b.queue || ': ' || f.found, null::bigint
+      from commandbus.doctor_domains(p_domain) d(name)
+     cross join lateral commandbus.reply_backlog(d.name) b
+     cross join lateral (values
+           ('REPLIES_UNREAD', b.unread, b.unread >= 1000 or b.unread_since < now() - interval '1 day'),
+           ('REPLIES_REFUSED', b.refused, b.refused > 0)) f(code, found, is_so)
+     where f.is_so
+$$;
+
 -- Tables, indexes, rights and settings of the server that commandbus rests on. p_patience: how long a
 -- transaction may be open before it is named.
 create or replace function commandbus.check_server(
@@ -69,15 +83,16 @@ language sql stable as $$
     with ours as (
         select t.oid, t.relname, t.relkind, t.relpersistence, t.reloptions,
                format('%I.%I', s.nspname, t.relname) as name,
-               split_part(substr(t.relname, 3), '__', 1) as queue_domain,
+               split_part(q.queue, '.', 1) as queue_domain,
                t.relnamespace = 'pgmq'::regnamespace as is_queue
           from pg_class t join pg_namespace s on s.oid = t.relnamespace
+          left join commandbus.own_queues() q
+            on t.relnamespace = 'pgmq'::regnamespace and t.relname in ('q_' || q.physical, 'a_' || q.physical)
          where t.relkind in ('r', 'p') and (
                t.relnamespace = (select c.relnamespace from pg_class c
                                   where c.oid = 'commandbus.command_bus_command'::regclass)
-               or t.relnamespace = 'pgmq'::regnamespace and t.relname ~ '^[qa]_.*__'
-                  and split_part(substr(t.relname, 3), '__', 1)
-                      in (select * from commandbus.doctor_domains(p_domain)))
+               or q.queue like '%._%'
+                  and split_part(q.queue, '.', 1) in (select * from commandbus.doctor_domains(p_domain)))
     ), finding(code, domain, subject) as (
         select 'AUDIT_UNPROTECTED', null, 'command_bus_audit'
          where not exists (
@@ -152,6 +167,7 @@ language sql stable as $$
             union all select * from commandbus.check_batches(p_domain, p_since)
             union all select * from commandbus.check_audit(p_domain, p_since)
             union all select * from commandbus.check_replies(p_domain, p_since)
+            union all select * from commandbus.check_reply_queues(p_domain, p_since)
             union all select * from commandbus.check_work(p_domain, p_since)
             union all select * from commandbus.check_server(p_domain, p_since)) f
      group by f.code, f.domain order by f.code, f.domain

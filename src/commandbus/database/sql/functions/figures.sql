@@ -1,6 +1,6 @@
 -- Figures: the domains there are, and what metrics show of each.
 
--- All domains: those with commands (one index probe each), and those with queues.
+-- All domains: those with commands (one index probe each), and those with queues, also of replies only.
 create or replace function commandbus.doctor_domains(p_domain text) returns setof text
 language sql stable as $$
     with recursive known(name) as (
@@ -12,8 +12,9 @@ language sql stable as $$
     select d.name
       from (select k.name from known k where k.name is not null
             union
-            select left(m.queue_name, -length('__commands')) from pgmq.meta m
-             where m.queue_name like '%\_\_commands') d
+            select split_part(q.queue, '.', 1) from commandbus.own_queues() q
+             where q.queue like '%.commands'
+                or q.queue like '%.replies' and commandbus.is_made_by_us(q.physical)) d
      where p_domain is null or d.name = p_domain
      order by d.name
 $$;
@@ -24,21 +25,63 @@ language sql stable as $$
     select d from commandbus.doctor_domains(p_domain) d where commandbus.queue_exists(d || '.commands')
 $$;
 
+-- The queues of replies of a domain: how many replies lie there, how many of them nobody has read, since
+-- when, and how many messages were archived because they are no replies. Never a scan of a large
+-- table: p_limit rows are looked at, and from there on the statistics are believed.
+create or replace function commandbus.reply_backlog(p_domain text, p_limit int default 10000)
+returns table (queue text, waiting bigint, unread bigint, unread_since timestamptz, refused bigint)
+language plpgsql stable as $$
+declare
+    v_physical text;
+    v_seen     bigint;
+begin
+    for queue, v_physical in
+        select q.queue, q.physical from commandbus.own_queues() q
+         where split_part(q.queue, '.', 1) = p_domain and q.queue like '%._%'
+           and q.queue not like '%.commands' and q.queue not like '%.dispatch'
+         order by 1
+    loop
+        execute format(
+            'select count(*), count(*) filter (where h.is_reply),'
+            '       count(*) filter (where h.is_reply and h.read_ct = 0),'
+            '       min(h.enqueued_at) filter (where h.is_reply and h.read_ct = 0),'
+            '       (select count(*) from (select from pgmq.%2$I limit $1) a)'
+            '  from (select q.read_ct, q.enqueued_at, q.message ? ''outcome'' as is_reply'
+            '          from pgmq.%1$I q order by q.msg_id limit $1) h', 'q_' || v_physical, 'a_' || v_physical)
+           into v_seen, waiting, unread, unread_since, refused using p_limit;
+        if v_seen = p_limit then
+            waiting := greatest(waiting, (
+                select t.reltuples::bigint from pg_class t
+                 where t.oid = to_regclass('pgmq.' || quote_ident('q_' || v_physical))));
+        end if;
+        return next;
+    end loop;
+end $$;
+
 -- The figures of all domains, for metrics: never a look at the table of commands. `delayed` is what
 -- is leased or backs off. The caller keeps the result for some seconds.
 create or replace function commandbus.domain_figures()
 returns table (
     domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint,
     workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision,
-    batch_remaining bigint)
+    batch_remaining bigint, replies bigint, replies_refused bigint)
 language plpgsql stable as $$
 begin
-    for domain in select * from commandbus.queued_domains() loop
-        execute format(
-            'select count(*) filter (where q.vt <= $1), count(*) filter (where q.vt > $1),'
-            '       coalesce(extract(epoch from $1 - min(q.enqueued_at) filter (where q.vt <= $1)), 0)'
-            '  from pgmq.%I q', 'q_' || commandbus.physical_queue(domain_figures.domain || '.commands'))
-           into ready, delayed, oldest_seconds using clock_timestamp();
+    for domain in select * from commandbus.doctor_domains(null) loop
+        if commandbus.queue_exists(domain_figures.domain || '.commands') then
+            execute format(
+                'select count(*) filter (where q.vt <= $1), count(*) filter (where q.vt > $1),'
+                '       coalesce(extract(epoch from $1 - min(q.enqueued_at) filter (where q.vt <= $1)), 0)'
+                '  from pgmq.%I q', 'q_' || commandbus.physical_queue(domain_figures.domain || '.commands'))
+               into ready, delayed, oldest_seconds using clock_timestamp();
+        elsif commandbus.queue_exists(domain_figures.domain || '.replies') then
+            -- a queue of replies that domains share
+            select 0, 0, 0 into ready, delayed, oldest_seconds;
+        else
+            continue;
+        end if;
+        select coalesce(sum(b.waiting), 0), coalesce(sum(b.refused), 0) into replies, replies_refused
+          from commandbus.reply_backlog(domain_figures.domain) b;
         select coalesce(sum(g.parked_count), 0) into parked
           from commandbus.command_bus_failure_group g where g.domain = domain_figures.domain;
         select count(*), coalesce(sum(w.concurrency), 0), coalesce(sum(w.in_flight), 0),

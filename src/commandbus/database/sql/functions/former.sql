@@ -3,6 +3,7 @@
 -- the database.
 drop function if exists commandbus.complete_held;
 drop function if exists commandbus.create_held_batch;
+drop function if exists commandbus.domain_figures; -- it had fewer columns
 drop function if exists commandbus.find_batch;
 drop function if exists commandbus.find_bulk;
 drop function if exists commandbus.held_envelopes;

@@ -7,6 +7,29 @@ language sql stable as $$
     select to_regclass('pgmq.' || quote_ident('q_' || commandbus.physical_queue(p_queue))) is not null
 $$;
 
+-- The queues of this installation, by their logical names. Another schema's begin with its mark, and a
+-- domain begins with a letter.
+create or replace function commandbus.own_queues() returns table (queue text, physical text)
+language sql stable as $$
+    select regexp_replace(substr(m.queue_name, length(commandbus.queue_mark()) + 1), '__(?=[a-z])', '.'),
+           m.queue_name::text
+      from pgmq.meta m where m.queue_name ~ ('^' || commandbus.queue_mark() || '[a-z]')
+$$;
+
+-- Whether we made a queue, and not another program that uses PGMQ: by the storage parameters of ensure_queue.
+create or replace function commandbus.is_made_by_us(p_physical text) returns boolean
+language sql stable as $$
+    select exists (select from pg_class t
+                    where t.oid = to_regclass('pgmq.' || quote_ident('q_' || p_physical))
+                      and 'autovacuum_vacuum_threshold=1000' = any(t.reloptions))
+$$;
+
+-- The domain of a queue of commands, by the name that PGMQ has for it.
+create or replace function commandbus.queue_domain(p_physical text) returns text
+language sql immutable as $$
+    select substr(left(p_physical, -length('__commands')), length(commandbus.queue_mark()) + 1)
+$$;
+
 -- Creates a queue if it is missing. The storage parameters keep dead messages from piling up at the
 -- head of the queue, where every read would have to step over them, and leave room in each page for
 -- the leased version of its messages: the log then takes what changed, not the message.
@@ -18,9 +41,11 @@ begin
     if commandbus.queue_exists(p_queue) then
         return;
     end if;
-    if v_physical !~ '^[a-z][a-z0-9_]{0,46}$' then
+    if v_physical !~ ('^' || commandbus.queue_mark() || '[a-z][a-z0-9_]*$') or length(v_physical) > 47 then
         raise exception 'queue name % is not well formed', quote_literal(p_queue)
-            using errcode = 'CB005', hint = 'use <domain>.<suffix>, at most 47 characters in all';
+            using errcode = 'CB005',
+                  hint = format('use <domain>.<suffix>, at most %s characters in all',
+                                47 - length(commandbus.queue_mark()));
     end if;
     perform pgmq.create(v_physical);
     if p_queue like '%.commands' then

@@ -17,7 +17,7 @@ begin
               from unnest(p_queues, p_replies) r(queue, reply) where r.queue = v_queue
             on conflict (domain, command_id) do update
                set reply = excluded.reply, published_at = now();
-            perform pg_notify('commandbus' || '.' || p_domain || '.inbox', '');
+            perform pg_notify(commandbus.channel(p_domain || '.inbox'), '');
         else
             -- It may have been dropped: better an empty queue than a handler that runs again and again.
             perform commandbus.ensure_queue(v_queue);

@@ -160,44 +160,78 @@ begin
     o_is_done := v_seen < p_limit;
 end $$;
 
--- Replies are known by their shape: a queue of the same name may hold other things.
+-- What is old in a queue of replies, or in its archive. Replies are known by their shape: a queue of the
+-- same name may hold other things. In the archive of a queue of ours is what was no reply: it goes too.
+create or replace function commandbus.is_old_reply(p_table text) returns text
+language sql stable as $$
+    select case when p_table like 'a\_%\_\_replies' and commandbus.is_made_by_us(substr(p_table, 3))
+                then 'q.archived_at < $1'
+                when p_table like 'a\_%' then 'q.archived_at < $1 and q.message ? ''outcome'''
+                -- what a reader has leased is left to that reader
+                else 'q.enqueued_at < $1 and q.vt <= now() and q.message ? ''outcome''' end
+$$;
+
+-- Looks at each queue from its head on, a page at a time, up to a page without anything old: there is a
+-- rule for replies in every database, and most looks find nothing. An archive is looked at in the order
+-- of its times, which have an index.
 create or replace function commandbus.prune_replies(
     p_domain text, p_before timestamptz, p_limit int, p_after text default null,
     p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
 )
 language plpgsql as $$
 declare
-    v_queue text;
+    v_after jsonb := coalesce(p_after, '{}')::jsonb;  -- the last msg_id of each queue
+    v_table text;
+    v_last  bigint;
     v_gone  int;
     v_all   int := 0;
-    v_done  boolean := true;
 begin
-    for v_queue in select q from commandbus.reply_tables(p_domain) q loop
-        -- what a reader has leased is left to that reader
-        execute format($q$
-            delete from pgmq.%1$I where msg_id in (
-                select q.msg_id from pgmq.%1$I q
-                 where q.enqueued_at < $1 and q.vt <= now() and q.message ? 'outcome'
-                 order by q.msg_id limit $2 for update skip locked) $q$, v_queue)
-          using p_before, p_limit;
-        get diagnostics v_gone = row_count;
+    o_is_done := true;
+    for v_table in select t from commandbus.reply_tables(p_domain) t loop
+        if v_table like 'a\_%' then
+            execute format(
+                'delete from pgmq.%1$I where msg_id in ('
+                '    select q.msg_id from pgmq.%1$I q where %2$s'
+                '     order by q.archived_at limit $2 for update skip locked)',
+                v_table, commandbus.is_old_reply(v_table)) using p_before, p_limit;
+            get diagnostics v_gone = row_count;
+            o_is_done := o_is_done and v_gone < p_limit;
+        else
+            execute format($q$
+                with page as materialized (
+                    select q.msg_id, q.enqueued_at from pgmq.%1$I q
+                     where q.msg_id > $3 order by q.msg_id limit $2
+                ), gone as (
+                    delete from pgmq.%1$I where msg_id in (
+                        select q.msg_id from pgmq.%1$I q
+                         where q.msg_id in (select p.msg_id from page p) and %2$s
+                         order by q.msg_id for update skip locked)
+                    returning 1)
+                select (select count(*) from gone),
+                       (select max(p.msg_id) from page p
+                        having count(*) = $2 and bool_or(p.enqueued_at < $1)) $q$,
+                v_table, commandbus.is_old_reply(v_table))
+               into v_gone, v_last using p_before, p_limit, coalesce((v_after ->> v_table)::bigint, 0);
+            o_is_done := o_is_done and v_last is null;
+            v_after := v_after || jsonb_build_object(v_table, coalesce(v_last, (v_after ->> v_table)::bigint, 0));
+        end if;
         v_all := v_all + v_gone;
-        v_done := v_done and v_gone < p_limit;
     end loop;
     delete from commandbus.command_bus_reply_inbox i where (i.domain, i.command_id) in (
         select n.domain, n.command_id from commandbus.command_bus_reply_inbox n
          where n.domain = p_domain and n.published_at < p_before limit p_limit for update skip locked);
     get diagnostics v_gone = row_count;
     o_pruned := jsonb_build_object('replies', v_all + v_gone);
-    o_is_done := v_done and v_gone < p_limit;
+    o_is_done := o_is_done and v_gone < p_limit;
+    o_after := v_after::text;
 end $$;
 
 -- Queues and archives of replies that belong to a domain: those of its name, but for its commands.
 create or replace function commandbus.reply_tables(p_domain text) returns setof text
 language sql stable as $$
-    select k.prefix || m.queue_name from pgmq.meta m cross join (values ('q_'), ('a_')) k(prefix)
-     where m.queue_name like replace(p_domain, '_', '\_') || '\_\_%'
-       and m.queue_name <> p_domain || '__commands'
+    select k.prefix || q.physical
+      from commandbus.own_queues() q cross join (values ('q_'), ('a_')) k(prefix)
+     where split_part(q.queue, '.', 1) = p_domain and q.queue like '%._%' and q.queue not like '%.commands'
      order by 1
 $$;
 

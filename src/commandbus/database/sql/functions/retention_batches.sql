@@ -94,9 +94,8 @@ begin
             'a_' || commandbus.physical_queue(p_domain || '.commands')) using p_domain, p_before;
     elsif p_kind = 'replies' then
         for v_table in select t from commandbus.reply_tables(p_domain) t loop
-            execute format($q$
-                select count(*) from pgmq.%I q
-                 where q.enqueued_at < $1 and q.vt <= now() and q.message ? 'outcome' $q$, v_table)
+            execute format('select count(*) from pgmq.%I q where %s', v_table,
+                           commandbus.is_old_reply(v_table))
                into v_found using p_before;
             v_all := v_all + v_found;
         end loop;

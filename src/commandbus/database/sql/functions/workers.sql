@@ -9,7 +9,7 @@ begin
     if exists (select from commandbus.command_bus_worker w
                 where w.domain = p_domain and w.is_idle
                   and w.heartbeat_at > clock_timestamp() - interval '30 seconds') then
-        perform pg_notify('commandbus' || '.' || p_domain, p_domain || '.commands');
+        perform pg_notify(commandbus.channel(p_domain), p_domain || '.commands');
     end if;
 end $$;
 
