@@ -327,6 +327,15 @@ table commandbus.command_bus_troubleshooting
     CREATE INDEX ix_troubleshooting_type ON commandbus.command_bus_troubleshooting USING btree (domain, command_type, parked_at)
     CREATE UNIQUE INDEX pk_troubleshooting ON commandbus.command_bus_troubleshooting USING btree (command_id, domain)
 
+table commandbus.command_bus_unconfirmed
+    domain text not null
+    command_id uuid not null
+    queue text
+    handed_at timestamp with time zone not null default clock_timestamp()
+    constraint pk_unconfirmed PRIMARY KEY (command_id, domain)
+    CREATE INDEX ix_unconfirmed_handed ON commandbus.command_bus_unconfirmed USING btree (domain, handed_at)
+    CREATE UNIQUE INDEX pk_unconfirmed ON commandbus.command_bus_unconfirmed USING btree (command_id, domain)
+
 table commandbus.command_bus_worker
     worker_id text not null
     domain text not null
@@ -429,6 +438,8 @@ function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timesta
     plpgsql, stable, body e510847491e0eaa5727e6459baabea82
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
+function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body ef517b6d45ad68e17164ad9d1e94c7ff
 function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
     plpgsql, volatile, body 0b186e7de1168bb6a4e77257dfb0bfbe
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
@@ -456,7 +467,7 @@ function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes t
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
     plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
 function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body 004aa357a90cf7be95ab31ce3bbe8b6c
+    plpgsql, volatile, body 647f71a2fe053e188f2bd3cf1fdc2c79
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb) returns TABLE(created_at timestamp with time zone, limits jsonb)
     plpgsql, volatile, body 968cb11fb211a8d09210c1e448ee2877
 function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false) returns void
@@ -467,6 +478,8 @@ function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
     sql, volatile, body 15a2948c499ca7e80c5bed8af396e8eb
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
     plpgsql, volatile, body f895e86da2bd3799a591893e491b62c4
+function commandbus.dispatch_figures(p_domain text, OUT lag_seconds double precision, OUT pending_retry bigint, OUT unconfirmed bigint, OUT unconfirmed_seconds double precision) returns record
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 7a206758fd19e3a58a1cecaf55597171
 function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
     sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
@@ -491,8 +504,12 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 4e040717835500e0cdf7b3e806b8112c
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
-function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 995386a165cb4b1a74c193ae6bfb09b6
+function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
+function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
+    plpgsql, volatile, body ec419fb30dfd10e28fdb250a38e769d1
+function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone, p_limit integer) returns integer
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 806cd1cafe9a1bdc29bd885814936bc4
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 89c146bf0ef5c309c6a1e62fda404354
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -512,7 +529,9 @@ function commandbus.find_request(p_user text, p_batch_type text, p_request_id uu
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
-    sql, volatile, body 97255768a96c8c535c7ae4308dc5a5cd
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
+function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
@@ -556,9 +575,9 @@ function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
-    plpgsql, volatile, body 980751d6465e05363f3ef9d1c442e280
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
-    plpgsql, volatile, body 392c65adebf1a5325c79ad1a09442d36
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6d3b7e3c763145d4eaf09577cf3259df
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
@@ -616,7 +635,7 @@ function commandbus.query_commands(p_domain text, p_command_type text, p_status 
 function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body f1599c168d9c5ab693a8679b1881b933
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 88e879ba5ec9b5ef4c60121bf6982f3c
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false) returns TABLE(msg_id bigint, message jsonb)
@@ -631,8 +650,8 @@ function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id u
     sql, volatile, body 9770394d662f538446704251dbb96f0d
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
     sql, stable, body 704a8120b38d970db7345b7938c09832
-function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval) returns TABLE(queued integer, failed integer, given_up integer, overdue integer)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1b4a1be390adccbd676e59383320e68
+function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval, p_unconfirmed_after interval DEFAULT '01:00:00'::interval, p_after jsonb DEFAULT NULL::jsonb) returns TABLE(queued integer, failed integer, given_up integer, overdue integer, unconfirmed integer, next_after jsonb)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 9422edb2bee0336386d57e9b074612d4
 function commandbus.refuse_audit_change() returns trigger
     plpgsql, volatile, body e9fce2d6e789ee110c2acc993d70c3ac
 function commandbus.refuse_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean) returns void
@@ -741,6 +760,8 @@ function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1471132f63527207448d4578f9ef2f15
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
     sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
+function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 22f98cea303d8cc1ef31760b28cc53ec
 function commandbus.worker_gone(p_worker text) returns void
@@ -752,5 +773,6 @@ migration 1 = initial
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
+migration 8 = unconfirmed
 setting command_id_scope = domain
 setting payload_archive = off

@@ -185,14 +185,22 @@ class Batches:
         return 0
 
     async def recover_dispatch(
-        self, domain: str, *, grace_seconds: float | None = None
+        self,
+        domain: str,
+        *,
+        grace_seconds: float | None = None,
+        unconfirmed_after: float | None = None,
     ) -> RecoveryReport:
         """Queue what was stored and not queued, now; workers do it by themselves every few minutes.
 
         `grace_seconds`: how long a dispatching process must have been silent to be taken for gone.
+        `unconfirmed_after`: how many seconds a queue in another database may keep a command before
+        it is taken for lost there, and queued here.
         """
-        grace = self._settings.dispatch_grace_seconds if grace_seconds is None else grace_seconds
-        return await recover_dispatch(self._store, check_domain(domain), grace)
+        known = self._settings
+        grace = known.dispatch_grace_seconds if grace_seconds is None else grace_seconds
+        after = known.unconfirmed_after_seconds if unconfirmed_after is None else unconfirmed_after
+        return await recover_dispatch(self._store, check_domain(domain), grace, after)
 
     async def get(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         """One batch, or None."""
