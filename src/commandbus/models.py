@@ -206,7 +206,7 @@ class BatchMetadata:
     completed_at: datetime | None
 
 
-BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None]]
+BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)

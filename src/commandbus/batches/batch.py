@@ -9,7 +9,7 @@ from typing import Any, LiteralString, Unpack
 from uuid import UUID, uuid4
 
 from commandbus.batches.actions import BatchActions
-from commandbus.batches.callbacks import Completions
+from commandbus.batches.callbacks import Completions, check_callback
 from commandbus.batches.dispatch import Dispatch, check_mode, log_creation
 from commandbus.batches.model import (
     BatchOptions,
@@ -77,6 +77,8 @@ def new_batch(
     """Check and encode what is said of a batch, for the one transaction or for a load."""
     if unknown := options.keys() - BatchOptions.__annotations__.keys():
         raise TypeError(f"a batch has no option {', '.join(sorted(unknown))}")
+    if options.get("on_complete") is not None:
+        check_callback(options["on_complete"])
     name, created_by = options.get("name"), options.get("created_by")
     custom_data, closing = options.get("custom_data"), options.get("on_complete_command")
     return NewBatch(
