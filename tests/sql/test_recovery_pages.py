@@ -113,8 +113,8 @@ async def test_few_that_wait_are_found_among_many_although_the_statistics_say_th
     await store(db, ROWS)
     await spoil(db)
     await db.rows(
-        "update commandbus.command_bus_command set status = 'COMPLETED', dispatch_status = 'queued',"
-        " msg_id = 1 where status = 'PENDING'"
+        "update commandbus.command_bus_command set status = 'COMPLETED', msg_id = 1,"
+        " dispatch_status = 'queued' where status = 'PENDING'"
     )
     await db.rows("delete from commandbus.command_bus_dispatch")
     await store(db, 10)

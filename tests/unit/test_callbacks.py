@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -305,9 +305,12 @@ async def test_what_a_plain_function_returns_is_awaited_and_an_object_may_be_cal
         async def __call__(self, batch: BatchMetadata) -> None:
             bench.called.append(batch)
 
+    def plain(batch: BatchMetadata) -> Awaitable[None]:
+        return bench.note(batch)
+
     batch, other = a_batch(), a_batch()
     bench.hold(batch, other)
-    bench.completions._batch_callbacks["shop", batch.batch_id] = lambda ended: bench.note(ended)
+    bench.completions._batch_callbacks["shop", batch.batch_id] = plain
     bench.completions._batch_callbacks["shop", other.batch_id] = Noting()
     bench.closed = [batch, other]
     await bench.completions.step()

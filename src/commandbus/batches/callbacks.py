@@ -172,13 +172,11 @@ class Completions(Watcher):
         self._fired[key] = callback
         while len(self._fired) > MAX_FIRED:
             self._fired.popitem(last=False)
-        self._begin(self._call(callback, batch))
+        self._keep(asyncio.create_task(self._call(callback, batch)))
 
-    def _begin(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
-        return task
 
     async def _call(self, callback: BatchCompletionCallback, batch: BatchMetadata) -> None:
         what = f"the callback {_name_of(callback)} of batch {batch.batch_id}"
@@ -195,7 +193,8 @@ class Completions(Watcher):
 
         async with self._places:
             # A task of its own: it may be cancelled without a wait for what does not heed it.
-            task = self._begin(_run(callback, batch))
+            task = asyncio.create_task(_run(callback, batch))
+            self._keep(task)
             task.add_done_callback(ended)
             try:
                 done, _ = await asyncio.wait({task}, timeout=self._timeout_seconds)

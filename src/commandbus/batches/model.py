@@ -24,7 +24,7 @@ class DispatchStatus(StrEnum):
     """How a dispatch went, in the words of the specification."""
 
     SUCCESS = "success"
-    #: Stored, but not all of it is queued; recovery queues the rest.
+    #: Stored, but not all of it is queued: recovery queues the rest, or somebody canceled it.
     PARTIAL_SUCCESS = "partial_success"
     #: All of it is queued; marking it so failed, and recovery repeats that.
     SUCCESS_WITH_WARNING = "success_with_warning"

@@ -259,6 +259,13 @@ FINDINGS: dict[str, KnownFinding] = {
         "start a worker with COMMANDBUS_MAINTENANCE on, or run: select * from "
         "commandbus.recover_dispatch('<domain>')",
     ),
+    "DISPATCH_UNCONFIRMED": KnownFinding(
+        Severity.WARNING, "a queue in another database accepted commands more than 30 minutes ago, "
+        "and they have not come back (each example begins with the time)",
+        "look for a relay of that queue; recovery queues them here after "
+        "COMMANDBUS_UNCONFIRMED_AFTER_SECONDS, or now: select * from commandbus.recover_dispatch("
+        "'<domain>', p_unconfirmed_after => interval '0')",
+    ),
     "CHORE_LATE": KnownFinding(
         Severity.WARNING, "workers run, but none of them has done the chores for an hour",
         "switch COMMANDBUS_MAINTENANCE on in one of them",
