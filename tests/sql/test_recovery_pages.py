@@ -52,10 +52,10 @@ async def store(
 async def spoil(db: Session) -> None:
     """Statistics of a table in which nothing waits, that stay so."""
     await db.rows("select commandbus.ensure_domain(%s)", DOMAIN)
-    for table in ("command", "dispatch", "batch", "payload_archive"):
+    for table in ("command", "dispatch", "batch", "payload_archive", "unconfirmed"):
         await db.rows(f"alter table commandbus.command_bus_{table} set (autovacuum_enabled = off)")
     await db.put("COMPLETED")
-    for table in ("command", "dispatch", "batch", "payload_archive"):
+    for table in ("command", "dispatch", "batch", "payload_archive", "unconfirmed"):
         await db.rows(f"vacuum analyze commandbus.command_bus_{table}")
 
 
@@ -144,6 +144,52 @@ async def test_a_round_that_is_cut_short_keeps_its_pages_and_the_next_one_does_t
     assert [(await db.rows(recover, DOMAIN))[0]["queued"] for _ in range(4)] == [
         1_000, 1_000, 500, 0,
     ]  # fmt: skip
+
+
+async def test_the_figures_of_dispatch_say_how_much_waits_and_for_how_long(db: Session) -> None:
+    await spoil(db)
+    await store(db, 30, "pending_retry")
+    await store(db, 40)
+    await db.rows(
+        "insert into commandbus.command_bus_unconfirmed (domain, command_id, handed_at)"
+        " select d, gen_random_uuid(), now() - interval '90 s'"
+        " from unnest(array[%s, 'other']) d, generate_series(1, 3)",
+        DOMAIN,
+    )
+    (row,) = await db.rows("select * from commandbus.dispatch_figures(%s)", DOMAIN)
+    assert 3_590 <= row["lag_seconds"] < 7_200
+    assert 90 <= row["unconfirmed_seconds"] < 3_600
+    assert (row["pending_retry"], row["unconfirmed"]) == (30, 3)
+    (row,) = await db.rows("select * from commandbus.dispatch_figures('nobody')")
+    assert set(row.values()) == {0}
+
+
+async def test_the_figures_of_dispatch_read_no_more_than_their_limit(db: Session) -> None:
+    await spoil(db)
+    await store(db, ROWS, "pending_retry")
+    before = await work_of(db)
+    (row,) = await db.rows("select * from commandbus.dispatch_figures(%s)", DOMAIN)
+    assert row["pending_retry"] == 10_000
+    assert await work_of(db) - before <= 10_000
+
+
+async def test_what_was_lost_elsewhere_is_found_page_by_page_whatever_the_statistics_say(
+    db: Session,
+) -> None:
+    await spoil(db)
+    await store(db, 10_000, "queued", queue="far away")
+    await db.rows(
+        "insert into commandbus.command_bus_unconfirmed (domain, command_id, handed_at)"
+        " select domain, command_id, created_at - interval '1 day'"
+        " from commandbus.command_bus_command where msg_id is null"
+    )
+    before = await work_of(db) + sum(await read(db, "unconfirmed"))
+    found = await pages(db)
+    assert sum(page["queued"] for page in found) == 10_000
+    assert await db.value("select count(*) from commandbus.command_bus_unconfirmed") == 0
+    after = await work_of(db) + sum(await read(db, "unconfirmed"))
+    # For each item of a page all that is unconfirmed would be 100 millions.
+    assert after - before < 10 * 3 * BATCH + 15 * 10_000
 
 
 async def test_a_page_follows_the_order_of_a_batch_also_within_one_age(db: Session) -> None:

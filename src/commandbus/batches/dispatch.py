@@ -54,8 +54,8 @@ _MARK_DISPATCHED: LiteralString = "select {schema}.mark_dispatched(%s, cast(%s a
 _MARK_DISPATCH_FAILED: LiteralString = (
     "select {schema}.mark_dispatch_failed(%s, cast(%s as uuid[]), %s, %s)"
 )
-# What is in no queue: still to be queued, or ended before it was. In a queue of ours 'queued' without
-# a message is not queued yet.
+# What is in no queue: still to be queued, or ended before it was. If the queue is ours, 'queued'
+# without a message is not queued yet.
 _UNQUEUED: LiteralString = (
     "select count(*) filter (where c.status = 'PENDING'),"
     " count(*) filter (where c.status <> 'PENDING')"

@@ -117,6 +117,14 @@ class Metrics(NoMetrics):
                  "Age of the oldest heartbeat of a worker."),
                 ("batch_remaining", "batch_remaining",
                  "Commands of open batches that have not ended."),
+                ("dispatch_lag_seconds", "dispatch_lag_seconds",
+                 "Age of the oldest command that is stored and not queued yet."),
+                ("pending_retry", "pending_retry",
+                 "Commands that wait to be queued again because that failed, up to 10,000."),
+                ("unconfirmed", "unconfirmed",
+                 "Commands that a queue in another database has not brought back, up to 10,000."),
+                ("unconfirmed_seconds", "unconfirmed_age_seconds",
+                 "Time since such a queue accepted the oldest of them."),
             )
         }  # fmt: skip
         self._pool = {
