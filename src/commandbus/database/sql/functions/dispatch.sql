@@ -79,7 +79,7 @@ language plpgsql as $$
 begin
     return cardinality(commandbus.queue_stored(p_domain, array(
         select c.command_id from commandbus.command_bus_command c
-         where c.batch_id = p_batch_id and c.domain = p_domain
+         where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
            and c.dispatch_status = any(p_from) and c.dispatch_status <> 'queued'
            and c.status = 'PENDING'
          order by c.sequence_no, c.command_id limit p_limit
@@ -179,12 +179,15 @@ end $$;
 create or replace function commandbus.stored_messages(p_domain text, p_command_ids uuid[])
 returns table (command_id uuid, message text)
 language sql stable as $$
+    with item as materialized (
+        select p_domain as domain, u.* from unnest(p_command_ids) with ordinality as u(command_id, n)
+    )
     select c.command_id, p.payload_json::text
-      from unnest(p_command_ids) with ordinality as i(command_id, n)
+      from item i
       join commandbus.command_bus_command c
-        on c.domain = p_domain and c.command_id = i.command_id
+        on c.domain = i.domain and c.command_id = i.command_id
       join commandbus.command_bus_payload_archive p
-        on p.domain = p_domain and p.command_id = i.command_id
+        on p.domain = i.domain and p.command_id = i.command_id
      where c.status = 'PENDING' and c.msg_id is null
        and c.dispatch_status in ('pending_queue', 'pending_retry', 'queued')
      order by i.n
@@ -196,6 +199,8 @@ create or replace function commandbus.mark_dispatched(p_domain text, p_command_i
 returns int
 language plpgsql as $$
 declare
+    -- In a variable: the index of what waits must not be walked through for a few of it.
+    c_from   constant text[] := array['pending_queue', 'pending_retry'];
     v_now    timestamptz := commandbus.lock_commands(p_domain, p_command_ids);
     v_marked int;
 begin
@@ -205,7 +210,7 @@ begin
                queue_attempt_count = c.queue_attempt_count + 1
          where c.domain = p_domain and c.command_id = any(p_command_ids)
            and c.status = 'PENDING' and c.msg_id is null
-           and c.dispatch_status in ('pending_queue', 'pending_retry')
+           and c.dispatch_status = any(c_from)
         returning c.command_id, c.batch_id
     )
     insert into commandbus.command_bus_unconfirmed (domain, command_id, queue, handed_at)
@@ -238,12 +243,15 @@ begin
         p_domain, array(select distinct i from unnest(v_ids) i where i is not null),
         array['pending_queue', 'pending_retry', 'queued']);
     return query
+    with item as materialized (
+        select p_domain as domain, u.* from unnest(v_ids) with ordinality as u(id, k)
+    )
     select i.k::int, case when i.id = any(v_adopted)
                                and row_number() over (partition by i.id order by i.k) = 1 then 'adopted'
                           when c.msg_id is not null or c.status <> 'PENDING' then 'known'
                           else 'refused' end
-      from unnest(v_ids) with ordinality as i(id, k)
-      left join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.id
+      from item i
+      left join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.id
      order by i.k;
 end $$;
 

@@ -190,7 +190,8 @@ begin
             case p_decision when 'approve' then 'BATCH_APPROVED' else 'BATCH_REJECTED' end, v_now,
             jsonb_build_object('reason', p_reason), p_ticket_id, p_user);
     v_ids := array(select c.command_id from commandbus.command_bus_command c
-                    where c.batch_id = p_ticket_id and c.domain = p_domain
+                    -- by the index of its batch, also if its domain seems to be as small
+                    where c.batch_id = p_ticket_id and c.domain is not distinct from p_domain
                       and c.dispatch_status = 'awaiting_approval' and c.status = 'PENDING'
                     order by c.sequence_no);
     if p_decision = 'approve' then

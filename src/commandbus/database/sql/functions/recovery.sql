@@ -290,7 +290,7 @@ begin
     loop
         v_ids := array(
             select c.command_id from commandbus.command_bus_command c
-             where c.batch_id = v_batch and c.domain = p_domain
+             where c.batch_id = v_batch and c.domain is not distinct from p_domain
                and c.status = 'PENDING' and c.dispatch_status = 'queued' and c.msg_id is null
              order by c.sequence_no limit p_limit - v_exposed for update skip locked);
         update commandbus.command_bus_command c
