@@ -12,7 +12,9 @@ import pytest
 
 from commandbus import CommandBus
 from commandbus.batches import DispatchMode, RecoveryReport
+from commandbus.batches import dispatch as dispatch_module
 from commandbus.batches.relay import Relay
+from commandbus.database.migrations import migrations
 from commandbus.database.pgmq import RemoteQueue
 from commandbus.worker.maintenance import Maintenance
 from tests.integration.test_dispatch import (
@@ -171,6 +173,17 @@ async def test_the_doctor_says_how_many_are_unconfirmed_and_since_when(
     assert {example.split()[0] for example in found.examples} == {"2026-01-01T12:00:00.000000Z"}
 
 
+async def test_what_was_handed_over_before_the_upgrade_is_unconfirmed_too(
+    bus: CommandBus, conn: Connection
+) -> None:
+    await bus.batches.dispatch("shop", commands(3), queue=MemoryQueue())
+    await bus.batches.dispatch("shop", commands(2))
+    await conn.execute("delete from commandbus.command_bus_unconfirmed")
+    (sql,) = (m.text for m in migrations() if m.name.endswith("unconfirmed"))
+    await conn.execute(sql[sql.index("insert into") :].encode())
+    assert await unconfirmed(conn) == 3
+
+
 # -- rubbish
 
 RUBBISH = [
@@ -269,6 +282,18 @@ async def test_what_recovery_queued_meanwhile_counts_as_queued(
     monkeypatch.setattr(type(bus.batches._dispatch), "_wait_until", recovered)
     result = await bus.batches.dispatch("shop", commands(3))
     assert (result.status, result.queued_tasks, result.retry_needed) == ("success", 3, False)
+
+
+async def test_a_dispatch_that_cannot_be_counted_says_only_what_it_did_itself(
+    bus: CommandBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def recovered(*_: Any) -> None:
+        await bus.batches.recover_dispatch("shop", grace_seconds=0)
+
+    monkeypatch.setattr(type(bus.batches._dispatch), "_wait_until", recovered)
+    monkeypatch.setattr(dispatch_module, "_UNQUEUED", "select no_such_thing, %s, %s")
+    result = await bus.batches.dispatch("shop", commands(3))
+    assert (result.status, result.queued_tasks, result.retry_needed) == ("partial_success", 0, True)
 
 
 async def test_a_queue_that_cancels_itself_fails_and_does_not_end_the_dispatch(
