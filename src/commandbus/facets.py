@@ -130,7 +130,11 @@ class Facets:
     def _completions(self) -> Completions:
         from commandbus.batches.callbacks import Completions
 
-        return self._keep(Completions(self._store, self._replies.listener))
+        return self._keep(
+            Completions(
+                self._store, self._replies.listener, self._settings.on_complete_timeout_seconds
+            )
+        )
 
     @cached_property
     def _workers(self) -> Workers:

@@ -61,6 +61,7 @@ class AuditEventType(StrEnum):
     CANCELED = "CANCELED"
     GIVEN_UP = "GIVEN_UP"
     RELEASED = "RELEASED"
+    UNCONFIRMED = "UNCONFIRMED"
     MOVED_TO_TROUBLESHOOTING_QUEUE = "MOVED_TO_TROUBLESHOOTING_QUEUE"
     OPERATOR_RETRY = "OPERATOR_RETRY"
     OPERATOR_CANCEL = "OPERATOR_CANCEL"
@@ -205,7 +206,7 @@ class BatchMetadata:
     completed_at: datetime | None
 
 
-BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None]]
+BatchCompletionCallback = Callable[[BatchMetadata], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)

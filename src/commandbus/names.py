@@ -55,7 +55,7 @@ RESERVED_WORDS = frozenset(
     xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize
     xmltable
     begin by declare execute foreach if loop strict while
-    information_schema pgmq public
+    information_schema pgmq
     """.split()  # noqa: SIM905  (one line for ten words)
 )
 

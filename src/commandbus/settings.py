@@ -69,6 +69,11 @@ class Settings(EnvironmentSettings):
     max_queue_attempts: int = 3
     #: A dispatching process that reports nothing for this long is taken to be gone.
     dispatch_grace_seconds: float = 120.0
+    #: A command that a queue in another database accepted and did not bring back for this long is
+    #: taken to be lost there: recovery queues it here.
+    unconfirmed_after_seconds: float = 3_600.0
+    #: How long an on_complete may run before it is cancelled.
+    on_complete_timeout_seconds: float = 60.0
     #: Whether workers do the chores: recovery of what was not queued, retention.
     maintenance: bool = True
     #: Seconds between two rounds of a chore, by all workers together.
@@ -154,6 +159,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "queue_batch_size": (1, 10_000),
     "max_queue_attempts": (1, 1_000),
     "dispatch_grace_seconds": (0, 86_400),
+    "unconfirmed_after_seconds": (0, 31_536_000),
+    "on_complete_timeout_seconds": (0.001, 86_400),
     "maintenance_interval_seconds": (0.05, 86_400),
     "poll_max_seconds": (0.01, 60),
     "max_prefetch": (0, 10_000),

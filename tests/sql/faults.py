@@ -250,6 +250,18 @@ async def stuck_dispatch(db: Session, made: dict[str, Any]) -> None:
     )
 
 
+async def unconfirmed_dispatch(db: Session, made: dict[str, Any]) -> None:
+    await db.rows(
+        "select commandbus.create_stored_batch('payments', %s, %s, null, null, null, null, false,"
+        " 'optimistic', null, 'far away')",
+        uuid4(), Jsonb([{"command_id": str(uuid4()), "type": "Debit"}]),
+    )  # fmt: skip
+    await db.rows("delete from commandbus.command_bus_dispatch where queue = 'far away'")
+    await db.rows(
+        "update commandbus.command_bus_unconfirmed set handed_at = now() - interval '1 hour'"
+    )
+
+
 async def held_without_payload(db: Session, made: dict[str, Any]) -> None:
     await stuck_dispatch(db, made)
     await db.rows("update commandbus.command_bus_command set created_at = now()")
@@ -316,6 +328,7 @@ INJECTED: dict[Callable[[Session, dict[str, Any]], Awaitable[None]], str] = {
     idle_worker_without_a_listener: "WAKEUPS_DEAD",
     late_chore: "CHORE_LATE",
     stuck_dispatch: "DISPATCH_STUCK",
+    unconfirmed_dispatch: "DISPATCH_UNCONFIRMED",
     interrupted_load: "LOAD_INTERRUPTED",
     interrupted_prune: "PRUNE_INTERRUPTED",
     replies_that_nobody_reads: "REPLIES_UNREAD",

@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from commandbus.database.migrations import FUNCTION_FILES, function_text
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
 from tests.sql.helpers import FAILURE, Session
+from tests.sql.test_recovery_rules import store_for
 from tests.sql.tickets import submitted
 
 
@@ -113,6 +114,8 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.put("IN_TROUBLESHOOTING_QUEUE")
     await db.rows("delete from commandbus.command_bus_troubleshooting")
     await db.rows("select commandbus.repair_troubleshooting(%s)", db.domain)
+    await store_for(db, "far away")
+    await db.rows("select commandbus.expose_unqueued(%s, '1 hour', '0 s', 10)", db.domain)
     rows = await db.rows("select distinct event_type from commandbus.command_bus_audit")
     await db.rows("select commandbus.prune_audit(%s, clock_timestamp(), 1000)", db.domain)
     rows += await db.rows("select distinct event_type from commandbus.command_bus_audit")

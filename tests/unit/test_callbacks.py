@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -13,7 +15,7 @@ import pytest
 from commandbus import BatchMetadata
 from commandbus.batches import callbacks as completion_module
 from commandbus.batches.callbacks import Completions
-from commandbus.errors import ReplyTimeoutError
+from commandbus.errors import InvalidInputError, ReplyTimeoutError
 from tests.unit.stubs import soon, turns
 from tests.unit.test_batches import START, a_batch
 
@@ -115,7 +117,7 @@ async def test_only_batches_with_a_callback_are_asked_for(bench: Bench) -> None:
     bench.closed = [stranger, batch]
     await bench.completions.step()
     assert bench.asked == [[batch.batch_id]]
-    assert bench.called == [batch]
+    await soon(lambda: bench.called == [batch])
 
 
 async def test_a_callback_is_armed_again_by_a_retry_if_this_process_has_it(bench: Bench) -> None:
@@ -127,7 +129,7 @@ async def test_a_callback_is_armed_again_by_a_retry_if_this_process_has_it(bench
     assert bench.completions._batch_callbacks == {}
     bench.completions.rearm("shop", batch.batch_id)
     await bench.completions.step()
-    assert bench.called == [batch, batch]
+    await soon(lambda: bench.called == [batch, batch])
 
 
 async def test_a_thousand_callbacks_that_have_fired_are_remembered(bench: Bench) -> None:
@@ -157,8 +159,8 @@ async def test_a_callback_that_fails_is_logged_and_not_called_again(
     bench.closed = [batch, other]
     await bench.completions.step()
     await bench.completions.step()
-    assert bench.called == [batch, other]
-    assert f"the callback of batch {batch.batch_id} failed: ValueError" in caplog.text
+    await soon(lambda: bench.called == [batch, other])
+    await soon(lambda: f"fail of batch {batch.batch_id} failed: ValueError" in caplog.text)
     assert "hunter2" not in caplog.text
 
 
@@ -207,6 +209,154 @@ async def test_a_look_that_hangs_does_not_hold_up_the_close(bench: Bench) -> Non
     bench.completions.register("shop", uuid4(), bench.note)
     await entered.wait()
     await asyncio.wait_for(bench.completions.close(), 10)
+
+
+# -- isolation
+
+
+async def raise_cancelled(batch: BatchMetadata) -> None:
+    raise asyncio.CancelledError
+
+
+class Unusual(BaseException):
+    """Neither an Exception nor something that ends a process."""
+
+
+async def raise_unusual(batch: BatchMetadata) -> None:
+    raise Unusual
+
+
+async def hang(batch: BatchMetadata) -> None:
+    await asyncio.Event().wait()
+
+
+async def hang_and_heed_nothing(batch: BatchMetadata) -> None:
+    while not batch.custom_data:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3_600)
+
+
+def exit_thread(batch: BatchMetadata) -> None:
+    raise SystemExit
+
+
+def stop_iteration(batch: BatchMetadata) -> None:
+    raise StopIteration
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [raise_cancelled, raise_unusual, hang, exit_thread, stop_iteration, hang_and_heed_nothing],
+)
+async def test_whatever_one_callback_does_the_later_ones_fire(
+    bad: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion_module, "CLOSE_SECONDS", 0.01)
+    bench = Bench()
+    bench.completions._timeout_seconds = 0.01
+    data: dict[str, Any] = {}
+    first, *later = [a_batch(custom_data=data), *(a_batch() for _ in range(5))]
+    bench.hold(first, *later)
+    bench.completions._batch_callbacks["shop", first.batch_id] = bad
+    bench.closed = [first, *later]
+    await bench.completions.step()
+    await soon(lambda: bench.called == later)
+    await soon(lambda: f"the callback {bad.__name__} of batch {first.batch_id}" in caplog.text)
+    await bench.completions.close()
+    data["ended"] = True
+
+
+async def test_more_that_hang_than_may_run_at_once_delay_the_others_only_for_their_time(
+    bench: Bench,
+) -> None:
+    bench.completions._timeout_seconds = 0.01
+    batches = [a_batch() for _ in range(2 * completion_module.MAX_RUNNING + 1)]
+    bench.hold(*batches)
+    for batch in batches[:-1]:
+        bench.completions._batch_callbacks["shop", batch.batch_id] = hang
+    bench.closed = batches
+    await bench.completions.step()
+    await soon(lambda: bench.called == batches[-1:])
+
+
+async def test_a_plain_function_runs_in_a_thread_and_may_block_there(bench: Bench) -> None:
+    released, threads = threading.Event(), []
+
+    def plain(batch: BatchMetadata) -> None:
+        threads.append(threading.current_thread())
+        released.wait(30)
+
+    batch, other = a_batch(), a_batch()
+    bench.hold(batch, other)
+    bench.completions._batch_callbacks["shop", batch.batch_id] = plain
+    bench.closed = [batch, other]
+    await bench.completions.step()
+    await soon(lambda: bench.called == [other])
+    await soon(lambda: threads)
+    assert threads[0] is not threading.current_thread()
+    assert threads[0].daemon
+    released.set()
+
+
+async def test_what_a_plain_function_returns_is_awaited_and_an_object_may_be_called(
+    bench: Bench,
+) -> None:
+    class Noting:
+        async def __call__(self, batch: BatchMetadata) -> None:
+            bench.called.append(batch)
+
+    def plain(batch: BatchMetadata) -> Awaitable[None]:
+        return bench.note(batch)
+
+    batch, other = a_batch(), a_batch()
+    bench.hold(batch, other)
+    bench.completions._batch_callbacks["shop", batch.batch_id] = plain
+    bench.completions._batch_callbacks["shop", other.batch_id] = Noting()
+    bench.closed = [batch, other]
+    await bench.completions.step()
+    await soon(lambda: len(bench.called) == 2)
+
+
+async def test_a_close_cancels_what_runs_and_waits_for_it(bench: Bench) -> None:
+    begun, ended = asyncio.Event(), []
+
+    async def slow(batch: BatchMetadata) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(batch)
+
+    batch = a_batch()
+    bench.completions._batch_callbacks["shop", batch.batch_id] = slow
+    bench.closed = [batch]
+    await bench.completions.step()
+    await begun.wait()
+    await bench.completions.close()
+    assert ended == [batch]
+
+
+async def yielding(batch: BatchMetadata) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("notify", "on_complete is str, which cannot be called"),
+        (lambda: None, "is called with the batch and nothing else"),
+        (lambda batch, more: None, "missing a required argument: 'more'"),
+        (yielding, "is a generator"),
+    ],
+)
+def test_what_cannot_be_called_back_is_refused_at_once(wrong: Any, says: str, bench: Bench) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        bench.completions.register("shop", uuid4(), wrong)
+    assert bench.completions._batch_callbacks == {}
+
+
+def test_what_does_not_tell_its_parameters_is_taken_as_it_is() -> None:
+    completion_module.check_callback(int)
 
 
 # -- waiting

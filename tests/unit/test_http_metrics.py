@@ -35,6 +35,8 @@ def a_domain(name: str, **changes: Any) -> DomainFigures:
         "domain": name, "ready": 3, "delayed": 2, "oldest_seconds": 1.5, "parked": 4, "workers": 1,
         "concurrency": 10, "in_flight": 2, "heartbeat_seconds": 0.5, "batch_remaining": 9,
         "replies": 4, "replies_refused": 3,
+        "dispatch_lag_seconds": 7.5, "pending_retry": 6, "unconfirmed": 5,
+        "unconfirmed_seconds": 8.5,
     }  # fmt: skip
     return DomainFigures(**(values | changes))
 
@@ -72,6 +74,10 @@ def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
     assert line(metrics, 'commandbus_batch_remaining{domain="shop"}') == "9.0"
     assert line(metrics, 'commandbus_replies_depth{domain="shop"}') == "4.0"
     assert line(metrics, 'commandbus_replies_refused{domain="shop"}') == "3.0"
+    assert line(metrics, 'commandbus_dispatch_lag_seconds{domain="shop"}') == "7.5"
+    assert line(metrics, 'commandbus_pending_retry{domain="shop"}') == "6.0"
+    assert line(metrics, 'commandbus_unconfirmed{domain="shop"}') == "5.0"
+    assert line(metrics, 'commandbus_unconfirmed_age_seconds{domain="shop"}') == "8.5"
     assert line(metrics, "commandbus_db_pool_max") == "10.0"
 
 

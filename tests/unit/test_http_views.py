@@ -123,13 +123,16 @@ SHOWN_FIELDS = {
     "BulkMatchView": "fingerprint command_type error_class error_code message matched",
     "BulkPreviewView": "domain total groups",
     "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
-    "created_at started_at finished_at",
+    "created_at started_at finished_at edited_paths",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
     "CommandDetail": f"{_COMMAND} payload stack status_url",
     "CommandView": _COMMAND,
     "Counted": "count",
     "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "
-    "batch_remaining replies replies_refused",
+    "batch_remaining replies replies_refused dispatch_lag_seconds pending_retry unconfirmed "
+    "unconfirmed_seconds",
+    "EditExampleView": "command_id changes failure",
+    "EditPreviewView": "looked_at total changed unchanged failed failures examples",
     "ExemptionView": "user_id exempted_by reason expires_at created_at",
     "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
     "sample_command_id parked_count total_seen first_seen last_seen first_frame last_frame",

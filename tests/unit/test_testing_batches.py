@@ -17,6 +17,7 @@ from commandbus import (
     DatabaseError,
     DuplicateCommandError,
     HandlerContext,
+    InvalidInputError,
     InvalidOperationError,
     PermanentCommandError,
     RetryPolicy,
@@ -39,6 +40,15 @@ def commands(count: int) -> list[BatchCommand]:
 
 async def never(batch: BatchMetadata) -> None:
     raise AssertionError(batch)
+
+
+@pytest.mark.parametrize("wrong", ["notify", lambda: None])
+async def test_a_batch_whose_callback_cannot_be_called_is_not_created(
+    fake: CommandBus, wrong: Any
+) -> None:
+    with pytest.raises(InvalidInputError, match="on_complete"):
+        await fake.create_batch(DOMAIN, commands(1), on_complete=wrong)
+    assert await fake.list_batches(DOMAIN) == []
 
 
 async def test_a_batch_runs_to_its_end_and_calls_back_at_each_closing(fake: CommandBus) -> None:

@@ -9,7 +9,7 @@ from typing import Any, LiteralString, Unpack
 from uuid import UUID, uuid4
 
 from commandbus.batches.actions import BatchActions
-from commandbus.batches.callbacks import Completions
+from commandbus.batches.callbacks import Completions, check_callback
 from commandbus.batches.dispatch import Dispatch, check_mode, log_creation
 from commandbus.batches.model import (
     BatchOptions,
@@ -82,6 +82,8 @@ def new_batch(
     """Check and encode what is said of a batch, for the one transaction or for a load."""
     if unknown := options.keys() - BatchOptions.__annotations__.keys():
         raise TypeError(f"a batch has no option {', '.join(sorted(unknown))}")
+    if options.get("on_complete") is not None:
+        check_callback(options["on_complete"])
     name, created_by = options.get("name"), options.get("created_by")
     custom_data, closing = options.get("custom_data"), options.get("on_complete_command")
     return NewBatch(
@@ -190,14 +192,22 @@ class Batches:
         return 0
 
     async def recover_dispatch(
-        self, domain: str, *, grace_seconds: float | None = None
+        self,
+        domain: str,
+        *,
+        grace_seconds: float | None = None,
+        unconfirmed_after: float | None = None,
     ) -> RecoveryReport:
         """Queue what was stored and not queued, now; workers do it by themselves every few minutes.
 
         `grace_seconds`: how long a dispatching process must have been silent to be taken for gone.
+        `unconfirmed_after`: how many seconds a queue in another database may keep a command before
+        it is taken for lost there, and queued here.
         """
-        grace = self._settings.dispatch_grace_seconds if grace_seconds is None else grace_seconds
-        return await recover_dispatch(self._store, check_domain(domain), grace)
+        known = self._settings
+        grace = known.dispatch_grace_seconds if grace_seconds is None else grace_seconds
+        after = known.unconfirmed_after_seconds if unconfirmed_after is None else unconfirmed_after
+        return await recover_dispatch(self._store, check_domain(domain), grace, after)
 
     async def get(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         """One batch, or None."""

@@ -30,6 +30,7 @@ from commandbus.database import encoding
 from commandbus.database.model import NewBatch
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.loops import is_being_cancelled
 from commandbus.models import BatchCompletionCallback, NewCommand
 from commandbus.names import check_choice
 from commandbus.privacy.redaction import redact_text
@@ -52,6 +53,14 @@ _STORED_MESSAGES: LiteralString = (
 _MARK_DISPATCHED: LiteralString = "select {schema}.mark_dispatched(%s, cast(%s as uuid[]))"
 _MARK_DISPATCH_FAILED: LiteralString = (
     "select {schema}.mark_dispatch_failed(%s, cast(%s as uuid[]), %s, %s)"
+)
+# What is in no queue: still to be queued, or ended before it was. If the queue is ours, 'queued'
+# without a message is not queued yet.
+_UNQUEUED: LiteralString = (
+    "select count(*) filter (where c.status = 'PENDING'),"
+    " count(*) filter (where c.status <> 'PENDING')"
+    " from {schema}.command_bus_command c where c.batch_id = %s and c.msg_id is null"
+    " and (c.dispatch_status <> 'queued' or %s)"
 )
 _DISPATCH_HEARTBEAT: LiteralString = "select {schema}.dispatch_heartbeat(%s)"
 _FINISH_DISPATCH: LiteralString = "select {schema}.finish_dispatch(%s, cast(%s as jsonb))"
@@ -93,6 +102,8 @@ class _Run:
     queued: int = 0
     error: str | None = None
     warning: str | None = None
+    #: Some ended, canceled by somebody, before they could be queued.
+    is_cut: bool = False
     #: What failed could not even be marked so: the record stays, and its heartbeat grows old.
     is_abandoned: bool = False
     last_beat: float = 0.0
@@ -126,6 +137,8 @@ class Dispatch:
                 await self._store_all(run, commands)
             if mode is not DispatchMode.INLINE:
                 await self._send_all(run)
+                if run.error is None and run.queued < len(commands):
+                    await self._count_again(run)
         await self._finish(run)
         return _result(run)
 
@@ -153,8 +166,11 @@ class Dispatch:
             await self._wait_until(run, due)
             try:
                 await self._send(run, group)
-            except Exception as error:  # noqa: BLE001  (a queue may fail in any way; the rows stay)
-                run.error = redact_text(f"Queue send failed: {error}")
+            except (Exception, asyncio.CancelledError) as error:
+                # A queue may fail in any way; the rows stay.
+                if is_being_cancelled():
+                    raise
+                run.error = redact_text(f"Queue send failed: {str(error) or type(error).__name__}")
                 if run.mode is DispatchMode.TWO_PHASE:
                     await self._mark_failed(run, list(chain.from_iterable(groups[index:])))
                     return
@@ -196,6 +212,21 @@ class Dispatch:
         run.queued += len(stored)
         if run.mode is DispatchMode.TWO_PHASE:
             await self._mark_queued(run, [command_id for command_id, _ in stored])
+
+    async def _count_again(self, run: _Run) -> None:
+        """Some were not queued by this call: canceled meanwhile, queued by recovery, or neither."""
+        total, params = len(run.command_ids), (run.batch.batch_id, run.queue is None)
+        try:
+            ((waiting, ended),) = await self.store.gateway.rows(_UNQUEUED, params)
+        except CommandBusError as error:
+            waiting, ended = total - run.queued, 0
+            _log.warning("batch %s could not be counted again: %s", run.batch.batch_id, error)
+        run.queued = total - waiting - ended
+        if waiting:
+            run.error = f"{waiting} of {total} commands are not queued yet; recovery queues them"
+        elif ended:
+            run.is_cut = True
+            run.warning = f"{ended} of {total} commands ended before they were queued"
 
     async def _mark_queued(self, run: _Run, command_ids: list[UUID]) -> None:
         domain = run.batch.domain
@@ -255,6 +286,8 @@ def _result(run: _Run) -> DispatchResult:
     if run.error is not None:
         is_lost = run.mode is DispatchMode.OPTIMISTIC and run.queued == 0
         status = DispatchStatus.FAILED_NEEDS_RECOVERY if is_lost else DispatchStatus.PARTIAL_SUCCESS
+    elif run.is_cut:
+        status = DispatchStatus.PARTIAL_SUCCESS
     elif run.warning is not None:
         status = DispatchStatus.SUCCESS_WITH_WARNING
     else:

@@ -24,7 +24,7 @@ class DispatchStatus(StrEnum):
     """How a dispatch went, in the words of the specification."""
 
     SUCCESS = "success"
-    #: Stored, but not all of it is queued; recovery queues the rest.
+    #: Stored, but not all of it is queued: recovery queues the rest, or somebody canceled it.
     PARTIAL_SUCCESS = "partial_success"
     #: All of it is queued; marking it so failed, and recovery repeats that.
     SUCCESS_WITH_WARNING = "success_with_warning"
@@ -116,12 +116,16 @@ class CreationMetric:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a round of recovery did. `overdue` of them had waited more than half an hour."""
+    """What a round of recovery did. `overdue` of them had waited more than half an hour.
+
+    `unconfirmed` were accepted by a queue in another database, which did not bring them back.
+    """
 
     queued: int = 0
     failed: int = 0
     given_up: int = 0
     overdue: int = 0
+    unconfirmed: int = 0
 
     def __add__(self, other: RecoveryReport) -> RecoveryReport:
         return RecoveryReport(*map(add, astuple(self), astuple(other)))

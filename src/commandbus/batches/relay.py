@@ -1,12 +1,15 @@
 """Relay: brings messages from a queue in another database to the queue beside the commands.
 
 Adoption comes first, removal second: a relay that ends in between finds the message again, and the
-command, which has a message by now, is left alone. Any number of relays may run.
+command, which has a message by now, is left alone. Any number of relays may run. What belongs to no
+command is set aside: one message that nobody can read must not keep the others.
 """
 
 from __future__ import annotations
 
+import json
 from typing import LiteralString
+from uuid import UUID
 
 from commandbus.batches.queues import MessageQueue
 from commandbus.database.store import Store
@@ -34,6 +37,8 @@ class Relay(Loop):
         self._queue = queue
         self._domain = domain
         self._polls = Backoff(*POLL_SECONDS)
+        #: Messages that belonged to no command, and were archived where they were.
+        self.set_aside = 0
 
     async def step(self) -> float | None:
         """Move one group."""
@@ -59,7 +64,8 @@ class Relay(Loop):
         )
         if not messages:
             return 0, 0
-        document = "[" + ",".join(text for _, text in messages) + "]"
+        # Only their ids: what is queued is what was stored, and the rest may be anything.
+        document = json.dumps([{"command_id": _command_id(text)} for _, text in messages])
         rows = await self._gateway.rows(_ADOPT_MESSAGES, (domain, document), domain=domain)
         found = [(msg_id, row[0]) for (msg_id, _), row in zip(messages, rows, strict=True)]
         refused = [msg_id for msg_id, became in found if became == "refused"]
@@ -67,9 +73,21 @@ class Relay(Loop):
         if arrived:
             await self._queue.delete(domain, arrived)
         if refused:
-            self._log.warning(
-                "%d messages of queue %s belong to no command of %s and were archived there",
-                len(refused), self._queue.name, domain,
-            )  # fmt: skip
             await self._queue.archive(domain, refused)
+            self.set_aside += len(refused)
+            self._log.warning(
+                "%d messages of queue %s belong to no command of %s and were archived there (%d "
+                "since this relay began); first: message %s",
+                len(refused), self._queue.name, domain, self.set_aside, refused[0],
+            )  # fmt: skip
         return sum(became == "adopted" for _, became in found), len(messages)
+
+
+def _command_id(text: str) -> str | None:
+    """Whose message this is; None: of no command, or it is not a message at all."""
+    try:
+        # Numbers stay as they are written: some are too large for a computer.
+        message = json.loads(text, parse_int=str, parse_float=str)
+        return str(UUID(message["command_id"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None

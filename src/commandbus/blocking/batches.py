@@ -52,10 +52,13 @@ class BlockingBatches(BlockingFacet["Batches"]):
 
     def recover_dispatch(
         self, domain: str, *, grace_seconds: float | None = None,
+        unconfirmed_after: float | None = None,
     ) -> RecoveryReport:
         """Queue what was stored and not queued, now; workers do it by themselves every few
         minutes."""
-        return self._bridge.run(self._facet.recover_dispatch(domain, grace_seconds=grace_seconds))
+        return self._bridge.run(self._facet.recover_dispatch(
+            domain, grace_seconds=grace_seconds, unconfirmed_after=unconfirmed_after,
+        ))
 
     def get(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
         """One batch, or None."""

@@ -120,6 +120,14 @@ class Metrics(NoMetrics):
                 ("replies", "replies_depth", "Replies that lie in the queues of the domain."),
                 ("replies_refused", "replies_refused",
                  "Archived messages of these queues that were no replies."),
+                ("dispatch_lag_seconds", "dispatch_lag_seconds",
+                 "Age of the oldest command that is stored and not queued yet."),
+                ("pending_retry", "pending_retry",
+                 "Commands that wait to be queued again because that failed, up to 10,000."),
+                ("unconfirmed", "unconfirmed",
+                 "Commands that a queue in another database has not brought back, up to 10,000."),
+                ("unconfirmed_seconds", "unconfirmed_age_seconds",
+                 "Time since such a queue accepted the oldest of them."),
             )
         }  # fmt: skip
         self._pool = {

@@ -14,8 +14,11 @@ from commandbus.names import check_domain
 
 _KNOWS_DOMAIN: LiteralString = "select {schema}.queue_exists(%s || '.commands')"
 _DOMAIN_FIGURES: LiteralString = (
-    "select domain, ready, delayed, oldest_seconds, parked, workers, concurrency, in_flight,"
-    " heartbeat_seconds, batch_remaining, replies, replies_refused from {schema}.domain_figures()"
+    "select f.domain, f.ready, f.delayed, f.oldest_seconds, f.parked, f.workers, f.concurrency,"
+    " f.in_flight, f.heartbeat_seconds, f.batch_remaining, f.replies, f.replies_refused,"
+    " d.lag_seconds, d.pending_retry, d.unconfirmed, d.unconfirmed_seconds"
+    " from {schema}.domain_figures() f"
+    " cross join lateral {schema}.dispatch_figures(f.domain) d"
 )
 _GOVERNED_FIGURES: LiteralString = (
     "select b.batch_id, b.batch_type, b.created_at, b.completed_at, b.completed_count,"
@@ -49,6 +52,14 @@ class DomainFigures:
     replies: int = 0
     #: Messages there that were no replies, and were archived; 10,000 at most for each queue.
     replies_refused: int = 0
+    #: Since the oldest command was stored that is not in its queue yet.
+    dispatch_lag_seconds: float = 0.0
+    #: Of the 10,000 that wait longest to be queued: those that wait because queueing failed.
+    pending_retry: int = 0
+    #: Commands that a queue in another database has accepted and not brought back; 10,000 at most.
+    unconfirmed: int = 0
+    #: Since it accepted the oldest of them.
+    unconfirmed_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

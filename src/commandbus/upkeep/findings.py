@@ -270,6 +270,13 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.NOTICE, "messages in a queue of replies were no replies, and were archived",
         "look at them in pgmq.a_<domain>__replies, and find out who writes to the queue",
     ),
+    "DISPATCH_UNCONFIRMED": KnownFinding(
+        Severity.WARNING, "a queue in another database accepted commands more than 30 minutes ago, "
+        "and they have not come back (each example begins with the time)",
+        "look for a relay of that queue; recovery queues them here after "
+        "COMMANDBUS_UNCONFIRMED_AFTER_SECONDS, or now: select * from commandbus.recover_dispatch("
+        "'<domain>', p_unconfirmed_after => interval '0')",
+    ),
     "CHORE_LATE": KnownFinding(
         Severity.WARNING, "workers run, but none of them has done the chores for an hour",
         "switch COMMANDBUS_MAINTENANCE on in one of them",

@@ -85,8 +85,16 @@ class Maintenance(Loop):
 
     async def _recover(self) -> None:
         report = await recover_dispatch(
-            self._store, self._domain, self._settings.dispatch_grace_seconds
+            self._store,
+            self._domain,
+            self._settings.dispatch_grace_seconds,
+            self._settings.unconfirmed_after_seconds,
         )
+        if report.unconfirmed:
+            self._log.warning(
+                "%d commands of %s were accepted by a queue in another database and did not come "
+                "back; they are queued here", report.unconfirmed, self._domain,
+            )  # fmt: skip
         if report.queued or report.failed:
             self._log.info(
                 "recovery of %s: %d queued, %d failed, %d given up",

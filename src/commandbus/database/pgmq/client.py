@@ -55,6 +55,13 @@ class PgmqClient:
         )  # fmt: skip
         return [PgmqMessage(*row) for row in rows]
 
+    async def read_texts(self, queue: str, vt: int, qty: int) -> list[tuple[int, str]]:
+        """The same, as texts: whatever numbers or depth a message has, it can be looked at."""
+        return await self._rows(
+            "select msg_id, message::text from pgmq.read(%s, %s, %s) order by msg_id",
+            queue, vt, qty,
+        )  # fmt: skip
+
     async def delete(self, queue: str, msg_ids: Sequence[int]) -> list[int]:
         """Delete messages; returns those that were there."""
         return await self._ids("select pgmq.delete(%s, %s::bigint[])", queue, list(msg_ids))

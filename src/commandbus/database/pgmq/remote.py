@@ -69,8 +69,7 @@ class RemoteQueue:
     async def read(self, domain: str, *, vt_seconds: int, quantity: int) -> list[tuple[int, str]]:
         """Lease some, oldest first."""
         async with self._client(domain) as client:
-            messages = await client.read(dispatch_queue(domain), vt_seconds, quantity)
-        return [(m.msg_id, orjson.dumps(m.message).decode()) for m in messages]
+            return await client.read_texts(dispatch_queue(domain), vt_seconds, quantity)
 
     async def delete(self, domain: str, msg_ids: Sequence[int]) -> None:
         """They have arrived."""

@@ -79,7 +79,7 @@ language plpgsql as $$
 begin
     return cardinality(commandbus.queue_stored(p_domain, array(
         select c.command_id from commandbus.command_bus_command c
-         where c.batch_id = p_batch_id and c.domain = p_domain
+         where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
            and c.dispatch_status = any(p_from) and c.dispatch_status <> 'queued'
            and c.status = 'PENDING'
          order by c.sequence_no, c.command_id limit p_limit
@@ -133,8 +133,20 @@ begin
         delete from commandbus.command_bus_payload_archive p
          where p.domain = p_domain and p.command_id = any(v_ids);
     end if;
+    if 'pending_retry' = any(p_from) then  -- else it was never handed to another database's queue
+        perform commandbus.forget_unconfirmed(p_domain, v_ids);
+    end if;
     perform commandbus.wake_workers(p_domain);
     return v_ids;
+end $$;
+
+-- These have come back from a queue in another database, or never got there. The caller has locked
+-- the commands. Compared so that only the key can serve it, also if the table seems to be empty.
+create or replace function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
+language plpgsql as $$
+begin
+    delete from commandbus.command_bus_unconfirmed u
+     where u.domain is not distinct from p_domain and u.command_id = any(p_command_ids);
 end $$;
 
 -- Creates a batch whose commands are stored but not queued, and the record of the
@@ -157,18 +169,25 @@ begin
     insert into commandbus.command_bus_dispatch (
         batch_id, domain, pattern, dispatch_rate, queue, heartbeat_at)
     values (p_batch_id, p_domain, p_pattern, p_dispatch_rate, p_queue, clock_timestamp());
+    if p_pattern = 'optimistic' and p_queue is not null then
+        insert into commandbus.command_bus_unconfirmed (domain, command_id, queue)
+        select p_domain, (i ->> 'command_id')::uuid, p_queue from jsonb_array_elements(p_commands) i;
+    end if;
 end $$;
 
 -- The messages of commands that wait to be sent to a queue in another database, in their order.
 create or replace function commandbus.stored_messages(p_domain text, p_command_ids uuid[])
 returns table (command_id uuid, message text)
 language sql stable as $$
+    with item as materialized (
+        select p_domain as domain, u.* from unnest(p_command_ids) with ordinality as u(command_id, n)
+    )
     select c.command_id, p.payload_json::text
-      from unnest(p_command_ids) with ordinality as i(command_id, n)
+      from item i
       join commandbus.command_bus_command c
-        on c.domain = p_domain and c.command_id = i.command_id
+        on c.domain = i.domain and c.command_id = i.command_id
       join commandbus.command_bus_payload_archive p
-        on p.domain = p_domain and p.command_id = i.command_id
+        on p.domain = i.domain and p.command_id = i.command_id
      where c.status = 'PENDING' and c.msg_id is null
        and c.dispatch_status in ('pending_queue', 'pending_retry', 'queued')
      order by i.n
@@ -180,15 +199,25 @@ create or replace function commandbus.mark_dispatched(p_domain text, p_command_i
 returns int
 language plpgsql as $$
 declare
+    -- In a variable: the index of what waits must not be walked through for a few of it.
+    c_from   constant text[] := array['pending_queue', 'pending_retry'];
     v_now    timestamptz := commandbus.lock_commands(p_domain, p_command_ids);
     v_marked int;
 begin
-    update commandbus.command_bus_command c
-       set dispatch_status = 'queued', queued_at = v_now, updated_at = v_now,
-           queue_attempt_count = c.queue_attempt_count + 1
-     where c.domain = p_domain and c.command_id = any(p_command_ids)
-       and c.status = 'PENDING' and c.msg_id is null
-       and c.dispatch_status in ('pending_queue', 'pending_retry');
+    with marked as (
+        update commandbus.command_bus_command c
+           set dispatch_status = 'queued', queued_at = v_now, updated_at = v_now,
+               queue_attempt_count = c.queue_attempt_count + 1
+         where c.domain = p_domain and c.command_id = any(p_command_ids)
+           and c.status = 'PENDING' and c.msg_id is null
+           and c.dispatch_status = any(c_from)
+        returning c.command_id, c.batch_id
+    )
+    insert into commandbus.command_bus_unconfirmed (domain, command_id, queue, handed_at)
+    select p_domain, m.command_id, d.queue, v_now
+      from marked m
+      left join commandbus.command_bus_dispatch d on d.batch_id = m.batch_id
+    on conflict (command_id, domain) do update set handed_at = excluded.handed_at;
     get diagnostics v_marked = row_count;
     return v_marked;
 end $$;
@@ -214,12 +243,15 @@ begin
         p_domain, array(select distinct i from unnest(v_ids) i where i is not null),
         array['pending_queue', 'pending_retry', 'queued']);
     return query
+    with item as materialized (
+        select p_domain as domain, u.* from unnest(v_ids) with ordinality as u(id, k)
+    )
     select i.k::int, case when i.id = any(v_adopted)
                                and row_number() over (partition by i.id order by i.k) = 1 then 'adopted'
                           when c.msg_id is not null or c.status <> 'PENDING' then 'known'
                           else 'refused' end
-      from unnest(v_ids) with ordinality as i(id, k)
-      left join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.id
+      from item i
+      left join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.id
      order by i.k;
 end $$;
 
@@ -253,13 +285,19 @@ end $$;
 -- Nothing of these batches is left to queue. Optimistic creation marks first and sends afterwards:
 -- there a command without a message is still to be sent, unless another database's queue has it.
 create or replace function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
-language sql as $$
+language plpgsql as $$
+declare
+    -- In a variable: the index of what waits is not ordered by batch, and must not be read for each.
+    c_waiting constant text[] := array['pending_queue', 'pending_retry'];
+begin
     delete from commandbus.command_bus_dispatch d
      where d.batch_id = any(p_batch_ids)
        and not exists (
            select from commandbus.command_bus_command c
             where c.batch_id = d.batch_id and c.status = 'PENDING'
-              and (c.dispatch_status in ('pending_queue', 'pending_retry')
-                   or (c.dispatch_status = 'queued' and c.msg_id is null
-                       and d.pattern = 'optimistic' and d.queue is null)))
-$$;
+              and c.dispatch_status <> 'queued' and c.dispatch_status = any(c_waiting))
+       and not (d.pattern = 'optimistic' and d.queue is null and exists (
+           select from commandbus.command_bus_command c
+            where c.batch_id = d.batch_id and c.status = 'PENDING'
+              and c.dispatch_status = 'queued' and c.msg_id is null));
+end $$;

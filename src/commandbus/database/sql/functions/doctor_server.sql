@@ -40,6 +40,13 @@ begin
      where c.dispatch_status in ('pending_retry', 'pending_queue') and c.status = 'PENDING'
        and c.created_at < now() - interval '30 minutes' and (p_domain is null or c.domain = p_domain);
     return query
+    select 'DISPATCH_UNCONFIRMED', u.domain,
+           commandbus.iso8601(u.handed_at) || ' ' || u.command_id, null::bigint
+      from commandbus.command_bus_unconfirmed u
+      join commandbus.command_bus_command c on c.domain = u.domain and c.command_id = u.command_id
+     where u.handed_at < now() - interval '30 minutes' and (p_domain is null or u.domain = p_domain)
+       and c.status = 'PENDING' and c.dispatch_status = 'queued' and c.msg_id is null;
+    return query
     select 'LOAD_INTERRUPTED', l.domain, l.batch_id::text, null::bigint
       from commandbus.command_bus_load l
      where (l.status <> 'sealed' or l.rows_dispatched < l.rows_committed)

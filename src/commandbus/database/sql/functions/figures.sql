@@ -95,3 +95,29 @@ begin
         return next;
     end loop;
 end $$;
+
+-- What of a domain is on its way to its queue: how long the oldest command has waited to be queued, how many
+-- wait for a retry, how many a queue in another database has and since when. Of each kind the oldest
+-- 10,000 are looked at, so that a look costs the same however many there are.
+create or replace function commandbus.dispatch_figures(
+    p_domain text, out lag_seconds double precision, out pending_retry bigint,
+    out unconfirmed bigint, out unconfirmed_seconds double precision)
+language plpgsql stable as $$
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    select coalesce(extract(epoch from v_now - min(w.created_at)), 0),
+           count(*) filter (where w.dispatch_status = 'pending_retry')
+      into lag_seconds, pending_retry
+      from (select c.created_at, c.dispatch_status from commandbus.command_bus_command c
+             where (c.domain, c.created_at) >= (p_domain, timestamptz '-infinity')
+               and (c.domain, c.created_at) <= (p_domain, timestamptz 'infinity')
+               and c.dispatch_status in ('pending_retry', 'pending_queue')
+             order by c.domain, c.created_at limit 10000) w;
+    select count(*), coalesce(extract(epoch from v_now - min(w.handed_at)), 0)
+      into unconfirmed, unconfirmed_seconds
+      from (select u.handed_at from commandbus.command_bus_unconfirmed u
+             where (u.domain, u.handed_at) >= (p_domain, timestamptz '-infinity')
+               and (u.domain, u.handed_at) <= (p_domain, timestamptz 'infinity')
+             order by u.domain, u.handed_at limit 10000) w;
+end $$;

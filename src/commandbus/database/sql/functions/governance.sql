@@ -169,9 +169,11 @@ declare
 begin
     perform commandbus.require_batch(p_domain, p_ticket_id);
     -- All of them, and waiting: one that another session is just canceling would be left out by
-    -- queue_stored, and never be queued if the canceling is rolled back.
+    -- queue_stored, and never be queued if the canceling is rolled back. The domain is compared so
+    -- that only the index of the batch can serve it, also if the domain seems to be as small.
     perform 1 from commandbus.command_bus_command c
-      where c.batch_id = p_ticket_id and c.domain = p_domain order by c.command_id for update;
+      where c.batch_id = p_ticket_id and c.domain is not distinct from p_domain
+      order by c.command_id for update;
     select * into v_batch from commandbus.command_bus_batch b
      where b.batch_id = p_ticket_id and b.domain = p_domain for update;
     v_now := clock_timestamp();
@@ -190,7 +192,7 @@ begin
             case p_decision when 'approve' then 'BATCH_APPROVED' else 'BATCH_REJECTED' end, v_now,
             jsonb_build_object('reason', p_reason), p_ticket_id, p_user);
     v_ids := array(select c.command_id from commandbus.command_bus_command c
-                    where c.batch_id = p_ticket_id and c.domain = p_domain
+                    where c.batch_id = p_ticket_id and c.domain is not distinct from p_domain
                       and c.dispatch_status = 'awaiting_approval' and c.status = 'PENDING'
                     order by c.sequence_no);
     if p_decision = 'approve' then

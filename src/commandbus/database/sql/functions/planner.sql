@@ -27,19 +27,31 @@ begin
                 'commandbus.requeue_commands',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
                 'commandbus.record_bulk']),
+            (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
+                'commandbus.claim_stored', 'commandbus.stored_messages', 'commandbus.adopt_messages',
+                'commandbus.mark_dispatched', 'commandbus.mark_dispatch_failed']),
             -- An index that has all columns of the query would be walked through, even as a bitmap.
             (c_by_item || ' set enable_indexonlyscan = off', array['commandbus.still_parked']),
             (c_by_key, array[
                 'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
-                'commandbus.store_commands', 'commandbus.recover_dispatch', 'commandbus.expose_unsent']),
+                'commandbus.store_commands']),
             -- With the states known, the planner would walk the index of all stored commands instead.
-            (c_by_key || ' set plan_cache_mode = force_generic_plan', array['commandbus.queue_stored']),
+            (c_by_key || ' set plan_cache_mode = force_generic_plan', array[
+                'commandbus.queue_stored', 'commandbus.recover_dispatch', 'commandbus.forget_dispatched',
+                'commandbus.expose_unsent', 'commandbus.forget_unconfirmed']),
+            -- Pages in the order of an index, which a sort would have to read to its end first. What is
+            -- sorted all the same is a page.
+            (c_by_key || ' set enable_sort = off set enable_incremental_sort = off'
+                || ' set enable_indexscan = on set enable_bitmapscan = off', array[
+                'commandbus.waiting_page', 'commandbus.expose_unconfirmed',
+                'commandbus.dispatch_figures']),
             -- Called by receive_commands, which has index scans off; here the index gives the order.
             ('set enable_indexscan = on', array['commandbus.read_messages']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.
-            ('set enable_seqscan = off', array['commandbus.limit_states', 'commandbus.dispatch_load']),
+            ('set enable_seqscan = off', array[
+                'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket']),
             (c_custom, array['commandbus.query_commands', 'commandbus.bulk_matches']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',

@@ -22,6 +22,7 @@ declare
     v_queues  text[];
     v_replies jsonb[];
 begin
+    perform commandbus.forget_unconfirmed(p_domain, p_command_ids);
     with failed as (
         update commandbus.command_bus_command c
            set dispatch_status = 'pending_retry', last_queue_error = p_error,
@@ -107,59 +108,123 @@ begin
     end loop;
 end $$;
 
--- One round for one domain: queues, in groups by batch, what waits for a retry and what a process
--- left behind when it ended (no sign of life for p_grace). At most p_limit; call it again while it
--- queues that many. A batch with a rate goes on at that rate: as many as the time since its
--- heartbeat allows.
+-- The next commands of a domain that wait to be queued, oldest first: p_after is [created_at,
+-- sequence_no, command_id] of the last one that was looked at; null: from the beginning. What has the
+-- same age as the ends of the page is read as well; a batch has one age.
+--
+-- Compared and ordered by domain and age together, so that only the index of what waits can serve it,
+-- whatever the statistics say: without sorts (planner.sql) every other index is out of the question.
+create or replace function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit int)
+returns table (
+    n bigint, command_id uuid, batch_id uuid, created_at timestamptz, sequence_no int,
+    is_retry boolean, updated_at timestamptz)
+language plpgsql stable as $$
+declare
+    v_from  timestamptz := coalesce((p_after ->> 0)::timestamptz, '-infinity');
+    v_until timestamptz;
+begin
+    select max(w.created_at) into v_until from (
+        select c.created_at from commandbus.command_bus_command c
+         where (c.domain, c.created_at) > (p_domain, v_from)
+           and (c.domain, c.created_at) <= (p_domain, timestamptz 'infinity')
+           and c.dispatch_status in ('pending_retry', 'pending_queue')
+         order by c.domain, c.created_at limit p_limit) w;
+    return query
+    with page as materialized (
+        select c.command_id, c.batch_id, c.created_at, coalesce(c.sequence_no, -1) as sequence_no,
+               c.dispatch_status = 'pending_retry' as is_retry, c.updated_at
+          from commandbus.command_bus_command c
+         where (c.domain, c.created_at) >= (p_domain, v_from)
+           and (c.domain, c.created_at) <= (p_domain, coalesce(v_until, v_from))
+           and c.dispatch_status in ('pending_retry', 'pending_queue') and c.status = 'PENDING'
+         order by c.domain, c.created_at
+    )
+    select row_number() over (), s.* from (
+        select p.* from page p
+         where p_after is null or (p.created_at, p.sequence_no, p.command_id)
+               > (v_from, (p_after ->> 1)::int, (p_after ->> 2)::uuid)
+         order by p.created_at, p.sequence_no, p.command_id limit p_limit) s;
+end $$;
+
+-- Locks those of these commands that have no message and are in one of these states; what somebody
+-- else holds is left out. By their keys (planner.sql), and with the states as an argument, so that no
+-- index of such commands is read once more for each of them.
+create or replace function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[])
+returns table (command_id uuid, batch_id uuid, created_at timestamptz, sequence_no int)
+language plpgsql as $$
+begin
+    return query
+    select c.command_id, c.batch_id, c.created_at, c.sequence_no
+      from commandbus.command_bus_command c
+     where c.domain = p_domain and c.command_id = any(p_command_ids)
+       and c.status = 'PENDING' and c.msg_id is null and c.dispatch_status = any(p_from)
+       for update skip locked;
+end $$;
+
+-- One page of a round for one domain: queues, in groups by batch, what waits for a retry and what a
+-- process left behind when it ended (no sign of life for p_grace). At most p_limit; call it again with
+-- p_after => next_after until that is null. Without p_after the round begins. A batch with a rate goes on at
+-- that rate: as many as the time since its heartbeat allows.
+--
+-- Each page is bounded, also if nothing of it is due: a round that is cut short has done its pages.
 create or replace function commandbus.recover_dispatch(
     p_domain text, p_grace interval default interval '2 minutes', p_limit int default 1000,
     p_max_attempts int default 3, p_group int default 100,
-    p_alert_after interval default interval '30 minutes'
-) returns table (queued int, failed int, given_up int, overdue int)
+    p_alert_after interval default interval '30 minutes',
+    p_unconfirmed_after interval default interval '1 hour', p_after jsonb default null
+) returns table (queued int, failed int, given_up int, overdue int, unconfirmed int, next_after jsonb)
 language plpgsql as $$
 declare
+    c_pages     constant int := 20;   -- that one call looks at, if nothing of them is due
     v_now       timestamptz := clock_timestamp();
     v_throttled uuid[];
+    v_due       uuid[];
     v_ids       uuid[];
     v_batches   uuid[];
+    v_found     int;
     v_group     record;
     v_tried     record;
 begin
-    queued := 0; failed := 0; given_up := 0; overdue := 0;
+    queued := 0; failed := 0; given_up := 0; overdue := 0; unconfirmed := 0; next_after := p_after;
+    if p_after is null then
+        select e.o_unconfirmed into unconfirmed
+          from commandbus.expose_unqueued(p_domain, p_grace, p_unconfirmed_after, p_limit) e;
+    end if;
     -- A rate is spent by one recoverer at a time.
     v_throttled := array(
         select d.batch_id from commandbus.command_bus_dispatch d
          where d.domain = p_domain and d.dispatch_rate is not null
            and (d.ended_at is not null or d.heartbeat_at <= v_now - p_grace)
          order by d.batch_id for update skip locked);
-    perform commandbus.expose_unsent(p_domain, v_now - p_grace, v_now);
 
-    with due as materialized (
-        select c.domain, c.command_id,
-               row_number() over (partition by c.batch_id order by c.sequence_no, c.command_id) as n,
-               floor(d.dispatch_rate * extract(epoch from v_now - d.heartbeat_at)) as allowance
-          from commandbus.command_bus_command c
-          left join commandbus.command_bus_dispatch d on d.batch_id = c.batch_id
-         where c.domain = p_domain and c.status = 'PENDING'
-           and c.dispatch_status in ('pending_retry', 'pending_queue')
-           and (c.dispatch_status = 'pending_retry' or c.updated_at <= v_now - p_grace)
-           and (c.dispatch_status = 'pending_retry' or d.batch_id is null
-                or d.ended_at is not null or d.heartbeat_at <= v_now - p_grace)
-           and (d.dispatch_rate is null or d.batch_id = any(v_throttled))
-    ), claimed as (
-        select c.command_id, c.batch_id, c.created_at, c.sequence_no
-          from due u
-          join commandbus.command_bus_command c
-            on c.domain = u.domain and c.command_id = u.command_id
-         where (u.allowance is null or u.n <= u.allowance)
-           and c.status = 'PENDING' and c.dispatch_status in ('pending_retry', 'pending_queue')
-         order by c.created_at, c.sequence_no, c.command_id limit p_limit
-           for update of c skip locked
-    )
-    select array_agg(k.command_id order by k.batch_id, k.sequence_no, k.command_id),
-           array_agg(k.batch_id order by k.batch_id, k.sequence_no, k.command_id),
-           count(*) filter (where k.created_at < v_now - p_alert_after)
-      into v_ids, v_batches, overdue from claimed k;
+    for v_page in 1 .. c_pages loop
+        with page as materialized (
+            select * from commandbus.waiting_page(p_domain, next_after, p_limit)
+        ), due as materialized (
+            select p.n, p.command_id, row_number() over (partition by p.batch_id order by p.n) as k,
+                   floor(d.dispatch_rate * extract(epoch from v_now - d.heartbeat_at)) as allowance
+              from page p
+              left join commandbus.command_bus_dispatch d on d.batch_id = p.batch_id
+             where (p.is_retry or p.updated_at <= v_now - p_grace)
+               and (p.is_retry or d.batch_id is null
+                    or d.ended_at is not null or d.heartbeat_at <= v_now - p_grace)
+               and (d.dispatch_rate is null or d.batch_id = any(v_throttled))
+        )
+        select array(select u.command_id from due u where u.allowance is null or u.k <= u.allowance),
+               (select count(*) from page),
+               (select jsonb_build_array(p.created_at, p.sequence_no, p.command_id)
+                  from page p order by p.n desc limit 1)
+          into v_due, v_found, next_after;
+        select array_agg(k.command_id order by k.batch_id, k.sequence_no, k.command_id),
+               array_agg(k.batch_id order by k.batch_id, k.sequence_no, k.command_id),
+               count(*) filter (where k.created_at < v_now - p_alert_after)
+          into v_ids, v_batches, overdue
+          from commandbus.claim_stored(p_domain, v_due, array['pending_retry', 'pending_queue']) k;
+        if v_found < p_limit then
+            next_after := null;
+        end if;
+        exit when next_after is null or v_ids is not null;
+    end loop;
 
     for v_group in
         select g.batch_id, array_agg(g.command_id order by g.k) as ids
@@ -174,34 +239,116 @@ begin
         given_up := given_up + v_tried.o_given_up;
     end loop;
 
-    update commandbus.command_bus_dispatch d set heartbeat_at = v_now
-     where d.batch_id = any(v_throttled) and d.batch_id = any(v_batches);
-    perform commandbus.forget_dispatched(array(
-        select d.batch_id from commandbus.command_bus_dispatch d
-         where d.domain = p_domain
-           and (d.ended_at is not null or d.heartbeat_at <= v_now - p_grace)));
+    -- What was taken is spent of the rate; what the page had no room for is still allowed.
+    update commandbus.command_bus_dispatch d
+       set heartbeat_at = least(v_now, d.heartbeat_at + make_interval(secs => t.taken / d.dispatch_rate))
+      from (select b as batch_id, count(*) as taken from unnest(v_batches) b group by b) t
+     where d.batch_id = t.batch_id and d.batch_id = any(v_throttled);
+    if next_after is null then
+        perform commandbus.forget_dispatched(array(
+            select d.batch_id from commandbus.command_bus_dispatch d
+             where d.domain = p_domain
+               and (d.ended_at is not null or d.heartbeat_at <= v_now - p_grace)));
+    end if;
     return next;
+end $$;
+
+-- Commands that are marked as queued and have no message, where that will not change by itself: they
+-- wait for a retry from now on. At most p_limit of each kind; o_is_all: there are no more.
+create or replace function commandbus.expose_unqueued(
+    p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit int,
+    out o_unsent int, out o_unconfirmed int, out o_is_all boolean)
+language plpgsql as $$
+declare
+    v_now     timestamptz := clock_timestamp();
+    v_removed int;
+begin
+    o_unsent := commandbus.expose_unsent(p_domain, v_now - p_grace, v_now, p_limit);
+    select e.o_unconfirmed, e.o_removed into o_unconfirmed, v_removed
+      from commandbus.expose_unconfirmed(p_domain, v_now - p_unconfirmed_after, v_now, p_limit) e;
+    o_is_all := o_unsent < p_limit and v_removed < p_limit;
 end $$;
 
 -- Optimistic creation says 'queued' before it sends. If its process ended in between, the commands
 -- without a message are to be sent: some may already be in another database's queue, and are adopted
--- once all the same.
-create or replace function commandbus.expose_unsent(p_domain text, p_alive_since timestamptz, p_now timestamptz)
-returns void
+-- once all the same. When nothing of a batch is left, its record is that of a batch that marks
+-- afterwards, and is not looked at here again. Returns how many were exposed, at most p_limit.
+create or replace function commandbus.expose_unsent(
+    p_domain text, p_alive_since timestamptz, p_now timestamptz, p_limit int
+) returns int
 language plpgsql as $$
+declare
+    v_batch   uuid;
+    v_ids     uuid[];
+    v_exposed int := 0;
 begin
-    with unsent as materialized (
-        select c.domain, c.command_id
-          from commandbus.command_bus_dispatch d
-          join commandbus.command_bus_command c on c.batch_id = d.batch_id and c.domain = d.domain
+    for v_batch in
+        select d.batch_id from commandbus.command_bus_dispatch d
          where d.domain = p_domain and d.pattern = 'optimistic'
            and d.heartbeat_at <= p_alive_since and (d.ended_at is null or d.queue is null)
-           and c.status = 'PENDING' and c.dispatch_status = 'queued' and c.msg_id is null
-           for update of c skip locked
+         order by d.batch_id
+    loop
+        v_ids := array(
+            select c.command_id from commandbus.command_bus_command c
+             where c.batch_id = v_batch and c.domain is not distinct from p_domain
+               and c.status = 'PENDING' and c.dispatch_status = 'queued' and c.msg_id is null
+             order by c.sequence_no limit p_limit - v_exposed for update skip locked);
+        update commandbus.command_bus_command c
+           set dispatch_status = 'pending_retry', updated_at = p_now,
+               last_queue_error = 'its process ended before it was sent'
+         where c.domain = p_domain and c.command_id = any(v_ids);
+        v_exposed := v_exposed + cardinality(v_ids);
+        exit when v_exposed >= p_limit;
+        update commandbus.command_bus_dispatch d set pattern = 'two_phase'
+         where d.batch_id = v_batch and not exists (
+               select from commandbus.command_bus_command c
+                where c.batch_id = v_batch and c.status = 'PENDING'
+                  and c.dispatch_status = 'queued' and c.msg_id is null);
+    end loop;
+    return v_exposed;
+end $$;
+
+-- Commands that a queue in another database accepted before p_before, and that have not come back since:
+-- neither adopted nor ended. They are to be queued here. A copy that comes late finds that the command
+-- has a message, and is removed. Records of commands that have come back or ended are removed too.
+--
+-- Waits for no lock: who adopts one of them just now has its command first, and then its record.
+create or replace function commandbus.expose_unconfirmed(
+    p_domain text, p_before timestamptz, p_now timestamptz, p_limit int,
+    out o_unconfirmed int, out o_removed int)
+language plpgsql as $$
+declare
+    v_page uuid[];
+    v_ids  uuid[];
+begin
+    v_page := array(
+        select u.command_id from commandbus.command_bus_unconfirmed u
+         where (u.domain, u.handed_at) >= (p_domain, timestamptz '-infinity')
+           and (u.domain, u.handed_at) <= (p_domain, p_before)
+         order by u.domain, u.handed_at limit p_limit for update skip locked);
+    v_ids := array(
+        select k.command_id from commandbus.claim_stored(p_domain, v_page, array['queued']) k);
+    with exposed as (
+        update commandbus.command_bus_command c
+           set dispatch_status = 'pending_retry', updated_at = p_now,
+               last_queue_error = 'a queue in another database accepted it and did not bring it back'
+         where c.domain = p_domain and c.command_id = any(v_ids)
+        returning c.command_id, c.batch_id
     )
-    update commandbus.command_bus_command c
-       set dispatch_status = 'pending_retry', updated_at = p_now,
-           last_queue_error = 'its process ended before it was sent'
-      from unsent u
-     where c.domain = u.domain and c.command_id = u.command_id;
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id)
+    select p_domain, e.command_id, 'UNCONFIRMED', p_now,
+           jsonb_build_object('queue', u.queue, 'handed_at', commandbus.iso8601(u.handed_at)),
+           e.batch_id
+      from exposed e
+      join commandbus.command_bus_unconfirmed u
+        on u.command_id = e.command_id and u.domain is not distinct from p_domain;
+    delete from commandbus.command_bus_unconfirmed u
+     where u.domain is not distinct from p_domain and u.command_id = any(v_page)
+       and (u.command_id = any(v_ids) or not exists (
+               select from commandbus.command_bus_command c
+                where c.domain = u.domain and c.command_id = u.command_id
+                  and c.status = 'PENDING' and c.dispatch_status = 'queued' and c.msg_id is null));
+    get diagnostics o_removed = row_count;
+    o_unconfirmed := cardinality(v_ids);
 end $$;
