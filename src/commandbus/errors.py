@@ -19,6 +19,7 @@
     ├── BatchNotFoundError              no such batch
     ├── BulkOperationNotFoundError      no such bulk operation
     ├── DuplicateCommandError           the id was sent before
+    │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
     ├── InvalidOperationError           the command is not in a state that allows it
     ├── LeaseLostError                  another worker has leased the command
     ├── PayloadLostError                the archive no longer has the payload
@@ -40,7 +41,7 @@ secret: `details` of handler errors are redacted before they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -221,6 +222,33 @@ class DuplicateCommandError(CommandBusError):
     def command_id(self) -> UUID:
         """The first of the ids that were sent before."""
         return self.command_ids[0]
+
+    def within(self, ids: Iterable[UUID]) -> DuplicateCommandError:
+        """The error for who sent these ids: if one is twice among them, that is what is wrong."""
+        places: dict[UUID, list[int]] = {each: [] for each in self.command_ids}
+        for position, command_id in enumerate(ids, 1):
+            if command_id in places:
+                places[command_id].append(position)
+        repeated = {each: found for each, found in places.items() if len(found) > 1}
+        return RepeatedIdError(self.domain, repeated) if repeated else self
+
+
+class RepeatedIdError(DuplicateCommandError):
+    """An id is more than once in one list. Nothing was created: this is no repeat of a request."""
+
+    def __init__(self, domain: str, positions: Mapping[UUID, Sequence[int]]) -> None:
+        super().__init__(domain, list(positions))
+        first = self.command_id
+        *some, last = (f"{position:,}" for position in positions[first])
+        more = f", as are {len(positions) - 1:,} more" if len(positions) > 1 else ""
+        # Not the text of the parent: nothing is done that could be treated as done.
+        self.args = (
+            f"the id {first} is {'twice' if len(some) == 1 else 'repeated'} in this list "
+            f"(positions {', '.join(some)} and {last}){more}; nothing was created. Give each "
+            "command an id of its own",
+        )
+        #: Where in the list each repeated id is, counted from 1.
+        self.positions = {each: tuple(found) for each, found in positions.items()}
 
 
 class InvalidOperationError(CommandBusError):

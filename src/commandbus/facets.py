@@ -71,7 +71,7 @@ class Facets:
         """Batches of any size, in checkpoints that resume."""
         from commandbus.loads.load import Loads
 
-        return Loads(self._store, self._preparer)
+        return Loads(self._store, self._preparer, self._completions)
 
     @cached_property
     def troubleshooting(self) -> Troubleshooting:

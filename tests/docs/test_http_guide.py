@@ -72,7 +72,7 @@ FAILURE = Failure("TRANSIENT", "DOWN", "no answer")
 
 
 async def prepare(bus: CommandBus) -> dict[str, str]:
-    """Commands in troubleshooting, and a reply."""
+    """Commands in troubleshooting, a reply, and a load that stopped."""
     parked = [uuid4() for _ in range(5)]
     done = uuid4()
     await bus.send("payments", "DebitAccount", done, {})
@@ -90,7 +90,10 @@ async def prepare(bus: CommandBus) -> dict[str, str]:
             for lease in leases
         ],
     )
+    rows: list[Any] = [{"n": 1}, "nonsense"]
+    load = await bus.loads.load("payments", rows, command_type="DebitAccount", checkpoint_size=1)
     return {
+        "LOAD": str(load.batch_id),
         "PARKED": str(parked[0]), "PARKED_2": str(parked[1]), "PARKED_3": str(parked[2]),
     }  # fmt: skip
 

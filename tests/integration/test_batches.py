@@ -27,6 +27,7 @@ from commandbus import (
     Settings,
 )
 from commandbus.batches import progress_of
+from commandbus.errors import RepeatedIdError
 from tests.waiting import until, working
 
 Connection = psycopg.AsyncConnection[Any]
@@ -218,8 +219,24 @@ async def test_a_duplicate_id_within_the_batch_is_refused(
     await bus.send("shop", "Work", uuid4(), {"n": 0})
     before = await size_of_everything(conn)
     twice = commands(3)
-    with pytest.raises(DuplicateCommandError):
-        await bus.create_batch("shop", [*twice, twice[1]])
+    said = f"the id {twice[1].command_id} is twice in this list (positions 2 and 4); nothing"
+    for create in (bus.create_batch, bus.send_many, bus.batches.dispatch):
+        with pytest.raises(RepeatedIdError) as caught:
+            await create("shop", [*twice, twice[1]])
+        assert str(caught.value).startswith(said)
+        assert await size_of_everything(conn) == before
+
+
+async def test_an_id_that_is_twice_in_a_long_list_is_named_with_its_positions(
+    bus: CommandBus, conn: Connection
+) -> None:
+    await bus.send("shop", "Work", uuid4(), {"n": 0})
+    before = await size_of_everything(conn)
+    many = commands(5_000)
+    for sent in ([*many, many[7]], iter([*many, many[7]])):
+        with pytest.raises(RepeatedIdError) as caught:
+            await bus.send_many("shop", sent)
+        assert caught.value.positions == {many[7].command_id: (8, 5_001)}
     assert await size_of_everything(conn) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import shlex
 from collections.abc import Awaitable, Callable
@@ -39,7 +40,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(dsn: str) -> Any:
     """Run `commandbus batch` on the test's database."""
 
-    def invoke(*arguments: str, stdin: str | None = None) -> Result:
+    def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(app, ["batch", *arguments, "--dsn", dsn], input=stdin)
 
     return invoke
@@ -152,7 +153,7 @@ def test_create_names_the_lines_of_repeated_ids_and_creates_nothing(
     result = run("create", "shop", str(path))
 
     assert result.exit_code == 1
-    assert f"line 2 ({command_id}), line 3 ({command_id})" in result.stderr
+    assert f"the id {command_id} is more than once in the file: line 2, line 3," in result.stderr
     assert "and 2 more; nothing was created\n" in result.stderr
     assert run("list", "shop").stdout == "No batches.\n"
 
@@ -441,7 +442,7 @@ def test_load_prints_the_result_and_show_knows_the_load(run: Any, file: Path) ->
     assert (load["start"], load["status"]) == ("as_it_loads", "sealed")
     assert load["row_format"]["command_type"] == "Work"
     assert f"sealed from {file}: 25 rows in 3 checkpoints\n" in run("show", batch_id).stdout
-    assert shown(run, result["batch_id"])["load"]["source"] == "StandardInput"
+    assert shown(run, result["batch_id"])["load"]["source"] == "BytesIO"
 
 
 def test_load_takes_ids_and_types_from_columns(run: Any, tmp_path: Path) -> None:
@@ -489,6 +490,92 @@ def test_a_load_that_stops_prints_line_reason_and_the_command_that_goes_on(
     assert program == "commandbus"
     assert resumed.exit_code == 0, resumed.output
     assert "tasks_committed  25" in resumed.stdout
+
+
+def stopped_load(run: Any, file: Path, bad: str = '{"n": 20}') -> str:
+    batch_id = str(uuid4())
+    file.write_text(file.read_text().replace(bad, "nonsense"))
+    arguments = ("--type", "Work", "--checkpoint-size", "10", "--batch-id", batch_id)
+    assert run("load", "shop", str(file), *arguments).exit_code == 1
+    return batch_id
+
+
+def test_a_load_that_stopped_is_sealed_with_what_it_has(run: Any, file: Path) -> None:
+    batch_id = stopped_load(run, file)
+    before = run("show", batch_id).stdout
+    sealed = run("seal", batch_id, "--by", "ada")
+    again = run("seal", batch_id, "--json")
+
+    assert "allowed   resume, seal, cancel\n" in before
+    assert f"`commandbus batch seal {batch_id}` keeps what is loaded" in before
+    assert f"`commandbus batch cancel {batch_id}` does not" in before
+    assert sealed.exit_code == 0, sealed.output
+    assert "sealed    20 rows" in sealed.stdout
+    document = json.loads(again.stdout)
+    assert (document["load"]["status"], document["batch"]["total_count"]) == ("sealed", 20)
+    assert shown(run, batch_id)["actions"] == ["cancel"]
+
+
+def test_a_load_that_stopped_is_canceled_and_not_resumed(run: Any, file: Path) -> None:
+    batch_id = stopped_load(run, file)
+    asked = run("cancel", batch_id, "--reason", "wrong file", stdin="y\n")
+    refused = run("resume", "shop", batch_id, str(file))
+    sealed = run("seal", batch_id)
+
+    assert "its load ends, and cannot be resumed?" in asked.stderr
+    assert "20 commands are canceled. Its load is too." in asked.stdout
+    assert (refused.exit_code, sealed.exit_code) == (1, 1)
+    assert "was canceled after 20 rows (wrong file)" in refused.stderr
+    assert "was canceled after 20 rows" in sealed.stderr
+    assert shown(run, batch_id)["actions"] == []
+
+
+def test_an_empty_load_is_not_shown_as_done_and_can_be_canceled(run: Any, file: Path) -> None:
+    batch_id = stopped_load(run, file, bad='{"n": 0}')
+    document = shown(run, batch_id)
+    canceled = run("cancel", batch_id, "--reason", "wrong file", "--yes")
+
+    assert document["progress"]["fraction"] == 0.0
+    assert canceled.exit_code == 0, canceled.output
+    assert "0 commands are canceled. Its load is too." in canceled.stdout
+    assert shown(run, batch_id)["batch"]["status"] == "COMPLETED_WITH_FAILURES"
+    assert shown(run, batch_id)["progress"]["fraction"] == 1.0
+
+
+def test_tables_of_any_kind_and_compressed_files_are_loaded(run: Any, tmp_path: Path) -> None:
+    table, packed = tmp_path / "rows.csv", tmp_path / "rows.json.gz"
+    table.write_text("n\tm,k\n1\t2\n")
+    packed.write_bytes(gzip.compress(b'[{"n": 1}, {"n": 2}]'))
+
+    unsure = run("load", "shop", str(table), "--type", "Work")
+    told = run("load", "shop", str(table), "--type", "Work", "--delimiter", "tab", "--json")
+    made = run("create", "shop", str(table), "--type", "Work", "--delimiter", "\\t")
+    loaded = run("load", "shop", str(packed), "--type", "Work", "--json")
+    piped = run("load", "shop", "-", "--type", "Work", "--json", stdin=packed.read_bytes())
+    untyped = run("load", "shop", str(tmp_path / "rows.csv.gz"))
+
+    assert unsure.exit_code == 2
+    assert "say which (delimiter, --delimiter)" in unsure.stderr
+    assert json.loads(told.stdout)["tasks_committed"] == 1
+    assert made.exit_code == 0, made.output
+    assert json.loads(loaded.stdout)["tasks_committed"] == 2
+    assert json.loads(piped.stdout)["tasks_committed"] == 2
+    assert "a CSV file needs --type" in untyped.stderr
+
+
+def test_an_id_that_is_twice_in_a_file_is_told_from_one_that_was_sent(
+    run: Any, tmp_path: Path
+) -> None:
+    one, path = str(uuid4()), tmp_path / "rows.jsonl"
+    row = json.dumps({"type": "Work", "command_id": one})
+    path.write_text("\n".join([row, json.dumps({"type": "Work"}), "", row]))
+    twice = run("create", "shop", str(path))
+    path.write_text(row)
+    first, second = run("create", "shop", str(path)), run("create", "shop", str(path))
+
+    assert f"the id {one} is more than once in the file: line 1, line 4; nothing" in twice.stderr
+    assert first.exit_code == 0
+    assert f"command ids that were sent before: line 1 ({one})" in second.stderr
 
 
 def test_resume_refuses_what_is_no_load(run: Any, file: Path) -> None:

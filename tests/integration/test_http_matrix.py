@@ -27,6 +27,8 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
         "/command-batches/{domain}": {"commands": [{"command_type": "Work", "data": {}}]},
         "/command-batches/{domain}/{batch_id}/cancel": REASON,
         "/command-batches/{domain}/{batch_id}/retry": None,
+        "/command-batches/{domain}/{batch_id}/resume": {"rows": [{}]},
+        "/command-batches/{domain}/{batch_id}/seal": None,
         "/troubleshooting/{domain}/{command_id}/retry": REASON,
         "/troubleshooting/{domain}/{command_id}/cancel": REASON,
         "/troubleshooting/{domain}/{command_id}/complete": REASON,

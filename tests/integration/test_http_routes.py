@@ -226,6 +226,69 @@ async def test_a_batch_is_all_or_nothing(conn: AsyncConnection, client: httpx2.A
     assert await rows.fetchone() == (0,)
 
 
+async def test_an_id_that_is_twice_in_a_batch_is_named_with_its_positions(
+    client: httpx2.AsyncClient,
+) -> None:
+    one = {"command_type": "Work", "data": {}, "command_id": str(uuid4())}
+    commands = [one, {"command_type": "Work", "data": {}}, one]
+    answer = await client.post("/api/v1/command-batches/shop", json={"commands": commands})
+
+    problem(answer, 409, "CONFLICT")
+    assert answer.json()["detail"].startswith(
+        f"the id {one['command_id']} is twice in this list (positions 1 and 3); nothing was created"
+    )
+
+
+async def stopped_load(bus: CommandBus) -> str:
+    rows: list[Any] = [*({"n": n} for n in range(5)), "nonsense"]
+    result = await bus.loads.load("shop", rows, command_type="Work", checkpoint_size=2)
+    assert result.tasks_committed == 4
+    return f"/api/v1/command-batches/shop/{result.batch_id}"
+
+
+async def test_a_load_that_stopped_is_shown_and_sealed(
+    bus: CommandBus, client: httpx2.AsyncClient
+) -> None:
+    url = await stopped_load(bus)
+    load = (await client.get(f"{url}/load")).json()
+    assert (load["status"], load["rows_committed"]) == ("failed", 4)
+    assert load["actions"] == ["resume", "seal", "cancel"]
+    for _ in range(2):
+        sealed = await client.post(f"{url}/seal")
+        assert (sealed.status_code, sealed.json()["status"]) == (200, "sealed")
+        assert sealed.json()["actions"] == ["cancel"]
+    assert (await client.get(url)).json()["total_count"] == 4
+    plain = await bus.create_batch("shop", [BatchCommand("Work", uuid4(), {})])
+    problem(await client.post(f"/api/v1/command-batches/shop/{plain}/seal"), 409, "CONFLICT")
+    problem(await client.get(f"/api/v1/command-batches/shop/{uuid4()}/load"), 404, "NOT_FOUND")
+
+
+async def test_a_load_that_stopped_is_resumed_with_its_whole_source(
+    bus: CommandBus, client: httpx2.AsyncClient
+) -> None:
+    url = await stopped_load(bus)
+    other = await client.post(f"{url}/resume", json={"rows": [{"n": 7}] * 6})
+    resumed = await client.post(f"{url}/resume", json={"rows": [{"n": n} for n in range(6)]})
+
+    problem(other, 409, "CONFLICT")
+    assert resumed.status_code == 200
+    assert (resumed.json()["status"], resumed.json()["tasks_committed"]) == ("success", 6)
+    assert (await client.get(url)).json()["total_count"] == 6
+
+
+async def test_a_load_that_stopped_is_canceled_and_not_resumed(
+    bus: CommandBus, client: httpx2.AsyncClient
+) -> None:
+    url = await stopped_load(bus)
+    canceled = await client.post(f"{url}/cancel", json={"reason": "wrong file"})
+    again = await client.post(f"{url}/resume", json={"rows": [{"n": n} for n in range(6)]})
+
+    assert canceled.json() == {"count": 4}
+    problem(again, 409, "CONFLICT")
+    assert "was canceled after 4 rows (wrong file)" in again.json()["detail"]
+    assert (await client.get(url)).json()["status"] == "COMPLETED_WITH_FAILURES"
+
+
 async def test_a_wait_that_is_over_shows_what_there_is(
     bus: CommandBus, client: httpx2.AsyncClient
 ) -> None:

@@ -291,18 +291,16 @@ async def test_a_sealed_load_whose_process_ended_is_queued_to_its_end_by_a_chore
     assert await queued(conn) == 1_200
 
 
-async def test_a_load_that_is_canceled_half_way_still_ends(
+async def test_a_load_that_is_canceled_half_way_ends_and_takes_nothing_more(
     bus: CommandBus, conn: Connection, tmp_path: Path
 ) -> None:
-    register_work(bus)
     bad = json_lines(tmp_path, 60, line_50="nonsense")
     batch_id = (await bus.loads.load("shop", bad, command_type="Work", checkpoint_size=20)).batch_id
     assert await bus.batches.cancel("shop", batch_id, "wrong file") == 40
-    result = await bus.loads.resume("shop", batch_id, json_lines(tmp_path, 60))
-    assert result.status == "success"
-    assert await queued(conn) == 20
-    async with working(bus, "shop"):
-        batch = await bus.batches.wait("shop", batch_id, timeout=30)
+    with pytest.raises(InvalidOperationError, match=r"canceled after 40 rows \(wrong file\)"):
+        await bus.loads.resume("shop", batch_id, json_lines(tmp_path, 60))
+    assert await queued(conn) == 0
+    batch = await bus.batches.wait("shop", batch_id, timeout=30)
     assert (batch.status, batch.canceled_count) == ("COMPLETED_WITH_FAILURES", 40)
 
 

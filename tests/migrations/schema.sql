@@ -244,10 +244,11 @@ table commandbus.command_bus_load
     last_error text
     created_at timestamp with time zone not null default now()
     updated_at timestamp with time zone not null default now()
+    delimiter text
     with fillfactor=50
     constraint command_bus_load_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id) ON DELETE CASCADE
     constraint command_bus_load_pkey PRIMARY KEY (batch_id)
-    constraint valid_load_status CHECK ((status = ANY (ARRAY['loading'::text, 'sealed'::text, 'failed'::text])))
+    constraint valid_load_status CHECK ((status = ANY (ARRAY['loading'::text, 'sealed'::text, 'failed'::text, 'canceled'::text])))
     constraint valid_start_mode CHECK ((start_mode = ANY (ARRAY['sealed'::text, 'as_it_loads'::text])))
     CREATE UNIQUE INDEX command_bus_load_pkey ON commandbus.command_bus_load USING btree (batch_id)
 
@@ -404,16 +405,18 @@ function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) re
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
-function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb) returns void
-    plpgsql, volatile, body 24e9c4676bb0a3f2cfd90066a6afc8e6
+function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body f695148534e0c05d090e40f78cd68ecd
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, body 36109e96089a918c7405450afe2e3789
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, body a3102db21557efef3d0088725e343e5c
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, body f0a1ccf5b0846c43396fdabd14803a45
+    plpgsql, volatile, body 3a91d990e8916921bbd9d31c8e17e901
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
+function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
+    plpgsql, volatile, body 94abf8d7a912d3e2d6337202a28f682e
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
 function commandbus.channel(p_name text) returns text
@@ -439,7 +442,7 @@ function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since times
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body 3301886067e3bf4ed1d83b19aec71f74
+    plpgsql, stable, body d5840edb7d800625f32474b6286300fe
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
 function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
@@ -449,7 +452,7 @@ function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, body 413e19556967cca1abdf5d11aa869135
+    plpgsql, volatile, body 7e36b437ed45415411030c5f0b7df878
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
@@ -487,7 +490,7 @@ function commandbus.dispatch_figures(p_domain text, OUT lag_seconds double preci
 function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
     sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
-    plpgsql, volatile, set enable_seqscan=off, body 4841263fc0788397e679bd61d26b6578
+    plpgsql, volatile, set enable_seqscan=off, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
     sql, stable, body 94790331e7775d292a6544e61947d099
 function commandbus.doctor_domains(p_domain text) returns SETOF text
@@ -498,6 +501,8 @@ function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_ha
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
     plpgsql, volatile, body cecbce2537e53a46e374f948dd85ffef
+function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
+    sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
@@ -519,7 +524,7 @@ function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) re
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ec61a2d720286c7db7b9b5f0cc75c96b
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
-    sql, volatile, body c8578c92d9092ef058aee12e7d304b5d
+    sql, volatile, body ade88d450b5e1009449391f8b8c5f2d1
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
@@ -567,7 +572,7 @@ function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_comm
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
-    plpgsql, volatile, body 9d0945545cc82908c2640271a67abcac
+    plpgsql, volatile, body 3b3992208fbf5aa7db5848148d054edb
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
@@ -670,10 +675,14 @@ function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 9422edb2bee0336386d57e9b074612d4
 function commandbus.refuse_audit_change() returns trigger
     plpgsql, volatile, body e9fce2d6e789ee110c2acc993d70c3ac
+function commandbus.refuse_canceled_load(p_load commandbus.command_bus_load) returns void
+    plpgsql, volatile, body 3474277c3fed72eb81b561c8cfd35306
 function commandbus.refuse_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean) returns void
     plpgsql, volatile, body ff14bb686ad480629496481f5532e68e
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
+function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
+    plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
@@ -683,7 +692,7 @@ function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 63cc7fc05fa9c67b88d74613313a1c50
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body a3a41a433910398a115d7e8c1e67cf54
+    plpgsql, volatile, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, body a0eff0f62fd73e225579e48314348ad8
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -710,6 +719,8 @@ function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
     plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
+function commandbus.require_open_load(p_load commandbus.command_bus_load) returns void
+    plpgsql, volatile, body 86d9e72b0ad9ff9f15d31f0f9f618988
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
@@ -724,8 +735,10 @@ function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL:
     plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, body db8c27fcac9b01a59bb9cc381a7e329a
-function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer) returns void
-    plpgsql, volatile, body f2777ffbf3c19006800c13e38b8c9026
+function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body 73104e3b9dcbc0c77f17279aac0e2c9d
+function commandbus.seal_total(p_batch_id uuid, p_now timestamp with time zone) returns void
+    plpgsql, volatile, body d122ea659925e94e904f0edf85d09608
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body d84beee57943142a6fa114f62f094ad1
 function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -737,7 +750,7 @@ function commandbus.seconds_left_in_minute(p_at timestamp with time zone) return
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
-    plpgsql, volatile, body 4604d2c46dc5aae3b4eff9eb55cee45c
+    plpgsql, volatile, body fb3a1f1d547e2e8cb6b9383312ce94c3
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
     plpgsql, volatile, body b50fd079c3baba6d5ccd06da1ded2845
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
@@ -792,6 +805,7 @@ migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names
+migration 7 = canceled_loads
 migration 8 = unconfirmed
 setting command_id_scope = domain
 setting payload_archive = off

@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from commandbus.database.migrations import FUNCTION_FILES, function_text
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
 from tests.sql.helpers import FAILURE, Session
+from tests.sql.test_loads import begun
 from tests.sql.test_recovery_rules import store_for
 from tests.sql.tickets import submitted
 
@@ -83,6 +84,9 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.lapse(held)
     await db.receive()
     await db.settle("complete", held.item(data=None))
+    for end in ("seal_load(%s, %s)", "cancel_batch(%s, %s, 'x')"):
+        load = await begun(db)
+        await db.rows(f"select commandbus.{end}", db.domain, load)
     whole = await db.batch()
     await db.put("FAILED", whole)
     await db.value("select commandbus.retry_batch(%s, %s)", db.domain, whole)

@@ -168,9 +168,17 @@ def test_the_rate_goes_by_the_clock_when_no_time_is_given() -> None:
     assert progress.per_second == pytest.approx(0.1, rel=0.1)
 
 
-def test_a_batch_of_nothing_is_done() -> None:
-    empty = a_batch(total_count=0, completed_count=0, failed_count=0, canceled_count=0)
-    assert progress_of(empty).fraction == 1.0
+def test_a_batch_of_nothing_is_done_when_it_has_ended() -> None:
+    counts = {"completed_count": 0, "failed_count": 0, "canceled_count": 0}
+    empty = a_batch(total_count=0, **counts)
+    assert progress_of(empty).fraction == 0.0
+    ended = a_batch(total_count=0, **counts, completed_at=empty.created_at)
+    assert progress_of(ended).fraction == 1.0
+
+
+def test_a_batch_whose_total_still_grows_is_not_done() -> None:
+    growing = a_batch(total_count=2, completed_count=2, failed_count=0, canceled_count=0)
+    assert progress_of(growing).fraction == 0.99
 
 
 # -- creating
@@ -383,7 +391,8 @@ def test_a_batch_with_nothing_to_cancel_or_to_retry_says_why() -> None:
 def test_a_batch_waits_for_its_load_or_for_an_operator() -> None:
     def load(status: LoadStatus) -> Any:
         return SimpleNamespace(
-            is_sealed=status is LoadStatus.SEALED, has_failed=status is LoadStatus.FAILED
+            is_open=status in {LoadStatus.LOADING, LoadStatus.FAILED},
+            has_failed=status is LoadStatus.FAILED,
         )
 
     parked = a_batch(completed_count=6)

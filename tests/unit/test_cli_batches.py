@@ -139,10 +139,10 @@ def test_what_cannot_be_meant_gets_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ('{"n": 1}\n{"n": \n', ["--type", "Work"], "item 2: not JSON: "),
-        ('{"n": 1}\n', [], "item 1: unknown keys n; a row has command_type, data and perhaps"),
-        ('{"n": 1}\n', ["--type", "no type"], "item 1: command type 'no type' is not well formed"),
-        ('{"command_type": "A", "command_id": 7}', [], "item 1: command_id 7 is not a UUID"),
+        ('{"n": 1}\n{"n": \n', ["--type", "Work"], "line 2: not JSON: "),
+        ('{"n": 1}\n', [], "line 1: unknown keys n; a row has command_type, data and perhaps"),
+        ('{"n": 1}\n', ["--type", "no type"], "line 1: command type 'no type' is not well formed"),
+        ('{"command_type": "A", "command_id": 7}', [], "line 1: command_id 7 is not a UUID"),
         ("\n \n", ["--type", "Work"], "- has no rows, and a batch needs at least one command"),
     ],
 )

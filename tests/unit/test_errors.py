@@ -18,6 +18,7 @@ from commandbus.errors import (
     HandlerError,
     InvalidInputError,
     PermanentCommandError,
+    RepeatedIdError,
     ReplyTimeoutError,
     TransientCommandError,
 )
@@ -71,6 +72,21 @@ def test_a_handler_error_carries_code_message_and_a_copy_of_the_details(
     assert (error.code, error.message, error.details) == ("NO_FUNDS", "too little", {"a": 1})
     assert str(error) == "NO_FUNDS: too little"
     assert kind("A", "b").details is None
+
+
+def test_a_repeated_id_is_told_with_its_positions_and_counts_the_others() -> None:
+    one, two, other = uuid4(), uuid4(), uuid4()
+    error = DuplicateCommandError("shop", [one, two]).within([one, other, two, one, two])
+    assert isinstance(error, RepeatedIdError)
+    assert str(error) == (
+        f"the id {one} is twice in this list (positions 1 and 4), as are 1 more; nothing was "
+        "created. Give each command an id of its own"
+    )
+    assert error.command_ids == (one, two)
+    same = pickle.loads(pickle.dumps(error))
+    assert (str(same), same.positions) == (str(error), error.positions)
+    known = DuplicateCommandError("shop", [one])
+    assert known.within([one, two, two]) is known
 
 
 def test_a_duplicate_names_the_first_ids_and_counts_the_rest() -> None:

@@ -117,6 +117,10 @@ SHOWN_FIELDS = {
     "BatchCreated": "batch_id domain command_ids status_url",
     "BatchTypeView": "name description domain permission max_size max_attempts requires_approval "
     "submit_url operation item_schema example",
+    "LoadView": "batch_id domain source row_format start status checkpoint_size rows_committed "
+    "checkpoints_done rows_dispatched last_error created_at updated_at actions",
+    "LoadResultView": "status batch_id checkpoints tasks_committed failed_checkpoint tasks_failed "
+    "recovery_possible error line",
     "BatchView": "batch_id domain name custom_data status total_count completed_count failed_count "
     "canceled_count in_troubleshooting_count created_at started_at completed_at",
     "BulkItemView": "item_no command_id outcome detail acted_at",
@@ -132,7 +136,7 @@ SHOWN_FIELDS = {
     "batch_remaining replies replies_refused dispatch_lag_seconds pending_retry unconfirmed "
     "unconfirmed_seconds",
     "EditExampleView": "command_id changes failure",
-    "EditPreviewView": "looked_at total changed unchanged failed failures examples",
+    "EditPreviewView": "domain looked_at total changed unchanged failed failures examples",
     "ExemptionView": "user_id exempted_by reason expires_at created_at",
     "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
     "sample_command_id parked_count total_seen first_seen last_seen first_frame last_frame",

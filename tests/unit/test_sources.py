@@ -15,7 +15,7 @@ import pytest
 
 from commandbus import BatchCommand, InvalidInputError
 from commandbus.errors import DuplicateCommandError, SourceError
-from commandbus.loads import sources
+from commandbus.loads import files, reading
 from commandbus.loads.model import RowFormat
 from commandbus.loads.run import LARGEST_SIZE, SMALLEST_SIZE, Chunk, Pace
 from commandbus.loads.sources import Reader, derived_id, open_source, to_command
@@ -32,7 +32,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-async def rest(reader: Reader) -> list[sources.RawRow]:
+async def rest(reader: Reader) -> list[reading.RawRow]:
     rows = []
     while (row := await reader.read()) is not None:
         rows.append(row)
@@ -151,7 +151,8 @@ async def test_iterables_and_async_iterables_are_read_lazily() -> None:
     async with open_source(endless(), WORK) as reader:
         assert await reader.skip(5) == 5
         assert await reader.read() == (6, {"n": 5})
-        assert (len(taken), reader.total) == (6, None)
+        assert reader.total is None
+        assert len(taken) <= 6 + 2 * reading.MAX_ROWS + 1
     assert len(await commands(slowly())) == 3
     async with open_source([{}, {}], WORK) as reader:
         assert (reader.total, await reader.skip(9), await reader.is_at_end()) == (2, 2, True)
@@ -192,7 +193,7 @@ async def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 async def test_a_line_without_end_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1_000)
     path = written(tmp_path, "a.jsonl", "{}\n" + "x" * 5_000)
     with pytest.raises(SourceError, match="line 2: longer than 1,000 bytes"):
         await commands(path, WORK)

@@ -23,6 +23,7 @@ from commandbus import (
     RetryPolicy,
 )
 from commandbus.batches import DispatchMode
+from commandbus.errors import RepeatedIdError
 from commandbus.testing import fake_bus, run_until_idle, sent, store_of
 from tests.conformance.worlds import DOMAIN, new_batch
 
@@ -36,6 +37,23 @@ async def fake() -> AsyncIterator[CommandBus]:
 
 def commands(count: int) -> list[BatchCommand]:
     return [BatchCommand("Debit", uuid4(), {"n": n}) for n in range(count)]
+
+
+async def test_an_id_that_is_twice_in_a_list_is_named_with_its_positions(fake: CommandBus) -> None:
+    one, two = commands(2)
+    many = [one, *commands(2), two, one, one]
+    for send in (fake.create_batch, fake.send_many):
+        with pytest.raises(RepeatedIdError) as caught:
+            await send(DOMAIN, many)
+        assert str(caught.value) == (
+            f"the id {one.command_id} is repeated in this list (positions 1, 5 and 6); nothing was "
+            "created. Give each command an id of its own"
+        )
+        assert caught.value.positions == {one.command_id: (1, 5, 6)}
+    await fake.send_many(DOMAIN, [one, two])
+    with pytest.raises(DuplicateCommandError, match="already sent") as known:
+        await fake.send_many(DOMAIN, [one, two])
+    assert not isinstance(known.value, RepeatedIdError)
 
 
 async def never(batch: BatchMetadata) -> None:

@@ -1,6 +1,6 @@
 """Batches: many commands created together, counted exactly, ending once."""
 
-from commandbus.batches.actions import BatchActions, BatchWait, waits_for
+from commandbus.batches.actions import BatchAction, BatchActions, BatchWait, waits_for
 from commandbus.batches.batch import Batches
 from commandbus.batches.model import (
     BatchOptions,
@@ -14,6 +14,7 @@ from commandbus.batches.model import (
 from commandbus.batches.queues import MessageQueue
 
 __all__ = [
+    "BatchAction",
     "BatchActions",
     "BatchOptions",
     "BatchProgress",

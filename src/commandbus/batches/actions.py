@@ -14,11 +14,20 @@ if TYPE_CHECKING:
     from commandbus.loads.model import LoadMetadata
 
 
+class BatchAction(StrEnum):
+    """What can be done with a batch: each a verb of the command line, HTTP and Python."""
+
+    RESUME = "resume"  # its load: the rest of its source
+    SEAL = "seal"  # its load: what is there is the whole
+    CANCEL = "cancel"
+    RETRY = "retry"
+
+
 class BatchWait(StrEnum):
     """Why a batch does not end although its workers have nothing to do."""
 
-    LOAD = "load"  # its load is not complete; if the process that loads has ended, resume it
-    FAILED_LOAD = "failed_load"  # its load stopped; correct the source and resume it
+    LOAD = "load"  # its load is not complete; if the process that loads has ended, resume or end it
+    FAILED_LOAD = "failed_load"  # its load stopped; resume, seal or cancel it
     OPERATOR = "operator"  # all that is left is in troubleshooting
 
 
@@ -26,7 +35,7 @@ def waits_for(batch: BatchMetadata, load: LoadMetadata | None = None) -> BatchWa
     """What has to happen before the batch can end; None: it has ended, or workers are at it."""
     if batch.completed_at is not None:
         return None
-    if load is not None and not load.is_sealed:
+    if load is not None and load.is_open:
         return BatchWait.FAILED_LOAD if load.has_failed else BatchWait.LOAD
     if batch.in_troubleshooting_count and progress_of(batch).open == 0:
         return BatchWait.OPERATOR
@@ -39,6 +48,20 @@ class BatchActions:
 
     batch: BatchMetadata
     in_progress: int
+    load: LoadMetadata | None = None
+
+    @property
+    def allowed(self) -> list[BatchAction]:
+        """What would do something now."""
+        found = [BatchAction.RESUME, BatchAction.SEAL] if self.is_loading else []
+        if self.is_loading or self.cancelable:
+            found.append(BatchAction.CANCEL)
+        return [*found, BatchAction.RETRY] if self.retryable else found
+
+    @property
+    def is_loading(self) -> bool:
+        """Its load is not complete, whether a process is at it or not."""
+        return self.load is not None and self.load.is_open
 
     @property
     def cancelable(self) -> int:
@@ -59,7 +82,7 @@ class BatchActions:
             raise InvalidOperationError(
                 f"batch {batch.batch_id} has ended ({batch.status}); there is nothing to cancel"
             )
-        if self.cancelable == 0:
+        if self.cancelable == 0 and not self.is_loading:
             raise InvalidOperationError(
                 f"batch {batch.batch_id} has nothing to cancel: {progress_of(batch).open:,} "
                 f"commands are being worked on, and {batch.in_troubleshooting_count:,} wait in "

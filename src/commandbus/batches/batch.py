@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, LiteralString, Unpack
+from typing import TYPE_CHECKING, Any, LiteralString, Unpack
 from uuid import UUID, uuid4
 
 from commandbus.batches.actions import BatchActions
@@ -21,7 +21,7 @@ from commandbus.batches.model import (
 from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
-from commandbus.commands.sending import Preparer
+from commandbus.commands.sending import Preparer, repeats_named
 from commandbus.database.model import NewBatch
 from commandbus.database.rows import BATCHES_WHERE, COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
@@ -53,6 +53,9 @@ from commandbus.paging import (
 from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
+
+if TYPE_CHECKING:
+    from commandbus.loads.model import LoadMetadata
 
 _PAGE: LiteralString = (
     BATCHES_WHERE + "b.domain = %s and (cast(%s as text) is null or b.status = %s)"
@@ -97,6 +100,19 @@ def new_batch(
     )
 
 
+async def cancel_all(
+    store: Store, domain: str, batch_id: UUID, reason: str, operator: str | None
+) -> int:
+    """Cancel what no worker has, in as many transactions as it takes; returns how many."""
+    check_domain(domain)
+    batch = check_uuid(batch_id, "batch_id")
+    text = redact_text(check_text(reason, "reason"))
+    actor, total = check_operator(operator), 0
+    while count := await store.cancel_batch(domain, batch, reason=text, actor=actor):
+        total += count
+    return total
+
+
 class Batches:
     """The verbs of a batch. Pages, dispatch, relay and recovery need PostgreSQL."""
 
@@ -120,7 +136,8 @@ class Batches:
         """Create a batch with all its commands, or nothing."""
         batch, prepared = self._prepare(domain, commands, options)
         began = time.perf_counter()
-        with self._completions.announced(batch, options.get("on_complete")):
+        ids = (command.command_id for command in prepared)
+        with repeats_named(ids), self._completions.announced(batch, options.get("on_complete")):
             transaction = await self._store.create_batch(batch, prepared, conn=conn)
             if transaction is not None:
                 self._completions.depends_on(domain, batch.batch_id, transaction)
@@ -170,14 +187,15 @@ class Batches:
         """
         how = check_mode(mode, dispatch_rate, queue)
         batch, prepared = self._prepare(domain, commands, options)
-        return await self._dispatch.dispatch(
-            batch,
-            prepared,
-            mode=how,
-            rate=dispatch_rate,
-            queue=queue,
-            on_complete=options.get("on_complete"),
-        )
+        with repeats_named(command.command_id for command in prepared):
+            return await self._dispatch.dispatch(
+                batch,
+                prepared,
+                mode=how,
+                rate=dispatch_rate,
+                queue=queue,
+                on_complete=options.get("on_complete"),
+            )
 
     async def relay(self, domain: str, queue: MessageQueue, *, drain: bool = False) -> int:
         """Queue here, exactly once, what arrives in a queue in another database.
@@ -220,13 +238,18 @@ class Batches:
             raise BatchNotFoundError(domain, check_uuid(batch_id, "batch_id"))
         return found
 
-    async def actions(self, domain: str, batch_id: UUID) -> BatchActions:
-        """What can be done with a batch now; raises BatchNotFoundError if there is none."""
+    async def actions(
+        self, domain: str, batch_id: UUID, load: LoadMetadata | None = None
+    ) -> BatchActions:
+        """What can be done with a batch now; raises BatchNotFoundError if there is none.
+
+        `load`: what `bus.loads.get` says of it.
+        """
         batch = await self.require(domain, batch_id)
         leased = await self._store.list_batch_commands(
             domain, batch.batch_id, status=CommandStatus.IN_PROGRESS, limit=MAX_LIMIT, offset=0
         )
-        return BatchActions(batch, in_progress=len(leased))
+        return BatchActions(batch, len(leased), load)
 
     async def page(
         self,
@@ -281,14 +304,11 @@ class Batches:
     async def cancel(
         self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None
     ) -> int:
-        """Cancel the commands of a batch that no worker has; returns how many."""
-        check_domain(domain)
-        batch = check_uuid(batch_id, "batch_id")
-        text = redact_text(check_text(reason, "reason"))
-        actor, total = check_operator(operator), 0
-        while count := await self._store.cancel_batch(domain, batch, reason=text, actor=actor):
-            total += count
-        return total
+        """Cancel the commands of a batch that no worker has; returns how many.
+
+        If the batch is still being loaded, its load is canceled too: nothing more can be added.
+        """
+        return await cancel_all(self._store, domain, batch_id, reason, operator)
 
     async def retry(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> int:
         """Send the failed and the parked commands of a batch again; returns how many.

@@ -52,11 +52,14 @@ class BatchProgress:
     in_troubleshooting: int
     per_second: float | None
     seconds_left: float | None
+    has_ended: bool = False
 
     @property
     def fraction(self) -> float:
-        """From 0 to 1."""
-        return self.ended / self.total if self.total else 1.0
+        """From 0 to 1, which is for a batch that has ended: while it is loaded, its total grows."""
+        if self.has_ended:
+            return 1.0
+        return min(self.ended / self.total, 0.99) if self.total else 0.0
 
     @property
     def open(self) -> int:
@@ -77,6 +80,7 @@ def progress_of(batch: BatchMetadata, now: datetime | None = None) -> BatchProgr
         in_troubleshooting=batch.in_troubleshooting_count,
         per_second=rate,
         seconds_left=None if rate is None else open_count / rate,
+        has_ended=batch.completed_at is not None,
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commandbus.batches.batch import Batches
     from commandbus.batches.model import BatchOptions, DispatchResult, RecoveryReport
     from commandbus.batches.queues import MessageQueue
+    from commandbus.loads.model import LoadMetadata
     from commandbus.models import (
         BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus,
     )
@@ -68,9 +69,11 @@ class BlockingBatches(BlockingFacet["Batches"]):
         """One batch; raises BatchNotFoundError if there is none."""
         return self._bridge.run(self._facet.require(domain, batch_id))
 
-    def actions(self, domain: str, batch_id: UUID) -> BatchActions:
+    def actions(
+        self, domain: str, batch_id: UUID, load: LoadMetadata | None = None,
+    ) -> BatchActions:
         """What can be done with a batch now; raises BatchNotFoundError if there is none."""
-        return self._bridge.run(self._facet.actions(domain, batch_id))
+        return self._bridge.run(self._facet.actions(domain, batch_id, load))
 
     def page(
         self, domain: str, *, status: BatchStatus | None = None, limit: int = 100,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from uuid import UUID
     from commandbus.loads.load import Loads
     from commandbus.loads.model import LoadMetadata, LoadResult, OnProgress
-    from commandbus.models import BatchCommand
+    from commandbus.models import BatchCommand, BatchCompletionCallback
 
 
 class BlockingLoads(BlockingFacet["Loads"]):
@@ -25,29 +25,41 @@ class BlockingLoads(BlockingFacet["Loads"]):
 
     def load(
         self, domain: str, source: object, *, command_type: str | None = None,
-        id_column: str | None = None, type_column: str | None = None,
+        id_column: str | None = None, type_column: str | None = None, delimiter: str | None = None,
         start: LoadStart = LoadStart.SEALED, checkpoint_size: int | None = None,
         batch_id: UUID | None = None, name: str | None = None,
         custom_data: dict[str, Any] | None = None, created_by: str | None = None,
+        on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | None = None, on_progress: OnProgress | None = None,
     ) -> LoadResult:
         """Create a batch of any size from a source, in checkpoints, in little memory."""
         return self._bridge.run(self._facet.load(
             domain, source, command_type=command_type, id_column=id_column,
-            type_column=type_column, start=start, checkpoint_size=checkpoint_size,
-            batch_id=batch_id, name=name, custom_data=custom_data, created_by=created_by,
+            type_column=type_column, delimiter=delimiter, start=start,
+            checkpoint_size=checkpoint_size, batch_id=batch_id, name=name, custom_data=custom_data,
+            created_by=created_by, on_complete=on_complete,
             on_complete_command=on_complete_command, on_progress=on_progress,
         ))
 
     def resume(
         self, domain: str, batch_id: UUID, source: object, *,
-        on_progress: OnProgress | None = None,
+        on_complete: BatchCompletionCallback | None = None, on_progress: OnProgress | None = None,
     ) -> LoadResult:
         """Go on with a load after its last checkpoint; `source` is the same, from its
         beginning."""
         return self._bridge.run(self._facet.resume(
-            domain, batch_id, source, on_progress=on_progress,
+            domain, batch_id, source, on_complete=on_complete, on_progress=on_progress,
         ))
+
+    def seal(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> LoadMetadata:
+        """Take what was loaded for the whole: the batch ends once that has ended."""
+        return self._bridge.run(self._facet.seal(domain, batch_id, operator=operator))
+
+    def cancel(
+        self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None,
+    ) -> int:
+        """Cancel what no worker has, and load nothing more; returns how many commands."""
+        return self._bridge.run(self._facet.cancel(domain, batch_id, reason, operator=operator))
 
     def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
         """How far a load is, from any process; None if there is no such load."""

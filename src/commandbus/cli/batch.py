@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from commandbus.batches.actions import BatchActions
 from commandbus.cli import batch_create, batch_load
 from commandbus.cli.batch_view import (
     batch_document,
@@ -43,6 +44,7 @@ batch = typer.Typer(
 command(batch, "create")(batch_create.create)
 command(batch, "load")(batch_load.load)
 command(batch, "resume")(batch_load.resume)
+command(batch, "seal")(batch_load.seal)
 
 
 # -- show, list, watch
@@ -53,8 +55,10 @@ async def show_batch(frame: Frame, one: OneBatch) -> View:
     """Show a batch: progress, rate, errors by code, closing command."""
     async with frame.open() as session:
         found = await session.find_batch(one)
-        load = await session.bus.loads.get(found.domain, found.batch_id)
+        actions = await _actions(session, found)
+        load = actions.load
         document = await batch_document(session, found, load)
+        document["actions"] = actions.allowed
     return View(document, lambda: print_batch(found, load, document))
 
 
@@ -144,16 +148,20 @@ async def cancel_batch(
     by: By = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> View:
-    """Cancel the commands that no worker has leased; running commands continue."""
+    """Cancel the commands that no worker has leased; running commands continue.
+
+    If the batch is still being loaded, nothing more can be loaded after that.
+    """
     async with frame.open() as session:
         found = await session.find_batch(one)
-        actions = await session.bus.batches.actions(found.domain, found.batch_id)
+        actions = await _actions(session, found)
         actions.require_cancelable()
     if not yes:
         # Between two sessions: no connection is open while the user decides.
         named = f" ({found.name})" if found.name else ""
         running = actions.in_progress
         going_on = f"; {running:,} are being worked on and go on" if running else ""
+        going_on += "; its load ends, and cannot be resumed" if actions.is_loading else ""
         _confirm(
             f"Cancel {actions.cancelable:,} of the {found.total_count:,} commands of batch "
             f"{found.batch_id}{named}{going_on}?"
@@ -162,10 +170,17 @@ async def cancel_batch(
         canceled = await session.bus.batches.cancel(
             found.domain, found.batch_id, reason, operator=by
         )
-        actions = await session.bus.batches.actions(found.domain, found.batch_id)
-    if not canceled:
+        was_loading = actions.is_loading
+        actions = await _actions(session, found)
+    if not canceled and not was_loading:
         actions.require_cancelable()
-    return _state_view(actions.batch, f"{canceled:,} commands are canceled.", canceled=canceled)
+    text = f"{canceled:,} commands are canceled." + (" Its load is too." if was_loading else "")
+    return _state_view(actions.batch, text, canceled=canceled)
+
+
+async def _actions(session: Session, found: BatchMetadata) -> BatchActions:
+    load = await session.bus.loads.get(found.domain, found.batch_id)
+    return await session.bus.batches.actions(found.domain, found.batch_id, load)
 
 
 def _confirm(question: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import uuid4
@@ -13,7 +12,12 @@ import typer
 from commandbus.cli.frame import Frame, View
 from commandbus.cli.options import By, Domain, parse_json
 from commandbus.cli.output import first_few
-from commandbus.errors import DuplicateCommandError, InvalidInputError, InvalidOperationError
+from commandbus.errors import (
+    DuplicateCommandError,
+    InvalidInputError,
+    InvalidOperationError,
+    RepeatedIdError,
+)
 from commandbus.loads.model import RowFormat
 from commandbus.models import BatchCommand
 from commandbus.retry import RetryPolicy
@@ -52,21 +56,35 @@ class About:
         return {"name": self.name, "custom_data": custom, "created_by": self.by}
 
 
-class StandardInput:
-    """JSON lines from stdin, as a source."""
+Delimiter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHARACTER",
+        help="Between the columns of a CSV file, or `tab`. Default: its header tells.",
+    ),
+]
 
-    def __iter__(self) -> Iterator[str]:
-        return (line for line in sys.stdin if not line.isspace())
+
+def delimiter_of(option: str | None) -> str | None:
+    """`--delimiter` as `bus.loads` takes it."""
+    return "\t" if option in {"tab", "\\t"} else option
 
 
 def source_of(name: str) -> object:
     """The source as `bus.loads` takes it; `-` is stdin."""
-    return StandardInput() if name == "-" else name
+    if name != "-":
+        return name
+    try:
+        # A file object of its own: a thread that reads sys.stdin would hold its lock at the exit.
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except (OSError, ValueError):
+        return sys.stdin.buffer
 
 
 def refuse_untyped_csv(source: str, *options: str | None) -> None:
     """A row of a CSV file does not say which type of command it is."""
-    if source.lower().endswith(".csv") and not any(options):
+    name = source.lower().removesuffix(".gz")
+    if name.endswith((".csv", ".tsv")) and not any(options):
         raise InvalidInputError(
             "a CSV file needs --type, or `batch load` with --type-column for the column that has it"
         )
@@ -79,10 +97,14 @@ async def create(
     frame: Frame,
     domain: Domain,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="JSON lines (.jsonl), or .csv; '-' is stdin.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="JSON (.jsonl, .json) or .csv, also .gz; '-' is stdin, with JSON."
+        ),
     ],
     *,
     command_type: RowType = None,
+    delimiter: Delimiter = None,
     about: About,
 ) -> View:
     """Create a batch from a file, all or nothing, and print its id.
@@ -92,7 +114,9 @@ async def create(
     """
     options = about.options()
     refuse_untyped_csv(file, command_type)
-    lines, commands = await _read_commands(domain, file, RowFormat(command_type))
+    lines, commands = await _read_commands(
+        domain, file, RowFormat(command_type, delimiter=delimiter_of(delimiter))
+    )
     async with frame.open(creates=True) as session:
         try:
             batch_id = await session.bus.batches.create(domain, commands, **options)
@@ -141,6 +165,12 @@ def _repeated(
     error: DuplicateCommandError, commands: list[BatchCommand], lines: list[str]
 ) -> InvalidOperationError:
     """Where in the file a repeated id is."""
+    if isinstance(error, RepeatedIdError):
+        where = [lines[position - 1] for position in error.positions[error.command_id]]
+        return InvalidOperationError(
+            f"the id {error.command_id} is more than once in the file: {first_few(where)}; nothing "
+            "was created"
+        )
     repeated = {str(command_id) for command_id in error.command_ids}
     places = [
         f"{line} ({command.command_id})"
@@ -148,6 +178,5 @@ def _repeated(
         if str(command.command_id) in repeated
     ]
     return InvalidOperationError(
-        f"command ids that were sent before, or occur twice: {first_few(places)}; "
-        "nothing was created"
+        f"command ids that were sent before: {first_few(places)}; nothing was created"
     )

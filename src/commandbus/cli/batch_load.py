@@ -12,10 +12,19 @@ from uuid import UUID, uuid4
 
 import typer
 
-from commandbus.cli.batch_create import About, RowType, refuse_untyped_csv, source_of
+from commandbus.cli.batch_create import (
+    About,
+    Delimiter,
+    RowType,
+    delimiter_of,
+    refuse_untyped_csv,
+    source_of,
+)
+from commandbus.cli.batch_view import batch_json, load_document
+from commandbus.cli.batch_watch import counts_text
 from commandbus.cli.frame import Frame, Place, Session, View
-from commandbus.cli.options import BatchId, Domain, OneBatch, parse_uuid
-from commandbus.cli.output import ExitCode, jsonable, print_fields, text_of
+from commandbus.cli.options import BatchId, By, Domain, OneBatch, parse_uuid
+from commandbus.cli.output import ExitCode, jsonable, print_fields, styled_status, text_of
 from commandbus.cli.progress import Step, progress_view, rate_text
 from commandbus.loads.model import LoadProgress, LoadResult, LoadStart, OnProgress
 from commandbus.names import check_uuid
@@ -24,7 +33,9 @@ from commandbus.privacy.redaction import redact_text
 LoadSource = Annotated[
     str,
     typer.Argument(
-        metavar="SOURCE", help="A .jsonl, .ndjson, .csv, .parquet or .arrow file; '-' is stdin."
+        metavar="SOURCE",
+        help="A .jsonl, .ndjson, .json, .csv or .tsv file (also .gz), .parquet or .arrow; "
+        "'-' is stdin, with JSON.",
     ),
 ]
 #: What becomes of a row in each stage.
@@ -38,7 +49,7 @@ class Start(StrEnum):
     AS_IT_LOADS = "as-it-loads"
 
 
-async def load(
+async def load(  # noqa: PLR0913  (what a row is, how to load, what the batch is called)
     frame: Frame,
     domain: Domain,
     source: LoadSource,
@@ -51,6 +62,7 @@ async def load(
     type_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="The column with the command type.")
     ] = None,
+    delimiter: Delimiter = None,
     start: Annotated[
         Start, typer.Option(help="When workers may begin: once everything is in, or at once.")
     ] = Start.SEALED,
@@ -79,6 +91,7 @@ async def load(
             command_type=command_type,
             id_column=id_column,
             type_column=type_column,
+            delimiter=delimiter_of(delimiter),
             start=LoadStart[start.name],
             checkpoint_size=checkpoint_size,
             batch_id=wanted,
@@ -106,6 +119,22 @@ async def resume(frame: Frame, domain: Domain, batch_id: BatchId, source: LoadSo
 
     next_command = resume_command(frame.place, domain, wanted, source)
     return await _run(frame, work, next_command, creates=False)
+
+
+async def seal(frame: Frame, one: OneBatch, *, by: By = None) -> View:
+    """End a load that stopped: what was loaded is the whole batch.
+
+    Nothing more can be loaded into it. A batch without commands ends at once.
+    """
+    async with frame.open() as session:
+        found = await session.find_batch(one)
+        load = await session.bus.loads.seal(found.domain, found.batch_id, operator=by)
+        found = await session.bus.batches.require(found.domain, found.batch_id)
+    document = {"batch": batch_json(found), "load": load_document(load)}
+    facts = [("status", styled_status(found.status)), ("progress", counts_text(found))]
+    return View(
+        document, lambda: print_fields([("sealed", f"{load.rows_committed:,} rows"), *facts])
+    )
 
 
 def resume_command(place: Place, domain: str, batch_id: UUID, source: str) -> str:

@@ -54,7 +54,7 @@ async def batch_document(
         "progress": progress_json(batch),
         "errors": _by_code(failures),
         "errors_are_complete": len(failures) >= batch.failed_count + batch.in_troubleshooting_count,
-        "load": None if load is None else _load_document(load),
+        "load": None if load is None else load_document(load),
         "closing_commands": await _closings(session, batch),
         "hint": hint_of(batch, load) or None,
     }
@@ -116,6 +116,8 @@ def _facts(
         ("closing", f"{each.command_type} {styled_status(each.status)} {each.command_id}")
         for each in document["closing_commands"]
     ]
+    if document["actions"]:
+        facts.append(("allowed", ", ".join(document["actions"])))
     if document["hint"]:
         facts.append(("next", f"[yellow]{escaped(document['hint'])}[/]"))
     return facts
@@ -164,7 +166,8 @@ def closing_command_id(batch_id: UUID, closing: int) -> UUID:
     return UUID(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _load_document(load: LoadMetadata) -> dict[str, Any]:
+def load_document(load: LoadMetadata) -> dict[str, Any]:
+    """A load as `--json` prints it."""
     names = (
         "source", "row_format", "start", "status", "checkpoint_size", "rows_committed",
         "checkpoints_done", "rows_dispatched", "last_error", "created_at", "updated_at",

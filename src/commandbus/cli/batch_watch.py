@@ -27,15 +27,19 @@ WATCH_SECONDS = 0.25
 WINDOW_SECONDS = 10.0
 BAR_WIDTH = 50
 
+_ENDS = (
+    "`commandbus batch seal {batch.batch_id}` keeps what is loaded, "
+    "`commandbus batch cancel {batch.batch_id}` does not"
+)
 _HINTS = {
     BatchWait.FAILED_LOAD: (
         "the load stopped ({load.last_error}); fix it and continue with "
-        "`commandbus batch resume {batch.domain} {batch.batch_id} SOURCE`"
+        "`commandbus batch resume {batch.domain} {batch.batch_id} SOURCE`, or end it: " + _ENDS
     ),
     BatchWait.LOAD: (
         "not complete, {load.rows_committed:,} rows are in (last commit {committed}); if the "
         "process that loads has ended: "
-        "`commandbus batch resume {batch.domain} {batch.batch_id} SOURCE`"
+        "`commandbus batch resume {batch.domain} {batch.batch_id} SOURCE`, or " + _ENDS
     ),
     BatchWait.OPERATOR: (
         "the rest waits for an operator: `commandbus batch retry {batch.batch_id}` sends it "

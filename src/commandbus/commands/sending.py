@@ -11,13 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
 
-from commandbus.errors import CommandBusError, DatabaseUnavailableError, InvalidInputError
+from commandbus.errors import (
+    CommandBusError,
+    DatabaseUnavailableError,
+    DuplicateCommandError,
+    InvalidInputError,
+)
 from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import (
     NO_REPLY,
@@ -154,7 +160,8 @@ class Sending:
                 ids.append(command.command_id)
                 yield command
 
-        await self._store.send(domain, prepared(), batch_id=batch_id, conn=conn)
+        with repeats_named(ids):
+            await self._store.send(domain, prepared(), batch_id=batch_id, conn=conn)
         return ids
 
     def _check_count(self, commands: int) -> None:
@@ -225,6 +232,18 @@ class Sending:
             _tell(group, error)
         else:
             _tell(group, None)
+
+
+@contextmanager
+def repeats_named(ids: Iterable[UUID]) -> Iterator[None]:
+    """Around a call that creates a list of commands: tell a repeated id from one sent before.
+
+    Looked for only once the database has refused the list, so that a good one does not pay for it.
+    """
+    try:
+        yield
+    except DuplicateCommandError as error:
+        raise error.within(ids) from error
 
 
 def _tell(group: Sequence[_Waiting], error: Exception | None) -> None:

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.batches.batch import new_batch
+from commandbus.batches.batch import cancel_all, new_batch
+from commandbus.batches.callbacks import Completions
 from commandbus.batches.model import BatchOptions
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
@@ -27,17 +28,24 @@ from commandbus.loads.model import (
 )
 from commandbus.loads.run import DISPATCH_LOAD, LARGEST_SIZE, LoadRun
 from commandbus.loads.sources import name_of, open_source
-from commandbus.models import BatchCommand
-from commandbus.names import check_choice, check_command_type, check_domain, check_uuid
+from commandbus.models import BatchCommand, BatchCompletionCallback
+from commandbus.names import (
+    check_choice,
+    check_command_type,
+    check_domain,
+    check_operator,
+    check_uuid,
+)
 
 _BEGIN_LOAD: LiteralString = (
     "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
-    " cast(%s as jsonb), %s, cast(%s as jsonb))"
+    " cast(%s as jsonb), %s, cast(%s as jsonb), %s, %s)"
 )
+_SEAL_LOAD: LiteralString = "select {schema}.seal_load(%s, %s, null, %s)"
 _LOADS: LiteralString = (
     "select l.batch_id, l.domain, l.source, l.row_format, l.start_mode, l.status,"
     " l.checkpoint_size, l.rows_committed, l.checkpoints_done, l.rows_dispatched, l.last_error,"
-    " l.created_at, l.updated_at, coalesce(c.first_row, 1), c.digest"
+    " l.created_at, l.updated_at, coalesce(c.first_row, 1), c.digest, l.delimiter"
     " from {schema}.command_bus_load l left join {schema}.command_bus_load_checkpoint c"
     " on c.batch_id = l.batch_id and c.checkpoint_no = l.checkpoints_done"
 )
@@ -55,9 +63,10 @@ DISPATCH_LIMIT = 1_000
 class Loads:
     """Loads sources into batches. Needs PostgreSQL."""
 
-    def __init__(self, store: Store, preparer: Preparer) -> None:
+    def __init__(self, store: Store, preparer: Preparer, completions: Completions) -> None:
         self._store = store
         self._preparer = preparer
+        self._completions = completions
 
     async def load(  # noqa: PLR0913  (what a batch is, what a row is, how to load)
         self,
@@ -67,21 +76,25 @@ class Loads:
         command_type: str | None = None,
         id_column: str | None = None,
         type_column: str | None = None,
+        delimiter: str | None = None,
         start: LoadStart = LoadStart.SEALED,
         checkpoint_size: int | None = None,
         batch_id: UUID | None = None,
         name: str | None = None,
         custom_data: dict[str, Any] | None = None,
         created_by: str | None = None,
+        on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | None = None,
         on_progress: OnProgress | None = None,
     ) -> LoadResult:
         """Create a batch of any size from a source, in checkpoints, in little memory.
 
-        `source`: a path (.jsonl, .ndjson, .csv; .parquet and .arrow with pyarrow), a pyarrow
-        table, an iterable or an async iterable of BatchCommand or dicts. A row is an object with
-        `command_type`, `data` and perhaps `command_id`; or, given `command_type` or `type_column`,
-        it is the data itself. A row without an id gets one from the batch_id and its position.
+        `source`: a path (.jsonl, .ndjson, .json, .csv, .tsv, also with .gz; .parquet and .arrow
+        with pyarrow), a binary file of JSON, a pyarrow table, an iterable or an async iterable of
+        BatchCommand or dicts. All but lists and async iterables are read in a thread. A row is an
+        object with `command_type`, `data` and perhaps `command_id`; or, given `command_type` or
+        `type_column`, it is the data itself. A row without an id gets one from the batch_id and
+        its position. `delimiter` separates the columns of a CSV file; None: its header tells.
 
         `start`: sealed (workers see nothing until the whole source is in, so that a bad row
         half-way has started nothing) or as_it_loads (they begin with the first checkpoint). Either
@@ -97,10 +110,11 @@ class Loads:
             name=name,
             custom_data=custom_data,
             created_by=created_by,
+            on_complete=on_complete,
             on_complete_command=on_complete_command,
         )
         batch = new_batch(self._preparer, domain, options, batch_id)
-        row_format = _checked_format(RowFormat(command_type, id_column, type_column))
+        row_format = _checked_format(RowFormat(command_type, id_column, type_column, delimiter))
         how = (check_choice(LoadStart, start, "start").value, _checked_size(checkpoint_size))
         async with open_source(source, row_format) as reader:
             if await reader.is_at_end():
@@ -108,12 +122,16 @@ class Loads:
                     "the source has no rows, and a batch needs at least one command; "
                     "nothing was created"
                 )
-            gateway, columns = self._store.gateway, encoding.dump(asdict(row_format))
-            # What encoding.batch gives last is about callbacks, and a load has none.
-            params = (domain, batch.batch_id, name_of(source), columns, *how)
+            gateway, columns = self._store.gateway, asdict(row_format)
+            # Not among the columns, where a worker of version 0.1.0 would not know it.
+            del columns["delimiter"]
+            params = (domain, batch.batch_id, name_of(source), encoding.dump(columns), *how)
             await gateway.ensure_domain(domain)
-            # Creates the batch, or finds that it is there, begun in the same way.
-            await gateway.rows(_BEGIN_LOAD, (*params, *encoding.batch(batch)[:-1]), domain=domain)
+            with self._completions.announced(batch, on_complete):
+                # Creates the batch, or finds that it is there, begun in the same way.
+                await gateway.rows(
+                    _BEGIN_LOAD, (*params, *encoding.batch(batch), delimiter), domain=domain
+                )
             load = await self.require(domain, batch.batch_id)
             return await LoadRun(self._store, self._preparer, load, reader, on_progress).run()
 
@@ -123,16 +141,51 @@ class Loads:
         batch_id: UUID,
         source: object,
         *,
+        on_complete: BatchCompletionCallback | None = None,
         on_progress: OnProgress | None = None,
     ) -> LoadResult:
         """Go on with a load after its last checkpoint; `source` is the same, from its beginning.
 
         Rows that are committed are passed over, the last checkpoint's are compared. A load that is
-        complete is left as it is.
+        complete is left as it is; one that was canceled is refused. `on_complete` is for a process
+        that did not begin the load: a callback lives as long as its process.
         """
         load = await self.require(domain, batch_id)
+        if load.status is LoadStatus.CANCELED:
+            raise InvalidOperationError(
+                f"the load of batch {load.batch_id} was canceled after {load.rows_committed:,} "
+                f"rows ({load.last_error}); load the source into a new batch"
+            )
         async with open_source(source, load.row_format) as reader:
+            if on_complete is not None:
+                self._completions.register(domain, load.batch_id, on_complete)
             return await LoadRun(self._store, self._preparer, load, reader, on_progress).run()
+
+    async def seal(
+        self, domain: str, batch_id: UUID, *, operator: str | None = None
+    ) -> LoadMetadata:
+        """Take what was loaded for the whole: the batch ends once that has ended.
+
+        Without rows it ends at once. What is stored is queued, here; if this process ends
+        meanwhile, a worker goes on. A process that still loads stops at its next checkpoint. A
+        second seal changes nothing; a load that was canceled is refused.
+        """
+        wanted = (await self.require(domain, batch_id)).batch_id
+        params = (domain, wanted, check_operator(operator))
+        await self._store.gateway.rows(_SEAL_LOAD, params, domain=domain)
+        await dispatch_rest(self._store, await self.require(domain, wanted))
+        return await self.require(domain, wanted)
+
+    async def cancel(
+        self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None
+    ) -> int:
+        """Cancel what no worker has, and load nothing more; returns how many commands.
+
+        `bus.batches.cancel` does the same with any batch. A process that still loads stops at its
+        next checkpoint. A load that is complete stays so: its open commands are canceled.
+        """
+        wanted = (await self.require(domain, batch_id)).batch_id
+        return await cancel_all(self._store, domain, wanted, reason, operator)
 
     async def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
         """How far a load is, from any process; None if there is no such load."""
@@ -155,8 +208,8 @@ class Loads:
 async def interrupted_loads(store: Store, idle_seconds: float) -> list[LoadMetadata]:
     """Loads that are not done and that no process has continued for this long.
 
-    Loading the same source again resumes one. A sealed one is all in the database: `dispatch_rest`
-    needs no source.
+    Loading the same source again resumes one, `seal` and `cancel` end one. A sealed one is all in
+    the database: `dispatch_rest` needs no source.
     """
     return await store.gateway.rows(_INTERRUPTED_LOADS, (idle_seconds,), into=_load_of)
 
@@ -164,14 +217,14 @@ async def interrupted_loads(store: Store, idle_seconds: float) -> list[LoadMetad
 async def dispatch_rest(store: Store, load: LoadMetadata) -> None:
     """Queue the rows of a sealed load that are not queued yet."""
     params = (load.domain, load.batch_id, DISPATCH_LIMIT)
-    rows = 0
+    rows = load.rows_dispatched
     while rows < load.rows_committed:
         rows = await store.gateway.value(DISPATCH_LOAD, params, domain=load.domain)
 
 
 def _load_of(*row: Any) -> LoadMetadata:
-    words: Any = (RowFormat(**row[3]), LoadStart(row[4]), LoadStatus(row[5]))
-    return LoadMetadata(*row[:3], *words, *row[6:])
+    words: Any = (RowFormat(**row[3], delimiter=row[15]), LoadStart(row[4]), LoadStatus(row[5]))
+    return LoadMetadata(*row[:3], *words, *row[6:15])
 
 
 def _checked_size(size: int | None) -> int | None:

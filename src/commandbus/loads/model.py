@@ -22,6 +22,7 @@ class LoadStatus(StrEnum):
 
     LOADING = "loading"  # also when its process was killed: resume it
     SEALED = "sealed"  # everything is in
+    CANCELED = "canceled"  # for good: nothing more can be loaded; last_error has the reason
     FAILED = "failed"  # stopped at a row or an error; last_error says why; resume it
 
 
@@ -36,6 +37,8 @@ class RowFormat:
     command_type: str | None = None
     id_column: str | None = None
     type_column: str | None = None
+    #: Between the columns of a CSV file; None: its header tells.
+    delimiter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ class LoadMetadata:
         return self.status is LoadStatus.SEALED
 
     @property
+    def is_open(self) -> bool:
+        """More rows may come; it can be resumed, sealed or canceled."""
+        return self.status in {LoadStatus.LOADING, LoadStatus.FAILED}
+
+    @property
     def has_failed(self) -> bool:
         """It stopped because of an error, and can be resumed."""
         return self.status is LoadStatus.FAILED
@@ -90,7 +98,7 @@ OnProgress = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """How a load ended. On partial_success the batch stays open, to be resumed.
+    """How a load ended. On partial_success the batch stays open, to be resumed, sealed or canceled.
 
     `tasks_failed` is the rest of the source if its length is known, else the rows that were read
     for the failed checkpoint. `line` is where in the source the error is, if it is there.

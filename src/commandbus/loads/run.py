@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, LiteralString
+from uuid import UUID
 
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
@@ -25,6 +26,7 @@ from commandbus.errors import (
     DuplicateCommandError,
     InvalidInputError,
     InvalidOperationError,
+    RepeatedIdError,
     SourceError,
 )
 from commandbus.loads.model import (
@@ -55,6 +57,10 @@ _log = logging.getLogger("commandbus.batches")
 _LOAD_CHUNK: LiteralString = "select {schema}.load_chunk(%s, %s, %s, %s, cast(%s as jsonb), %s)"
 _SEAL_LOAD: LiteralString = "select {schema}.seal_load(%s, %s, %s)"
 DISPATCH_LOAD: LiteralString = "select {schema}.dispatch_load(%s, %s, %s)"
+_ROW_OF_LOAD: LiteralString = (
+    "select coalesce(max(c.sequence_no), 0) from {schema}.command_bus_command c"
+    " where c.domain = %s and c.batch_id = %s and c.command_id = %s"
+)
 _FAIL_LOAD: LiteralString = "select {schema}.fail_load(%s, %s, %s)"
 
 
@@ -93,18 +99,19 @@ class Chunk:
 
     def explain(self, error: DuplicateCommandError, unit: str) -> SourceError:
         """Say where in the source the duplicate stands."""
-        ids = set(error.command_ids)
-        found = [
-            (place, command.command_id)
-            for command, place in zip(self.commands, self.places, strict=True)
-            if command.command_id in ids
-        ]
-        place, command_id = found[0]
-        twice = [other for other, same in found[1:] if same == command_id]
-        if twice:
-            reason = f"command id {command_id} stands on {unit} {place:,} already"
-            return SourceError(f"{unit} {twice[0]:,}: {reason}", twice[0])
+        repeat = error.within([command.command_id for command in self.commands])
+        if isinstance(repeat, RepeatedIdError):
+            first, second, *_ = (self.places[n - 1] for n in repeat.positions[repeat.command_id])
+            reason = f"command id {repeat.command_id} stands on {unit} {first:,} already"
+            return SourceError(f"{unit} {second:,}: {reason}", second)
+        place, command_id = self.place_of(error)
         return SourceError(f"{unit} {place:,}: command id {command_id} was sent before", place)
+
+    def place_of(self, error: DuplicateCommandError) -> tuple[int, UUID]:
+        """The first row whose id the database refused."""
+        ids = set(error.command_ids)
+        rows = zip(self.places, self.commands, strict=True)
+        return next((at, row.command_id) for at, row in rows if row.command_id in ids)
 
 
 class LoadRun:
@@ -207,10 +214,21 @@ class LoadRun:
         try:
             await self._insist(_LOAD_CHUNK, self._checkpoints + 1, self._rows + 1, commands, digest)
         except DuplicateCommandError as error:
-            raise chunk.explain(error, self._reader.unit) from error
+            raise await self._refused(error) from error
         self._rows += len(chunk.commands)
         self._checkpoints += 1
         self._pace.learn(len(chunk.commands), time.monotonic() - began)
+
+    async def _refused(self, error: DuplicateCommandError) -> SourceError:
+        explained = self._chunk.explain(error, self._reader.unit)
+        place, command_id = self._chunk.place_of(error)
+        params = (self._load.domain, self._load.batch_id, command_id)
+        row = await self._gateway.value(_ROW_OF_LOAD, params, domain=self._load.domain)
+        if not row or explained.line != place:
+            return explained
+        # In an earlier checkpoint: the same mistake as in this one, not a command sent before.
+        reason = f"command id {command_id} is already that of row {row:,} of this load"
+        return self._reader.error_at(place, reason)
 
     async def _dispatch(self) -> None:
         """Queue what is only stored; of a load that started as it loaded nothing is."""

@@ -1,72 +1,69 @@
-"""Sources: where the rows of a load come from, read one by one and never all in memory.
+"""Sources: where the rows of a load come from, read in groups and never all in memory.
 
-A source is a file (.jsonl, .ndjson, .csv, .parquet, .arrow), a table or stream of pyarrow, an
-iterable or an async iterable. What is read here is raw, with its place in the source; `to_command`
-makes a command of it, so rows that were loaded before are passed over without being parsed.
+A source is a file (.jsonl, .ndjson, .json, .csv, .tsv, each perhaps .gz; .parquet, .arrow), a
+binary file of JSON that is open, a table or stream of pyarrow, an iterable or an async iterable.
+What is read here is raw, with its place in the source; `to_command` makes a command of it, so rows
+that were loaded before are passed over without being parsed. Async iterables and lists are read in
+the event loop; everything else may have to wait for something, and is read in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import csv
+import io
 import json
+from collections import deque
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
+    Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sized,
 )
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from uuid import UUID, uuid5
 
-from commandbus.errors import InvalidInputError, InvalidPayloadError, SourceError
-from commandbus.loads import arrow
+from commandbus.errors import (
+    InvalidInputError,
+    InvalidPayloadError,
+    InvalidSettingError,
+    SourceError,
+)
+from commandbus.loads import arrow, files
 from commandbus.loads.model import RowFormat
+from commandbus.loads.reading import Opened, RawRow, SourceThread
 from commandbus.models import BatchCommand
 
-#: A longer line is not a row: a file without line ends must not end up in memory.
-MAX_LINE_BYTES = 8 * 1024 * 1024
-#: Rows between two moments in which other tasks of the event loop may run.
+#: Rows of a list between two moments in which other tasks of the event loop may run.
 ROWS_PER_TURN = 200
 
 _TABLES = {".parquet", ".arrow"}
 _ROW_KEYS = {"command_type", "type", "command_id", "data", "reply_to", "correlation_id"}
 
-#: The place of a row (its line, or its position from 1) and what stands there.
-RawRow = tuple[int, Any]
-
 
 class Reader:
     """Rows of one source, from its beginning, once."""
 
-    def __init__(self, rows: AsyncIterator[RawRow], unit: str, total: int | None) -> None:
-        self._rows = rows
-        self._peeked: RawRow | None = None
+    def __init__(
+        self, next_rows: Callable[[], Awaitable[list[RawRow]]], unit: str, total: int | None
+    ) -> None:
+        self._next_rows = next_rows
+        self._rows: deque[RawRow] = deque()
         self._place = 0
         self.unit = unit
         self.total = total
 
     async def read(self) -> RawRow | None:
         """The next row, or None at the end. What the source raises comes as SourceError."""
-        if self._peeked is not None:
-            row, self._peeked = self._peeked, None
-            return row
-        try:
-            row = await anext(self._rows)
-        except StopAsyncIteration:
+        if not self._rows and await self.is_at_end():
             return None
-        except SourceError:
-            raise
-        except Exception as error:
-            reason = f"the source failed after {self.unit} {self._place:,}"
-            raise SourceError(f"{reason}: {type(error).__name__}: {error}", self._place) from error
+        row = self._rows.popleft()
         self._place = row[0]
         return row
 
@@ -79,8 +76,16 @@ class Reader:
 
     async def is_at_end(self) -> bool:
         """Whether nothing is left."""
-        self._peeked = await self.read()
-        return self._peeked is None
+        if self._rows:
+            return False
+        try:
+            self._rows.extend(await self._next_rows())
+        except SourceError:
+            raise
+        except Exception as error:
+            reason = f"the source failed after {self.unit} {self._place:,}"
+            raise SourceError(f"{reason}: {type(error).__name__}: {error}", self._place) from error
+        return not self._rows
 
     def error_at(self, place: int, reason: object) -> SourceError:
         """The error of one row, with its place."""
@@ -91,47 +96,111 @@ def name_of(source: object) -> str:
     """What to call a source when people look at the load."""
     if isinstance(source, str | PathLike):
         return str(fspath(source))[:1_000]
-    return type(source).__name__
+    name = getattr(source, "name", None) if isinstance(source, io.IOBase) else None
+    if isinstance(name, str):
+        return name[:1_000]
+    return "stdin" if name == 0 else type(source).__name__
 
 
 @asynccontextmanager
 async def open_source(source: object, row_format: RowFormat) -> AsyncIterator[Reader]:
     """Open a source; raises SourceError if it cannot be read at all."""
-    async with AsyncExitStack() as stack:
-        if isinstance(source, str | PathLike):
-            path = Path(str(fspath(source)))
-            suffix = path.suffix.lower()
-            if suffix == ".csv" and row_format == RowFormat():
-                raise InvalidInputError(
-                    "a CSV file needs command_type, or type_column for the column that has it"
-                )
-            if suffix in _LINES:
-                read = _LINES[suffix]
-                file, total = stack.enter_context(_open(path)), await _count(path, read)
-                rows, unit = read(file), "line"
-            elif suffix in _TABLES:
-                _open(path).close()
-                (rows, total), unit = arrow.open_file(path, suffix), "row"
-            else:
-                raise SourceError(
-                    f"cannot tell what {path.name!r} holds; use .jsonl, .ndjson, .csv, .parquet or "
-                    ".arrow, or read it yourself and give an iterable"
-                )
-        elif arrow.is_table(source):
-            (rows, total), unit = arrow.open_table(source), "row"
-        elif isinstance(source, AsyncIterable):
-            numbered = await stack.enter_async_context(aclosing(_numbered(source)))
-            yield Reader(numbered, "item", None)
-            return
-        elif isinstance(source, Iterable) and not isinstance(source, bytes | Mapping):
-            rows, unit = enumerate(source, 1), "item"
-            total = len(source) if isinstance(source, Sized) else None
-        else:
-            raise SourceError(
-                f"a {type(source).__name__} is not a source; use a path, an iterable or an async "
-                "iterable of BatchCommand or dicts"
+    if isinstance(source, AsyncIterable):
+        yield Reader(_one_by_one(source), "item", None)
+        return
+    if type(source) in {list, tuple}:
+        rows: list[Any] | tuple[Any, ...] = source  # type: ignore[assignment]
+        yield Reader(_in_turns(rows), "item", len(rows))
+        return
+    thread = SourceThread(_opener(source, row_format))
+    try:
+        opened = await thread.start()
+        yield Reader(thread.next_rows, opened.unit, opened.total)
+    except asyncio.CancelledError:
+        thread.stop()
+        raise
+    except BaseException:
+        await thread.close()
+        raise
+    await thread.close()
+
+
+def _opener(source: object, row_format: RowFormat) -> Callable[[ExitStack], Opened]:
+    """What opens a source, in its thread."""
+    if isinstance(source, str | PathLike):
+        return _file_opener(Path(str(fspath(source))), row_format)
+    if isinstance(source, io.BufferedIOBase):
+        return partial(files.read_json, source)
+    if arrow.is_table(source):
+        return lambda _: _of_rows(arrow.open_table(source))
+    if isinstance(source, Iterable) and not isinstance(source, bytes | Mapping):
+        return partial(_open_iterable, source)
+    raise SourceError(
+        f"a {type(source).__name__} is not a source; use a path, an iterable or an async "
+        "iterable of BatchCommand or dicts"
+    )
+
+
+def _file_opener(path: Path, row_format: RowFormat) -> Callable[[ExitStack], Opened]:
+    suffix = files.suffix_of(path)
+    if suffix in files.CSV_SUFFIXES:
+        if row_format.command_type is None and row_format.type_column is None:
+            raise InvalidInputError(
+                "a CSV file needs command_type, or type_column for the column that has it"
             )
-        yield Reader(await stack.enter_async_context(aclosing(_in_turns(rows))), unit, total)
+        delimiter = row_format.delimiter
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '" \r\n\0'):
+            raise InvalidSettingError(
+                f"delimiter is {delimiter!r}; use one character, for example ';' or a tab"
+            )
+        return lambda stack: files.open_csv(path, stack, delimiter)
+    if row_format.delimiter is not None:
+        raise InvalidInputError("only a CSV file (.csv, .tsv) has a delimiter")
+    if suffix in files.JSON_SUFFIXES:
+        return lambda stack: files.open_json(path, stack)
+    if suffix in _TABLES and path.suffix.lower() != ".gz":
+        return lambda _: _of_rows(arrow.open_file(path, suffix))
+    raise SourceError(
+        f"cannot tell what {path.name!r} holds; use .jsonl, .ndjson, .json, .csv, .tsv (each also "
+        "with .gz), .parquet or .arrow, or read it yourself and give an iterable"
+    )
+
+
+def _of_rows(rows: arrow.Rows) -> Opened:
+    return Opened(rows[0], "row", rows[1])
+
+
+def _open_iterable(source: Iterable[Any], _: ExitStack) -> Opened:
+    total = len(source) if isinstance(source, Sized) else None
+    return Opened(enumerate(source, 1), "item", total)
+
+
+def _in_turns(rows: list[Any] | tuple[Any, ...]) -> Callable[[], Awaitable[list[RawRow]]]:
+    passed = 0
+
+    async def next_rows() -> list[RawRow]:
+        nonlocal passed
+        await asyncio.sleep(0)
+        group = list(enumerate(rows[passed : passed + ROWS_PER_TURN], passed + 1))
+        passed += len(group)
+        return group
+
+    return next_rows
+
+
+def _one_by_one(source: AsyncIterable[Any]) -> Callable[[], Awaitable[list[RawRow]]]:
+    rows, place = aiter(source), 0
+
+    async def next_rows() -> list[RawRow]:
+        nonlocal place
+        try:
+            row = await anext(rows)
+        except StopAsyncIteration:
+            return []
+        place += 1
+        return [(place, row)]
+
+    return next_rows
 
 
 def derived_id(batch_id: UUID, number: int) -> UUID:
@@ -194,78 +263,3 @@ def _parse_json(text: str) -> Any:
         raise InvalidPayloadError(f"not JSON: {error.msg} at column {error.colno}") from None
     except ValueError as error:
         raise InvalidPayloadError(f"not JSON: {error}") from None
-
-
-def _open(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise SourceError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
-
-
-async def _count(path: Path, rows: Callable[[BinaryIO], Iterator[RawRow]]) -> int | None:
-    """How many rows there are, so that progress can say how much is left; None for a pipe."""
-
-    def count() -> int | None:
-        if not path.is_file():
-            return None
-        try:
-            with _open(path) as file:
-                return sum(1 for _ in rows(file))
-        except SourceError:
-            return None  # the load gets as far as the error, and says where it is
-
-    return await asyncio.to_thread(count)
-
-
-def _lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
-    number = 0
-    while line := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise SourceError(f"line {number:,}: longer than {MAX_LINE_BYTES:,} bytes", number)
-        try:
-            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise SourceError(f"line {number:,}: not UTF-8 ({error.reason})", number) from error
-
-
-def _filled_lines(file: BinaryIO) -> Iterator[RawRow]:
-    return ((number, line) for number, line in _lines(file) if not line.isspace())
-
-
-def _records(file: BinaryIO) -> Iterator[RawRow]:
-    """Records of a CSV file with a header, each with the line where it begins."""
-    reader = csv.reader((line for _, line in _lines(file)), strict=True)
-    try:
-        header = next(reader, [])
-        if len(set(header)) != len(header) or "" in header:
-            raise SourceError("line 1: a column has no name, or the name of another", 1)
-        begin = reader.line_num + 1
-        for fields in reader:
-            if fields and len(fields) != len(header):
-                reason = f"{len(fields)} fields where the header has {len(header)}"
-                raise SourceError(f"line {begin:,}: {reason}", begin)
-            if fields:
-                yield begin, dict(zip(header, fields, strict=True))
-            begin = reader.line_num + 1
-    except csv.Error as error:
-        raise SourceError(f"line {reader.line_num:,}: not CSV: {error}", reader.line_num) from error
-
-
-#: What reads the rows of a file, line by line, by its suffix.
-_LINES = {".jsonl": _filled_lines, ".ndjson": _filled_lines, ".csv": _records}
-
-
-async def _in_turns(rows: Iterable[RawRow]) -> AsyncGenerator[RawRow, None]:
-    for count, row in enumerate(rows, 1):
-        yield row
-        if count % ROWS_PER_TURN == 0:
-            await asyncio.sleep(0)
-
-
-async def _numbered(rows: AsyncIterable[Any]) -> AsyncGenerator[RawRow, None]:
-    place = 0
-    async for row in rows:
-        place += 1
-        yield place, row

@@ -283,7 +283,8 @@ FINDINGS: dict[str, KnownFinding] = {
     ),
     "LOAD_INTERRUPTED": KnownFinding(
         Severity.NOTICE, "a load has stopped, and no process continues it",
-        "load the same source again to resume it, or cancel its batch and seal it",
+        "continue it with `commandbus batch resume`, or end it with `commandbus batch seal` or "
+        "`commandbus batch cancel`",
     ),
     "PRUNE_INTERRUPTED": KnownFinding(
         Severity.NOTICE, "a pruning run ended when it had removed only a part of a batch",

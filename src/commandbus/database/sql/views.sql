@@ -12,20 +12,25 @@ select c.batch_id, count(*) as pending_tasks, min(c.created_at) as oldest_task,
  group by c.domain, c.batch_id;
 
 -- By day (UTC): how many batches were created, and how many of them are in their queue to the last
--- command. avg_attempts is 0 for commands that were stored and queued in one transaction.
+-- command. avg_attempts is 0 for commands that were stored and queued in one transaction. A batch
+-- without commands, as an empty load leaves, has nothing to queue: it counts neither way. One whose load is
+-- not complete, or was canceled, is not in its queue to the last command, whatever is there already.
 create or replace view commandbus.v_batch_success_rate as
 select (b.created_at at time zone 'UTC')::date as date,
        count(*) as total_batches,
-       count(*) filter (where s.unqueued = 0) as successful_batches,
+       count(*) filter (where s.is_queued) as successful_batches,
        sum(s.attempts) / nullif(sum(s.commands), 0) as avg_attempts,
-       count(*) filter (where s.unqueued = 0)::numeric / count(*) as success_rate,
+       count(*) filter (where s.is_queued)::numeric / count(*) as success_rate,
        b.domain
   from commandbus.command_bus_batch b
  cross join lateral (
        select count(*) as commands, sum(c.queue_attempt_count)::numeric as attempts,
-              count(*) filter (where c.dispatch_status <> 'queued') as unqueued
+              count(*) filter (where c.dispatch_status <> 'queued') = 0 and b.total_sealed
+              and not exists (select from commandbus.command_bus_load l
+                               where l.batch_id = b.batch_id and l.status = 'canceled') as is_queued
          from commandbus.command_bus_command c
         where c.batch_id = b.batch_id) s
+ where b.total_count > 0
  group by b.domain, (b.created_at at time zone 'UTC')::date;
 
 -- Of the last hour, by batch: where its commands are. `processing` is what a worker has leased,

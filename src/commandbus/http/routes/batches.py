@@ -10,7 +10,15 @@ from commandbus.access.model import Caller, Scope
 from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain, requires
 from commandbus.http.platform import Here, Wait, accepted
 from commandbus.http.schemas.base import DomainPath, PageOf50, PageOf100
-from commandbus.http.schemas.batches import BatchCreated, BatchView, Counted, CreateBatch
+from commandbus.http.schemas.batches import (
+    BatchCreated,
+    BatchView,
+    Counted,
+    CreateBatch,
+    LoadResultView,
+    LoadView,
+    ResumeLoad,
+)
 from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.views import PageView
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
@@ -92,11 +100,36 @@ async def list_batch_commands(
     return PageView[CommandView].of(page)
 
 
+@router.get("/{batch_id}/load", dependencies=[requires(Scope.READ)])
+async def get_load(domain: DomainPath, batch_id: UUID, here: Here) -> LoadView:
+    """Show how far the load of a batch is, and what can be done with the batch."""
+    load = await here.bus.loads.require(domain, batch_id)
+    actions = await here.bus.batches.actions(domain, batch_id, load)
+    return LoadView.of(load, actions=actions.allowed)
+
+
+@router.post("/{batch_id}/resume", dependencies=[requires(Scope.SEND)])
+async def resume_load(
+    domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here
+) -> LoadResultView:
+    """Continue a load that stopped. The rows are its whole source, from the beginning."""
+    result = await here.bus.loads.resume(domain, batch_id, form.rows)
+    return LoadResultView.of(result)
+
+
+@router.post("/{batch_id}/seal")
+async def seal_load(domain: DomainPath, batch_id: UUID, here: Here, caller: Operator) -> LoadView:
+    """End a load that stopped: what was loaded is the whole batch. A second one changes nothing."""
+    load = await here.bus.loads.seal(domain, batch_id, operator=caller.user_id)
+    actions = await here.bus.batches.actions(domain, batch_id, load)
+    return LoadView.of(load, actions=actions.allowed)
+
+
 @router.post("/{batch_id}/cancel")
 async def cancel_command_batch(
     domain: DomainPath, batch_id: UUID, form: WithReason, here: Here, caller: Operator
 ) -> Counted:
-    """Cancel the commands of a batch that no worker has leased."""
+    """Cancel the commands of a batch that no worker has leased; an open load is ended for good."""
     count = await here.bus.batches.cancel(domain, batch_id, form.reason, operator=caller.user_id)
     return Counted(count=count)
 

@@ -7,8 +7,10 @@ from uuid import UUID
 
 from pydantic import Field
 
+from commandbus.batches.actions import BatchAction
 from commandbus.http.schemas.base import Form, JsonObject, TypeName, example
 from commandbus.http.schemas.views import View, view_of
+from commandbus.loads.model import LoadMetadata, LoadResult
 from commandbus.models import BatchMetadata, BatchStatus
 
 
@@ -54,6 +56,24 @@ class BatchView(View):
 
     status: BatchStatus
     custom_data: dict[str, Any] | None = None
+
+
+@view_of(LoadMetadata, hide=("last_first_row", "last_digest"))
+class LoadView(View):
+    """How far the load of a batch is. `actions` is what can be done with the batch now."""
+
+    actions: list[BatchAction]
+
+
+class ResumeLoad(Form):
+    """The source of a load: all its rows, from the beginning; those that are loaded are skipped."""
+
+    rows: list[JsonObject] = Field(min_length=1, max_length=100_000)
+
+
+@view_of(LoadResult)
+class LoadResultView(View):
+    """How a load ended. After `partial_success` it can be resumed, sealed or canceled."""
 
 
 class Counted(View):

@@ -64,6 +64,16 @@ begin
     end if;
 end $$;
 
+-- The status of a batch at its end. p_not_completed: how many commands failed or were canceled. What a
+-- canceled load did not bring is missing, even if everything before it completed.
+create or replace function commandbus.ended_status(p_batch_id uuid, p_not_completed int) returns text
+language sql stable as $$
+    select case when p_not_completed > 0
+                     or exists (select from commandbus.command_bus_load l
+                                 where l.batch_id = p_batch_id and l.status = 'canceled')
+                then 'COMPLETED_WITH_FAILURES' else 'COMPLETED' end
+$$;
+
 -- Closes batches whose commands have all ended; the rows are locked by the caller. The command that
 -- a batch asked for at its end is sent in this very commit, under an id that only this closing has.
 create or replace function commandbus.close_batches(p_batch_ids uuid[], p_now timestamptz) returns void
@@ -73,8 +83,7 @@ declare
 begin
     for v_batch in
         update commandbus.command_bus_batch b
-           set status = case when b.failed_count + b.canceled_count > 0
-                             then 'COMPLETED_WITH_FAILURES' else 'COMPLETED' end,
+           set status = commandbus.ended_status(b.batch_id, b.failed_count + b.canceled_count),
                started_at = coalesce(b.started_at, p_now),
                completed_at = p_now,
                close_count = b.close_count + 1
@@ -140,21 +149,30 @@ begin
     return v_known;
 end $$;
 
--- Cancels what nobody works on; what a worker holds goes on. Returns how many were canceled: call it
--- again until it is 0.
+-- Cancels what nobody works on; what a worker holds goes on. A load that is open is canceled with the
+-- first call: nothing more can be loaded. Returns how many commands were canceled: call it again until it
+-- is 0.
 create or replace function commandbus.cancel_batch(
     p_domain text, p_batch_id uuid, p_reason text, p_actor text default null, p_limit int default 5000
 ) returns int
 language plpgsql as $$
+declare
+    v_was_open boolean;
+    v_count    int;
 begin
     perform commandbus.require_batch(p_domain, p_batch_id);
-    return (select count(*) from commandbus.cancel_commands(
+    v_was_open := commandbus.cancel_load(p_domain, p_batch_id, p_reason, p_actor);
+    v_count := (select count(*) from commandbus.cancel_commands(
         p_domain,
         array(select c.command_id from commandbus.command_bus_command c
                where c.batch_id = p_batch_id and c.domain = p_domain
                  and c.status = 'PENDING' and c.leased_by is null
                order by c.sequence_no limit p_limit),
         p_reason, p_actor, false));
+    if v_was_open then
+        perform commandbus.seal_total(p_batch_id, clock_timestamp());
+    end if;
+    return v_count;
 end $$;
 
 -- Sends again what failed: the parked and the FAILED ones. A batch that was finished is open again,

@@ -49,7 +49,8 @@ begin
     return query
     select 'LOAD_INTERRUPTED', l.domain, l.batch_id::text, null::bigint
       from commandbus.command_bus_load l
-     where (l.status <> 'sealed' or l.rows_dispatched < l.rows_committed)
+     where (l.status in ('loading', 'failed')
+            or l.status = 'sealed' and l.rows_dispatched < l.rows_committed)
        and l.updated_at < now() - interval '5 minutes' and (p_domain is null or l.domain = p_domain);
     return query
     select 'PRUNE_INTERRUPTED', b.domain::text, b.batch_id::text, null::bigint

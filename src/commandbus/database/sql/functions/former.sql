@@ -1,6 +1,8 @@
 -- Former functions: those that an earlier version had under another name or with other arguments. Loaded
 -- first, so that no call can reach one of them by mistake. None of them is called by anything else in
 -- the database.
+drop function if exists commandbus.begin_load(
+    text, uuid, text, jsonb, text, int, text, jsonb, text, jsonb);
 drop function if exists commandbus.complete_held;
 drop function if exists commandbus.create_held_batch;
 drop function if exists commandbus.domain_figures; -- it had fewer columns
@@ -14,5 +16,6 @@ drop function if exists commandbus.queue_held;
 drop function if exists commandbus.recover_dispatch(text, interval, int, int, int, interval);
 drop function if exists commandbus.resolve_parked;
 drop function if exists commandbus.run_bulk_chunk(uuid, int, text);
+drop function if exists commandbus.seal_load(text, uuid, int);
 drop function if exists commandbus.start_bulk(uuid, text, text, jsonb, jsonb, float8, text, boolean);
 drop function if exists commandbus.try_bulk(text, text, jsonb, text, uuid[]);

@@ -206,7 +206,8 @@ begin
         continue when not found;
         v_now := clock_timestamp();
         select * into v_count from commandbus.recount_batch(v_id);
-        v_done := v_batch.total_sealed and v_count.total > 0
+        -- an empty batch waits for commands, unless it has ended: a load that brought none
+        v_done := v_batch.total_sealed and (v_count.total > 0 or v_batch.completed_at is not null)
               and v_count.completed + v_count.failed + v_count.canceled = v_count.total;
         update commandbus.command_bus_batch b
            set total_count = v_count.total, completed_count = v_count.completed,
@@ -214,8 +215,7 @@ begin
                in_troubleshooting_count = v_count.parked, updated_at = v_now,
                completed_at = case when v_done and b.status like 'COMPLETED%' then b.completed_at end,
                status = case when v_done and b.completed_at is not null
-                             then case when v_count.failed + v_count.canceled > 0
-                                       then 'COMPLETED_WITH_FAILURES' else 'COMPLETED' end
+                             then commandbus.ended_status(v_id, v_count.failed + v_count.canceled)
                              when b.status like 'COMPLETED%' then 'IN_PROGRESS'
                              else b.status end
          where b.batch_id = v_id;

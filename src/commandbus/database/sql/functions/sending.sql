@@ -252,12 +252,28 @@ declare
     v_known uuid[] := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_actor);
 begin
     if v_known <> '{}' then
+        perform commandbus.refuse_repeated_ids(p_commands);
         raise exception 'already sent in domain %: %', quote_literal(p_domain),
             array_to_string(v_known[1:5], ', ')
             using errcode = 'CB001', detail = array_to_json(v_known)::text,
                   hint = 'nothing of this call was created';
     end if;
     return jsonb_array_length(p_commands);
+end $$;
+
+-- For a call that was refused: an id that is twice in it was not sent before.
+create or replace function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
+language plpgsql as $$
+declare
+    v_ids uuid[] := array(
+        select (i ->> 'command_id')::uuid from jsonb_array_elements(p_commands) i
+         group by 1 having count(*) > 1);
+begin
+    if v_ids <> '{}' then
+        raise exception 'more than once in this call: %', array_to_string(v_ids[1:5], ', ')
+            using errcode = 'CB001', detail = array_to_json(v_ids)::text,
+                  hint = 'give each command an id of its own; nothing of this call was created';
+    end if;
 end $$;
 
 -- One command, for psql and triggers: select commandbus.send_command('payments', 'DebitAccount',
