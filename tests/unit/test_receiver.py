@@ -25,6 +25,10 @@ class StubRoom:
         self.submitted: list[Lease] = []
         self.released: list[Lease] = []
         self.asked_at = 0.0
+        self.types_left_out: list[str] = []
+
+    def left_out(self) -> Sequence[str]:
+        return self.types_left_out
 
     def wanted(self) -> int:
         return self.room

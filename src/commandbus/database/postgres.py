@@ -33,7 +33,8 @@ from commandbus.settings import Settings
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
     " correlation_id, reply_queue, batch_id, created_at, data"
-    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s)"
+    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
+    " cast(%s as text[]))"
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
@@ -64,7 +65,7 @@ _DELETE_REPLIES: LiteralString = (
     "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))"
 )
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
-_HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)"
+_HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -116,7 +117,7 @@ class PostgresStore(PostgresReads):
             (
                 domain, options["vt_seconds"], options["quantity"], options["worker"],
                 encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
-                options.get("from_head", False),
+                options.get("from_head", False), list(options.get("except_types", ())),
             ),
             domain=domain,
         )  # fmt: skip
@@ -245,9 +246,17 @@ class PostgresStore(PostgresReads):
         return PostgresListener(ConnectionSource.of(self._pool).connect)
 
     async def heartbeat(
-        self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int
+        self,
+        worker: str,
+        domain: str,
+        *,
+        is_idle: bool,
+        concurrency: int,
+        in_flight: int,
+        stuck: int = 0,
     ) -> None:
-        await self.gateway.rows(_HEARTBEAT, (worker, domain, is_idle, concurrency, in_flight))
+        figures = (is_idle, concurrency, in_flight, stuck)
+        await self.gateway.rows(_HEARTBEAT, (worker, domain, *figures))
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

@@ -42,6 +42,8 @@ class ReceiveOptions(TypedDict):
     mark_in_progress: NotRequired[bool]
     #: Look first at the oldest messages of the queue: commands whose lease has lapsed are there.
     from_head: NotRequired[bool]
+    #: Command types to leave to other workers.
+    except_types: NotRequired[Sequence[str]]
 
 
 class RetryOptions(TypedDict):
@@ -227,9 +229,16 @@ class Store(Protocol):
         """A listener with a connection of its own."""
 
     async def heartbeat(
-        self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int
+        self,
+        worker: str,
+        domain: str,
+        *,
+        is_idle: bool,
+        concurrency: int,
+        in_flight: int,
+        stuck: int = 0,
     ) -> None:
-        """Say that a worker is alive, and whether it waits for commands."""
+        """Say that a worker is alive, whether it waits, and how many places it has lost."""
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         """Remember, by command type, which keys of payloads must not be shown."""
