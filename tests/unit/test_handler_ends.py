@@ -91,6 +91,16 @@ async def test_whatever_a_handler_raises_is_a_counted_failure(
     assert item.last_error_type == "TRANSIENT"
 
 
+async def test_an_error_that_a_future_brings_is_a_counted_failure_too(fake: CommandBus) -> None:
+    async def work(command: Command, ctx: HandlerContext) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_exception(GeneratorExit())
+        await future
+
+    item = await parked(fake, work)
+    assert (item.last_error_code, item.attempts) == ("GeneratorExit", 2)
+
+
 # -- a callable is judged by what it returns
 
 
@@ -186,7 +196,7 @@ async def async_generator(command: Command, ctx: HandlerContext) -> Any:
         lambda command, ctx, third: None,
         lambda command, *, ctx: None,
         Unbound.method,
-        functools.partial(with_more, 1, 2),
+        functools.partial(with_more, 1, ctx=None),  # type: ignore[arg-type]
     ],
 )
 def test_a_handler_that_cannot_be_called_with_two_arguments_is_refused(

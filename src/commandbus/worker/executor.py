@@ -271,9 +271,12 @@ class Executor:
             # The worker stops, and the command goes back, uncounted. Or the lease is lost: then
             # this is refused, which leaves a line in the audit.
             outcome = Outcome(run.lease, OutcomeKind.RELEASE)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise  # the process ends, or this task is destroyed with its loop
-        except BaseException as error:  # noqa: BLE001  (a lease must not be kept without end)
+        except KeyboardInterrupt:
+            raise  # it ends the process
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and not run.is_alive:
+                raise  # the task is destroyed with its loop
+            # A lease must not be kept without end, whatever this is.
             outcome = self._broken(run, error)
         finally:
             self._leave(run)

@@ -46,10 +46,14 @@ class HandlerThreads:
                 target=self._work, name=f"commandbus-handler-{self._threads}", daemon=True
             ).start()
         try:
-            return await future
+            result, error = await future
         finally:
             if future.cancelled():
                 self.stuck += 1
+        if error is not None:
+            # Not by the future: a GeneratorExit that it carries would close the caller instead.
+            raise error
+        return result
 
     def close(self) -> None:
         """Let the threads end, each after the call it is in."""
@@ -65,7 +69,7 @@ class HandlerThreads:
                 try:
                     result = function()
                 except StopIteration as stop:
-                    # A future cannot carry it: the caller would wait without limit.
+                    # A coroutine cannot raise it.
                     error = RuntimeError("the handler raised StopIteration")
                     error.__cause__ = stop
                 except BaseException as raised:  # noqa: BLE001  (raised again where it is awaited)
@@ -85,7 +89,4 @@ class HandlerThreads:
                 result.close()  # nobody will await it
             self._on_freed()
             return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+        future.set_result((result, error))
