@@ -133,7 +133,8 @@ async def test_readiness_says_what_is_wrong_and_no_more(
         answer = await client.get("/readyz")
 
     assert answer.status_code == 503
-    assert answer.json() == {"status": "failing", "checks": {"database": shown, "pool": "ok"}}
+    checks = {"database": shown, "pool": "ok", "workers": "ok"}
+    assert answer.json() == {"status": "failing", "checks": checks}
 
 
 # -- scopes
