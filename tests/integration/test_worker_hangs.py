@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -66,7 +67,9 @@ async def test_a_worker_whose_threads_all_hang_leaves_commands_to_another(
                     return await rows(conn, STUCK) == [(2, 2), (2, 0)]
 
                 await until(is_told, "the next heartbeat")
-                found = [f for f in (await bus.upkeep.doctor()).findings if f.code == "WORKER_STUCK"]
+                found = [
+                    f for f in (await bus.upkeep.doctor()).findings if f.code == "WORKER_STUCK"
+                ]
                 assert [(f.domain, f.found) for f in found] == [("shop", 1)]
             gate.set()
             await until_status(sick, "shop", await send(sick), CommandStatus.COMPLETED)
@@ -145,3 +148,23 @@ async def test_a_broken_connection_of_a_handler_is_not_a_time_out(bus: CommandBu
     async with working(bus, "shop"):
         found = await until_status(bus, "shop", sent, PARKED)
     assert found.last_error_code == "OperationalError"
+
+
+async def test_a_worker_stops_beside_a_transaction_that_does_not_end(dsn: str) -> None:
+    gate, ended = asyncio.Event(), asyncio.Event()
+    async with another_bus(dsn, lease_deadline_seconds=1) as bus:
+
+        @bus.handler("shop", "Work", timeout_seconds=0.2, retry_policy=ONCE, transactional=True)
+        async def work(command: Command, ctx: HandlerContext) -> None:
+            while not gate.is_set():
+                with suppress(asyncio.CancelledError):
+                    await gate.wait()
+            ended.set()
+
+        sent = await send(bus)
+        async with working(bus, "shop", concurrency=1):
+            await until_status(bus, "shop", sent, PARKED)
+        assert not ended.is_set()
+        gate.set()
+        await until(ended.is_set)
+        assert (await look(bus, sent)).status is PARKED

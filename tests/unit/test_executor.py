@@ -37,7 +37,7 @@ class Bench:
         self.store, self.handlers_store = StubStore(), StubStore()
         self.outcomes: list[Outcome] = []
         self.ended: list[Lease] = []
-        self.begun: list[Lease] = []
+        self.early: list[Lease] = []
         self.extended: list[tuple[Lease, float]] = []
         self.rooms = 0
         self.backlog = 0
@@ -65,7 +65,7 @@ class Bench:
             cast("Completer", self),
             on_room=self._on_room,
             on_ended=self._on_ended,
-            on_begun=self.begun.append,
+            on_early=self.early.append,
             concurrency=concurrency,
             max_prefetch=max_prefetch,
         )

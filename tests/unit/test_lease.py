@@ -353,3 +353,22 @@ def _let_expire(bench: Bench) -> None:
     """As if nearly all of the lease were over."""
     for held in bench.keeper._kept.values():
         held.expires_at -= bench.keeper.vt_seconds * 0.9
+
+
+async def test_a_lease_whose_handler_began_late_is_extended_for_the_same_time_again(
+    clock: Clock,
+) -> None:
+    bench = Bench(vt_seconds=30, deadline_seconds=100)
+    lease = a_lease()
+    bench.keeper.add([lease])
+    clock.now += 100
+    bench.keeper._extend_due()
+    await turns()
+    assert (bench.lost, bench.extender.extended) == ([(lease, "overdue")], [])
+    bench.keeper.keep_on(lease)
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [lease.command_id]
+    clock.now += 100
+    bench.keeper._extend_due()
+    await turns()
+    assert bench.lost == [(lease, "overdue")] * 2

@@ -20,9 +20,13 @@ from commandbus import (
     RetryPolicy,
     Settings,
 )
+from commandbus.database.model import Outcome, OutcomeKind
 from commandbus.errors import InvalidSettingError
 from commandbus.testing import fake_bus, sent
-from tests.unit.stubs import a_lease
+from commandbus.worker.execution import Execution
+from commandbus.worker.running import Run
+from tests.unit.stubs import a_lease, soon, turns
+from tests.unit.test_executor import Bench
 from tests.waiting import until, until_status
 
 DOMAIN = "shop"
@@ -329,6 +333,105 @@ async def test_a_thread_is_asked_to_stop_when_the_worker_waits_no_longer(
     found = await fake.get_command(DOMAIN, sent_id)
     assert found is not None
     assert (found.status, found.attempts) == (CommandStatus.PENDING, 0)
+
+
+# -- the executor alone
+
+
+async def test_a_run_that_began_late_is_not_overdue_with_its_lease() -> None:
+    bench, lease = Bench(), a_lease()
+    bench.submit(lease)
+    await soon(lambda: bench.started)
+    bench.executor.overdue(lease)
+    await turns()
+    assert (bench.early, bench.outcomes) == ([lease], [])
+    bench.gate.set()
+    await soon(lambda: bench.outcomes)
+
+
+async def test_a_run_that_is_overdue_with_its_lease_has_timed_out() -> None:
+    bench, lease = Bench(), a_lease()
+    bench.execution.timeout_seconds = 1e-9
+    bench.submit(lease)
+    await soon(lambda: bench.started)
+    bench.executor.overdue(lease)
+    await soon(lambda: bench.outcomes)
+    failure = bench.outcomes[0].failure
+    assert failure is not None
+    assert (failure.code, bench.early) == ("HANDLER_TIMEOUT", [])
+
+
+async def test_what_waits_goes_back_when_its_lease_is_overdue() -> None:
+    bench = Bench(concurrency=1)
+    running, waiting, unknown = a_lease(), a_lease(), a_lease()
+    bench.submit(running, waiting)
+    await soon(lambda: bench.started)
+    bench.executor.overdue(waiting)
+    bench.executor.overdue(unknown)
+    assert bench.outcomes == [Outcome(waiting, OutcomeKind.RELEASE)]
+    bench.gate.set()
+    await bench.executor.drained()
+    assert bench.started == [running]
+
+
+async def test_a_run_whose_handler_has_ended_is_not_overdue() -> None:
+    bench, lease = Bench(), a_lease()
+    bench.handlers_store.settle_gate = gate = asyncio.Event()
+
+    async def work(command: Command, ctx: HandlerContext) -> None: ...
+
+    bench.registry.register("shop", "Once", work, transactional=True, timeout_seconds=1e-9)
+    lease = a_lease(command_type="Once")
+    bench.submit(lease)
+    await soon(lambda: bench.handlers_store.settled)
+    bench.executor.overdue(lease)
+    await turns()
+    assert (bench.early, bench.executor.in_flight) == ([], 1)
+    gate.set()
+    await soon(lambda: bench.ended == [lease])
+    assert bench.handlers_store.transactions[0].is_committed
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_an_error_of_our_own_ends_the_lease_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_begun: bool
+) -> None:
+    bench, lease = Bench(), a_lease()
+    bench.gate.set()
+
+    async def run(run: Run) -> None:
+        if is_begun:
+            run.begin(bench.registry.get("shop", "Work"), 1.0, 1.0)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Execution, "run", lambda self, started: run(started))
+    bench.submit(lease)
+    await bench.executor.drained()
+    if is_begun:
+        [outcome] = bench.outcomes
+        assert outcome.kind is OutcomeKind.RETRY
+    else:
+        assert bench.ended == [lease]
+    assert f"{lease.command_id} could not be executed: Traceback" in caplog.text
+
+
+async def test_one_timer_serves_all_runs() -> None:
+    bench = Bench(concurrency=50)
+    planned = asyncio.get_running_loop().call_at
+    timers: list[float] = []
+
+    def call_at(when: float, *args: Any, **options: Any) -> asyncio.TimerHandle:
+        timers.append(when)
+        return planned(when, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "call_at", call_at)
+        bench.submit(*(a_lease() for _ in range(50)))
+        await turns()
+    assert (len(bench.started), len(timers)) == (50, 1)
+    bench.gate.set()
+    await bench.executor.drained()
+    bench.executor.end()
 
 
 # -- registration

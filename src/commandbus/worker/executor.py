@@ -12,6 +12,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -44,7 +45,7 @@ class Executor:
     completer: Completer
     on_room: Callable[[], None]  # a handler has ended
     on_ended: Callable[[Sequence[Lease]], None]  # these leases need not be extended any more
-    on_begun: Callable[[Lease], None]  # its handler is called now
+    on_early: Callable[[Lease], None]  # this lease must be extended on
     concurrency: int
     max_prefetch: int
 
@@ -155,10 +156,16 @@ class Executor:
         self._take_back(lease)
 
     def overdue(self, lease: Lease) -> None:
-        """Its lease is not extended any more: what runs has failed, what waits goes back."""
+        """Its lease is not extended any more: what runs too long has failed, what waits goes back.
+
+        The time of the lease began when it was received, that of the handler when it was called.
+        """
         run = self._running.get(_key_of(lease))
         if run is not None and run.is_begun:
-            self._timeouts.end(run)
+            if run.due_at > time.monotonic():
+                self.on_early(lease)
+            else:
+                self._timeouts.end(run)
         elif run is None and self._take_back(lease):
             self.release([lease])
 
@@ -252,14 +259,10 @@ class Executor:
 
     def _start(self, lease: Lease, execute: Callable[[Run], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
-        run = Run(lease, self._begun, self.execution.needs_thread(lease))
+        run = Run(lease, self._timeouts.watch, self.execution.needs_thread(lease))
         self._places.used += run.needs_thread
         self._running[_key_of(lease)] = run
         run.task = asyncio.get_running_loop().create_task(self._run_and_report(run, execute))
-
-    def _begun(self, run: Run) -> None:
-        self._timeouts.watch(run)
-        self.on_begun(run.lease)
 
     async def _run_and_report(
         self, run: Run, execute: Callable[[Run], Awaitable[Outcome | None]]
@@ -316,7 +319,9 @@ class Executor:
             "%s could not be executed: %s",
             run.lease.command_id, redact_text("".join(traceback.format_exception(error)), 4_000),
         )  # fmt: skip
-        return None if run.entry is None else self.execution.failure(run, run.entry, error)
+        with suppress(Exception):  # then the lease lapses
+            return None if run.entry is None else self.execution.failure(run, run.entry, error)
+        return None
 
     def _abandon(self, run: Run) -> None:
         """An async handler goes on after its time-out: its command has failed without it."""

@@ -93,11 +93,10 @@ class LeaseKeeper:
             if kept is not None and kept.lease.lease_epoch == lease.lease_epoch:
                 self._kept.pop(lease.command_id, None)
 
-    def begin(self, lease: Lease) -> None:
-        """Its handler is called now: the time that it waited does not count as running."""
-        kept = self._kept.get(lease.command_id)
-        if kept is not None:
-            kept.give_up_at = time.monotonic() + self.deadline_seconds
+    def keep_on(self, lease: Lease) -> None:
+        """Extend it for the same time again: the handler began long after the lease."""
+        now = time.monotonic()
+        self._kept[lease.command_id] = _Kept(lease, now, now + self.deadline_seconds)
 
     def set_expiry(self, lease: Lease, seconds: float) -> None:
         """The handler extended its lease itself."""

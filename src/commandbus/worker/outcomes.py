@@ -17,9 +17,6 @@ from commandbus.retry import RetryPolicy
 from commandbus.worker.failure_log import log_end, log_retry
 from commandbus.worker.stacks import stack_of
 
-#: The code of a handler that ran longer than its time-out.
-HANDLER_TIMEOUT = "HANDLER_TIMEOUT"
-
 
 def command_of(lease: Lease) -> Command:
     """What the handler is given; raises InvalidPayloadError if the payload cannot be decoded."""
@@ -85,7 +82,7 @@ def timed_out(seconds: float, error: BaseException | None, policy: RetryPolicy) 
         text += ", and has not ended since"
     elif not isinstance(error, asyncio.CancelledError):
         text += f"; it ended with {type(error).__name__}: {text_of(error)}"
-    failure = TransientCommandError(HANDLER_TIMEOUT, text)
+    failure = TransientCommandError("HANDLER_TIMEOUT", text)
     failure.__cause__ = error
     return failure
 

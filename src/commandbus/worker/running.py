@@ -94,7 +94,8 @@ class TimeOuts:
 
     def watch(self, run: Run) -> None:
         """Look at this run when it is due."""
-        self._plan(run.due_at)
+        if run.due_at < self._at:
+            self._plan(run.due_at)
 
     def close(self) -> None:
         """Look no more."""

@@ -235,7 +235,7 @@ class _Parts:
             self.completer,
             on_room=self.receiver.room_freed,
             on_ended=self._ended,
-            on_begun=self._begun,
+            on_early=self._keep_on,
             concurrency=options.concurrency,
             max_prefetch=settings.max_prefetch,
         )
@@ -274,8 +274,8 @@ class _Parts:
         self.keeper.remove(leases)
         self.receiver.room_freed()
 
-    def _begun(self, lease: Lease) -> None:
-        self.keeper.begin(lease)
+    def _keep_on(self, lease: Lease) -> None:
+        self.keeper.keep_on(lease)
 
     def left_out(self) -> Sequence[str]:
         if not self.executor.leaves_threads_out:
