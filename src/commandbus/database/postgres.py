@@ -26,7 +26,7 @@ from commandbus.database.pgmq.notify import PostgresListener
 from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known
 from commandbus.database.sqlstate import translated
-from commandbus.database.store import ReceiveOptions, RetryOptions, Store
+from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
 from commandbus.models import NewCommand
 from commandbus.settings import Settings
 
@@ -245,18 +245,12 @@ class PostgresStore(PostgresReads):
     def listener(self) -> PostgresListener:
         return PostgresListener(ConnectionSource.of(self._pool).connect)
 
-    async def heartbeat(
-        self,
-        worker: str,
-        domain: str,
-        *,
-        is_idle: bool,
-        concurrency: int,
-        in_flight: int,
-        stuck: int = 0,
-    ) -> None:
-        figures = (is_idle, concurrency, in_flight, stuck)
-        await self.gateway.rows(_HEARTBEAT, (worker, domain, *figures))
+    async def heartbeat(self, worker: str, domain: str, **figures: Unpack[WorkerFigures]) -> None:
+        params = (
+            worker, domain, figures["is_idle"], figures["concurrency"], figures["in_flight"],
+            figures.get("stuck", 0),
+        )  # fmt: skip
+        await self.gateway.rows(_HEARTBEAT, params)
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

@@ -46,6 +46,17 @@ class ReceiveOptions(TypedDict):
     except_types: NotRequired[Sequence[str]]
 
 
+class WorkerFigures(TypedDict):
+    """What a worker says of itself in a heartbeat."""
+
+    #: Whether it waits for commands.
+    is_idle: bool
+    concurrency: int
+    in_flight: int
+    #: Places that handlers keep which did not end after their time-out.
+    stuck: NotRequired[int]
+
+
 class RetryOptions(TypedDict):
     """How an operator sends parked commands again."""
 
@@ -228,16 +239,7 @@ class Store(Protocol):
     def listener(self) -> Listener:
         """A listener with a connection of its own."""
 
-    async def heartbeat(
-        self,
-        worker: str,
-        domain: str,
-        *,
-        is_idle: bool,
-        concurrency: int,
-        in_flight: int,
-        stuck: int = 0,
-    ) -> None:
+    async def heartbeat(self, worker: str, domain: str, **figures: Unpack[WorkerFigures]) -> None:
         """Say that a worker is alive, whether it waits, and how many places it has lost."""
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
