@@ -1,4 +1,4 @@
-"""All runs, F1 to F19, in a short and a long form. docs/guarantees.md says what each stands for.
+"""All runs, F1 to F21, in a short and a long form. docs/guarantees.md says what each stands for.
 
 The rate is limited by slots and the length of handlers, not by the machine: a slot that is lost
 for good shows in the rate afterwards, and a busy machine hardly does.
@@ -20,6 +20,7 @@ from faults.nemeses import (
 )
 from faults.nemeses_data import (
     ClockSteps,
+    Hang,
     HoldSnapshot,
     Operators,
     Poison,
@@ -192,6 +193,15 @@ def _handlers() -> tuple[Run, ...]:
             workers=Workers(options={"memory_bytes": 4 << 30}),
             bars=Bars(rate_after=AFTER, at_least={"poison_parked": 20}),
             drain_seconds=120, expected_seconds=110,
+        ),
+        Run(
+            "F21", "half of the handlers hang, on the event loop and in threads",
+            (Hang(6),),
+            # Half of the slots are left, and they keep at least 90 % of their rate.
+            bars=Bars(
+                rate_after=AFTER, rate_during=0.45, duplicates=0, at_least={"timed_out": 48}
+            ),
+            expected_seconds=90,
         ),
         Run(
             "F16", "fifty sends of each id at once, some given up",

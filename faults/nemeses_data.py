@@ -79,6 +79,49 @@ class Poison:
 
 
 @dataclass(frozen=True, slots=True)
+class Hang:
+    """Handlers that hang, on the event loop and in threads: always `at_once` of them."""
+
+    rounds: int
+    at_once: int = 8
+    #: So long each keeps its slot; see working.register_hung.
+    seconds: float = 7.0
+    name: str = "hang"
+
+    async def rage(self, arena: Arena, chance: random.Random) -> None:
+        """Send them anew whenever the last ones have timed out."""
+        kinds = ("Hang", "HangOn", "HangThread")
+        hung: list[UUID] = []
+        async with CommandBus.connect(arena.dsn, settings=Settings(maintenance=False)) as bus:
+            for _ in range(self.rounds):
+                for number in range(self.at_once):
+                    command_id = UUID(int=chance.getrandbits(128), version=4)
+                    kind = kinds[number % len(kinds)]
+                    await bus.send(DOMAIN, kind, command_id, {}, max_attempts=1)
+                    arena.log.write("send", ids=[str(command_id)], outcome="ok")
+                    hung.append(command_id)
+                await asyncio.sleep(self.seconds)
+        arena.counts["hung"] += len(hung)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                while await self._timed_out(arena, hung) < len(hung):
+                    await asyncio.sleep(0.1)
+        arena.counts["timed_out"] += await self._timed_out(arena, hung)
+
+    async def _timed_out(self, arena: Arena, hung: list[UUID]) -> int:
+        [row] = await arena.query(
+            "select count(*) from commandbus.command_bus_command c where c.domain = %s"
+            " and c.command_id = any(%s) and c.status = 'IN_TROUBLESHOOTING_QUEUE'"
+            " and c.last_error_code = 'HANDLER_TIMEOUT' and c.attempts = 1", DOMAIN, hung,
+        )  # fmt: skip
+        return int(row[0])
+
+    async def heal(self, arena: Arena) -> None:
+        """Those that cannot be cancelled end by themselves."""
+        await asyncio.sleep(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class ClockSteps:
     """The clock of the database jumps, back and forth: all that is due moves against it."""
 

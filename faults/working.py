@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from faults.logs import EventLog
 
 #: Many attempts: a storm costs an innocent command several of them.
 PATIENT = RetryPolicy(max_attempts=12, backoff_schedule=(0.05, 0.1, 0.2, 0.4))
+ONCE = RetryPolicy(max_attempts=1)
 STRICT = RetryPolicy(max_attempts=3, backoff_schedule=(0.05,))
 
 RECORD = """
@@ -190,6 +191,31 @@ def deepen(depth: int) -> int:
     return 0 if depth == 0 else 1 + deepen(depth - 1)
 
 
+def register_hung(bus: CommandBus, domain: str, log: EventLog) -> None:
+    """Handlers that hang. Each keeps its slot for seven seconds: its time-out, and the grace."""
+
+    def started(command: Command, ctx: HandlerContext) -> None:
+        log.write("start", command_id=str(command.command_id), epoch=ctx.lease_epoch)
+
+    @bus.handler(domain, "Hang", timeout_seconds=7, retry_policy=ONCE)
+    async def hang(command: Command, ctx: HandlerContext) -> None:
+        started(command, ctx)
+        await asyncio.Event().wait()
+
+    @bus.handler(domain, "HangOn", timeout_seconds=2, retry_policy=ONCE)
+    async def hang_on(command: Command, ctx: HandlerContext) -> None:
+        started(command, ctx)
+        ends_at = time.monotonic() + 12
+        while (left := ends_at - time.monotonic()) > 0:
+            with suppress(asyncio.CancelledError):  # the fault: it cannot be cancelled
+                await asyncio.sleep(left)
+
+    @bus.handler(domain, "HangThread", timeout_seconds=2, retry_policy=ONCE)
+    def hang_thread(command: Command, ctx: HandlerContext) -> None:
+        started(command, ctx)
+        time.sleep(12)
+
+
 @asynccontextmanager
 async def open_bus(config: dict[str, Any]) -> AsyncIterator[tuple[CommandBus, Any]]:
     """A bus as the run wants it, and a pool for the side table."""
@@ -221,6 +247,7 @@ async def work(config: dict[str, Any]) -> None:
     listen_in(log)
     async with open_bus(config) as (bus, pool):
         register(bus, config["domain"], log, Effects(pool, config["domain"]), config["dsn"])
+        register_hung(bus, config["domain"], log)
         loop = asyncio.get_running_loop()
         stops: set[asyncio.Future[None]] = set()
 

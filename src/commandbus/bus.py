@@ -236,6 +236,7 @@ class CommandBus(Facets):
         retry_policy: RetryPolicy | None = None,
         transactional: bool = False,
         payload_type: type | None = None,
+        timeout_seconds: float | None = None,
     ) -> None:
         """Register a handler for a command type.
 
@@ -243,10 +244,11 @@ class CommandBus(Facets):
         `retry_policy` that of the bus holds. With `transactional` what the handler writes on
         `ctx.conn` and the completion are one commit. `payload_type` (a dataclass, a TypedDict or a
         pydantic model) says which fields are secret, and what an edited payload must look like.
+        A handler that runs longer than `timeout_seconds` has failed, with HANDLER_TIMEOUT.
         """
         self._registry.register(
             domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
-            payload_type=payload_type,
+            payload_type=payload_type, timeout_seconds=timeout_seconds,
         )  # fmt: skip
 
     def handler(
@@ -274,11 +276,6 @@ class CommandBus(Facets):
         check_domain(domain)
         check_worker_settings(concurrency, vt_seconds)
         await self._workers.run(WorkerOptions(domain, concurrency, vt_seconds, use_notify))
-
-    async def stop(self) -> None:
-        """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
-        if "_workers" in vars(self):  # built with the first worker
-            await self._workers.stop()
 
     # -- batches, as the specification prints them; `bus.batches` has the rest
 

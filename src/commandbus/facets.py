@@ -6,6 +6,7 @@ every program needs.
 
 from __future__ import annotations
 
+import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -46,7 +47,7 @@ class Facets:
         self._store = store
         self._settings = settings
         self._policy = policy
-        self._registry = HandlerRegistry()
+        self._registry = HandlerRegistry(settings.lease_deadline_seconds)
         self._preparer = Preparer(settings, policy)
         self._sending = Sending(store, self._preparer, max_send_many=settings.max_send_many)
         #: In the order in which they were built; closed in the reverse order.
@@ -54,10 +55,21 @@ class Facets:
 
     async def close(self) -> None:
         """Stop the workers and let go of what the bus opened itself."""
-        if "_workers" in vars(self):
-            await self._workers.stop()
+        await self.stop()
         while self._running:
             await self._running.pop().close()
+
+    async def stop(self) -> None:
+        """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
+        # The task of a worker may have been created and not begun: now it takes its first step.
+        await asyncio.sleep(0)
+        if "_workers" in vars(self):  # built with the first worker
+            await self._workers.stop()
+
+    @property
+    def stuck_domains(self) -> list[str]:
+        """Domains whose worker in this process has lost its threads to handlers that hang."""
+        return self._workers.stuck() if "_workers" in vars(self) else []
 
     @cached_property
     def batches(self) -> Batches:

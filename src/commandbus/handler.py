@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from commandbus.errors import (
@@ -40,6 +41,8 @@ class HandlerEntry:
     payload_type: type | None = None
     #: Keys of the payload that `payload_type` marks as secret.
     secret_keys: frozenset[str] = frozenset()
+    #: None: as the settings say.
+    timeout_seconds: float | None = None
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -48,12 +51,14 @@ class HandlerOptions(TypedDict, total=False):
     retry_policy: RetryPolicy | None
     transactional: bool
     payload_type: type | None
+    timeout_seconds: float | None
 
 
 class HandlerRegistry:
-    """Handlers by (domain, command type)."""
+    """Handlers by (domain, command type). All time-outs must be below `deadline_seconds`."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline_seconds: float = math.inf) -> None:
+        self._deadline_seconds = deadline_seconds
         self._entries: dict[tuple[str, str], HandlerEntry] = {}
 
     def register(
@@ -64,8 +69,10 @@ class HandlerRegistry:
         is_transactional = options.get("transactional", False)
         check_domain(domain)
         check_command_type(command_type)
-        if not callable(handler):
-            raise InvalidSettingError(f"the handler of {domain}/{command_type} is not callable")
+        _check_call(handler, f"{domain}/{command_type}")
+        timeout_seconds = options.get("timeout_seconds")
+        if timeout_seconds is not None:
+            self._check_timeout(timeout_seconds, f"{domain}/{command_type}")
         if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
             raise InvalidSettingError(
                 f"retry_policy of {domain}/{command_type} is {retry_policy!r}; use RetryPolicy(…)"
@@ -77,18 +84,27 @@ class HandlerRegistry:
                 f"{_name_of(self._entries[key].handler)}; a command type has exactly one"
             )
         is_async = _is_async(handler)
-        if is_transactional and not is_async:
+        if is_transactional and not (is_async or _is_async(inspect.unwrap(handler))):
             raise InvalidSettingError(
                 f"{domain}/{command_type}: a transactional handler must be `async def`, because "
-                "ctx.conn is an asynchronous connection"
+                "ctx.conn is an asynchronous connection; a decorator of one must use "
+                "functools.wraps"
             )
         if payload_type is not None:
             check_payload_type(payload_type, f"{domain}/{command_type}")
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
         self._entries[key] = HandlerEntry(
             domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
-            keys,
+            keys, timeout_seconds,
         )  # fmt: skip
+
+    def _check_timeout(self, seconds: float, name: str) -> None:
+        if type(seconds) not in {int, float} or not 0 < seconds < self._deadline_seconds:
+            limit = f" and below lease_deadline_seconds, {self._deadline_seconds:g}"
+            raise InvalidSettingError(
+                f"timeout_seconds of {name} is {seconds!r}; use a number of seconds above 0"
+                + limit * math.isfinite(self._deadline_seconds)
+            )
 
     def find(self, domain: str, command_type: str) -> HandlerEntry | None:
         """A handler, or None."""
@@ -128,6 +144,12 @@ class HandlerRegistry:
         }
 
 
+class Stoppable(Protocol):
+    """The execution that a context belongs to."""
+
+    must_stop: bool
+
+
 #: Checks and encodes what a handler sends, or raises what is wrong with it: domain, command type,
 #: command id, payload, reply queue, correlation id.
 SendPreparer = Callable[[str, str, UUID, dict[str, Any], str | None, UUID | None], NewCommand]
@@ -142,7 +164,17 @@ class HandlerContext:
     _extend: Callable[[Lease, float], Awaitable[None]]
     _prepare: SendPreparer
     _conn: Any = None
+    _run: Stoppable | None = None
     _sends: list[tuple[str, NewCommand]] = field(default_factory=list)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the handler should end now: an `async` one is cancelled at the same moment.
+
+        True once its time-out has passed, its lease is lost, or a stopping worker waits for it no
+        longer. A handler in a thread asks from time to time, since a thread cannot be cancelled.
+        """
+        return self._run is not None and self._run.must_stop
 
     @property
     def attempt(self) -> int:
@@ -217,6 +249,28 @@ def _is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004  (an object with an async __call__)
     )
+
+
+def _check_call(handler: Handler, name: str) -> None:
+    """Refuse what is not a function of a command and a context."""
+    if not callable(handler):
+        raise InvalidSettingError(f"the handler of {name} is not callable")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise InvalidSettingError(
+            f"the handler of {name}, {_name_of(handler)}, is a generator; it must return, not yield"
+        )
+    try:
+        # Not that of a function which a decorator wraps: the decorator is what is called.
+        signature = inspect.signature(handler, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return  # a built-in function that does not say what it takes
+    try:
+        signature.bind("command", "context")
+    except TypeError as error:
+        raise InvalidSettingError(
+            f"the handler of {name}, {_name_of(handler)}{signature}, must accept two arguments by "
+            f"position, (command, context): {error}"
+        ) from None
 
 
 def _name_of(handler: Handler) -> str:

@@ -93,6 +93,9 @@ class Settings(EnvironmentSettings):
     shutdown_grace_seconds: float = 30.0
     #: A handler that runs longer than this loses its lease: one that hangs does not keep it.
     lease_deadline_seconds: float = 3_600.0
+    #: A handler that runs longer than this has failed, unless it is registered with a time-out of
+    #: its own. None: ten seconds less than lease_deadline_seconds, or half of it if that is short.
+    handler_timeout_seconds: float | None = None
     #: Governed batches that may be pending at once, of all users together.
     max_global_pending_batches: int = 100
     #: API requests in one minute, of all users together; rejected ones count too.
@@ -120,6 +123,14 @@ class Settings(EnvironmentSettings):
 
     def __post_init__(self) -> None:
         self.check_ranges(_RANGES)
+        if self.handler_timeout_seconds is not None:
+            name, deadline = "handler_timeout_seconds", self.lease_deadline_seconds
+            check_number(self.handler_timeout_seconds, name, 0.001, deadline)
+            if self.handler_timeout_seconds >= deadline:
+                raise InvalidSettingError(
+                    f"{name} is {self.handler_timeout_seconds!r}; use less than "
+                    f"lease_deadline_seconds, which is {deadline:g}"
+                )
         if not isinstance(self.redact_keys, str):
             raise InvalidSettingError(
                 f"redact_keys is {self.redact_keys!r}; use names separated by commas"
@@ -148,6 +159,13 @@ class Settings(EnvironmentSettings):
             raise InvalidSettingError(
                 f"command_id_scope is {self.command_id_scope!r}; use 'domain' or 'global'"
             )
+
+    @property
+    def handler_timeout(self) -> float:
+        """The time-out of handlers that are registered without one, in seconds."""
+        if self.handler_timeout_seconds is not None:
+            return self.handler_timeout_seconds
+        return self.lease_deadline_seconds - min(10.0, self.lease_deadline_seconds / 2)
 
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -209,9 +227,11 @@ def _parse(name: str, text: str, default: Any) -> Any:
         if text.lower() not in {"true", "false", "1", "0", "yes", "no", "on", "off"}:
             raise InvalidSettingError(f"{name} is {text!r}; use true or false")
         return text.lower() in {"true", "1", "yes", "on"}
-    if isinstance(default, int | float):
+    if default is None and text.lower() in {"", "none"}:
+        return None
+    if default is None or isinstance(default, int | float):
         try:
-            return type(default)(text)
+            return float(text) if default is None else type(default)(text)
         except ValueError:
             raise InvalidSettingError(f"{name} is {text!r}; use a number") from None
     return text

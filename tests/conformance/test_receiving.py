@@ -379,3 +379,32 @@ async def test_a_lease_can_be_extended_from_a_thread(world: World, store: Store)
     finally:
         extender.close()
         extender.close()
+
+
+# -- types that are left to other workers
+
+
+@pytest.mark.parametrize("from_head", [False, True])
+async def test_commands_of_types_that_are_left_out_stay_as_they_are(
+    world: World, from_head: bool
+) -> None:
+    one, two, three = new(command_type="Slow"), new(command_type="Quick"), new(command_type="Odd")
+    await world.send(one, two, three)
+
+    leases = await world.receive(except_types=["Slow", "Odd"], from_head=from_head)
+
+    assert [lease.command_id for lease in leases] == [two.command_id]
+    row = await world.command(one.command_id)
+    assert (row.status, row.attempts, row.lease_epoch) == ("PENDING", 0, 0)
+    others = await world.receive(worker="w2")
+    assert {lease.command_id for lease in others} == {one.command_id, three.command_id}
+
+
+async def test_no_more_are_leased_beside_those_left_out_than_asked_for(world: World) -> None:
+    await world.send(*(new(command_type=name) for name in ("Slow", "Quick") * 3))
+
+    assert len(await world.receive(2, except_types=["Slow"])) == 2
+    assert len(await world.receive(2, except_types=["Slow"])) == 1
+    assert await world.receive(2, except_types=["Slow"]) == []
+    assert await world.receive(9, except_types=["Slow", "Other"]) == []
+    assert len(await world.receive()) == 3

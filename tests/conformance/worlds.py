@@ -145,6 +145,7 @@ class World(ABC):
         limits: Mapping[str, int] | None = None,
         mark_in_progress: bool = True,
         from_head: bool = False,
+        except_types: Sequence[str] = (),
     ) -> list[Lease]:
         return await self.store.receive(
             DOMAIN,
@@ -154,6 +155,7 @@ class World(ABC):
             limits=limits or {},
             mark_in_progress=mark_in_progress,
             from_head=from_head,
+            except_types=except_types,
         )
 
     async def send_and_receive(self, *commands: NewCommand, **options: Any) -> list[Lease]:

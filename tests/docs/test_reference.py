@@ -98,6 +98,7 @@ def test_every_code_of_our_own_is_listed() -> None:
     )
     given = set(re.findall(r'\bparked\(\s*lease,\s*"([A-Z_]+)"', worker))
     given |= set(re.findall(r'Failure\(\s*"[A-Z]+",\s*"([A-Z_]+)"', worker))
+    given |= set(re.findall(r'TransientCommandError\(\s*"([A-Z_]+)"', worker))
     for value in re.findall(r"'error_code',\s*case (.*?) end", function_texts()["receiving"]):
         given |= set(re.findall(r"'([A-Z_]+)'", value))
     given |= set(re.findall(r"c_code\s+constant text := '([A-Z_]+)'", function_texts()["recovery"]))

@@ -591,7 +591,7 @@ async def test_readiness_follows_the_schema(
     bus: CommandBus, conn: AsyncConnection, client: httpx2.AsyncClient
 ) -> None:
     assert (await client.get("/readyz")).json() == {
-        "status": "ok", "checks": {"database": "ok", "pool": "ok"},
+        "status": "ok", "checks": {"database": "ok", "pool": "ok", "workers": "ok"},
     }  # fmt: skip
     assert (await client.get("/startupz")).status_code == 200
     await conn.execute("update commandbus.command_bus_migration set version = version + 9000")

@@ -345,6 +345,7 @@ table commandbus.command_bus_worker
     in_flight integer not null default 0
     started_at timestamp with time zone not null default now()
     heartbeat_at timestamp with time zone not null default now()
+    stuck integer not null default 0
     with autovacuum_vacuum_scale_factor=0
     with autovacuum_vacuum_threshold=50
     with fillfactor=50
@@ -442,7 +443,7 @@ function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since times
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body d5840edb7d800625f32474b6286300fe
+    plpgsql, stable, body 73dfae77243d4e369afdccd991b22c2e
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
 function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
@@ -659,12 +660,12 @@ function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from tex
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 88e879ba5ec9b5ef4c60121bf6982f3c
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
-function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body b73a6ad0ec07a0ff74000910ab62d105
+function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 219e08f252c0c1f6a44ad9a991abdce2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
-function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a09f5b0ec045203d00a4cdfeb5a30a6f
+function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body eafaee31c1b5345a248766b664e0e10a
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
@@ -797,14 +798,15 @@ function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.worker_gone(p_worker text) returns void
     sql, volatile, body 6382e9a369b6b12decadd32a942dd632
-function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer) returns void
-    plpgsql, volatile, body 950d52ad6c44a16a85f91a3c5bae237a
+function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void
+    plpgsql, volatile, body 6ff25c4a4798ed12393c4af99494e5b4
 
 migration 1 = initial
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names
+migration 6 = stuck_workers
 migration 7 = canceled_loads
 migration 8 = unconfirmed
 setting command_id_scope = domain

@@ -231,6 +231,10 @@ async def idle_worker_without_a_listener(db: Session, made: dict[str, Any]) -> N
     await db.rows("select commandbus.worker_heartbeat('w-deaf', 'payments', true, 1, 0)")
 
 
+async def stuck_worker(db: Session, made: dict[str, Any]) -> None:
+    await db.rows("select commandbus.worker_heartbeat('w-stuck', 'payments', false, 4, 0, 2)")
+
+
 async def late_chore(db: Session, made: dict[str, Any]) -> None:
     await db.rows(
         "insert into commandbus.command_bus_worker (worker_id, domain, concurrency, started_at)"
@@ -326,6 +330,7 @@ INJECTED: dict[Callable[[Session, dict[str, Any]], Awaitable[None]], str] = {
     lease_left_behind: "LEASE_LAPSED",
     silent_worker: "WORKER_SILENT",
     idle_worker_without_a_listener: "WAKEUPS_DEAD",
+    stuck_worker: "WORKER_STUCK",
     late_chore: "CHORE_LATE",
     stuck_dispatch: "DISPATCH_STUCK",
     unconfirmed_dispatch: "DISPATCH_UNCONFIRMED",

@@ -248,11 +248,3 @@ async def test_the_solitude_of_a_suspect_ends_after_five_seconds(
     await turns()
     assert bench.started == [suspect, other]
     assert bench.rooms == 1, "the receiver is told that there is room again"
-
-
-async def test_a_lost_lease_that_has_ended_is_forgotten() -> None:
-    bench, lease = Bench(), a_lease()
-    bench.submit(lease)
-    bench.executor.lose(lease, "lost")
-    await soon(lambda: bench.ended == [lease])
-    assert bench.executor._lost == set()

@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import StreamingResponse
 
 import commandbus.http
-from commandbus import InvalidSettingError
+from commandbus import CommandBus, InvalidSettingError
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import (
     DatabaseError,
@@ -139,7 +139,20 @@ async def test_readiness_says_what_is_wrong_and_no_more(
         answer = await client.get("/readyz")
 
     assert answer.status_code == 503
-    assert answer.json() == {"status": "failing", "checks": {"database": shown, "pool": "ok"}}
+    checks = {"database": shown, "pool": "ok", "workers": "ok"}
+    assert answer.json() == {"status": "failing", "checks": checks}
+
+
+async def test_a_process_whose_worker_is_stuck_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CommandBus, "stuck_domains", ["shop"])
+    async with client_of(app_of(fake_bus()), None) as client:
+        answer = await client.get("/readyz")
+
+    assert answer.status_code == 503
+    checks = {"database": "ok", "pool": "ok", "workers": "stuck"}
+    assert answer.json() == {"status": "failing", "checks": checks}
 
 
 # -- scopes

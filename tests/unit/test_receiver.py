@@ -25,6 +25,10 @@ class StubRoom:
         self.submitted: list[Lease] = []
         self.released: list[Lease] = []
         self.asked_at = 0.0
+        self.types_left_out: list[str] = []
+
+    def left_out(self) -> Sequence[str]:
+        return self.types_left_out
 
     def wanted(self) -> int:
         return self.room
@@ -79,6 +83,7 @@ async def test_a_step_asks_for_as_many_as_there_is_room_for(bench: Bench) -> Non
             "limits": {"Work": 7},
             "mark_in_progress": False,
             "from_head": False,
+            "except_types": [],
         }
     ]
 
@@ -354,3 +359,10 @@ async def test_an_error_of_the_database_does_not_end_the_receiver(
     bench.receiver.stop()
     await running
     assert "receiver failed" in caplog.text
+
+
+async def test_types_that_the_room_leaves_out_are_not_asked_for(bench: Bench) -> None:
+    await bench.receiver.step()
+    bench.room.types_left_out = ["Slow"]
+    await bench.receiver.step()
+    assert [asked["except_types"] for asked in bench.store.asked_for] == [[], ["Slow"]]

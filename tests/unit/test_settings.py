@@ -158,6 +158,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         "maintenance": "off", "maintenance_interval_seconds": "2.5",
         "command_id_scope": "global", "poll_max_seconds": "0.5", "max_prefetch": "7",
         "shutdown_grace_seconds": "1.5", "lease_deadline_seconds": "60", "pool_size": "3",
+        "handler_timeout_seconds": "7.5",
         "connect_timeout_seconds": "2", "statement_timeout_seconds": "9",
         "redact_keys": "iban,tax_no", "max_global_pending_batches": "11",
         "max_global_api_requests": "12", "max_user_pending_batches": "13",
@@ -174,13 +175,15 @@ def test_every_field_is_read_from_the_environment() -> None:
         dispatch_grace_seconds=1.5, unconfirmed_after_seconds=60.5,
         on_complete_timeout_seconds=0.5, maintenance=False, maintenance_interval_seconds=2.5,
         max_prefetch=7, shutdown_grace_seconds=1.5, lease_deadline_seconds=60.0, pool_size=3,
+        handler_timeout_seconds=7.5,
         connect_timeout_seconds=2.0, statement_timeout_seconds=9.0, redact_keys="iban,tax_no",
         max_global_pending_batches=11, max_global_api_requests=12, max_user_pending_batches=13,
         user_cooldown_seconds=14, max_user_pending_children=15, self_approval=True,
         token_pepper="salt and",
     )  # fmt: skip
     for spec in fields(Settings):
-        assert type(getattr(read, spec.name)) is type(spec.default)
+        default = 0.0 if spec.default is None else spec.default
+        assert type(getattr(read, spec.name)) is type(default)
 
 
 def test_an_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,3 +241,27 @@ def test_a_visibility_timeout_is_accepted_at_both_ends(vt_seconds: int) -> None:
 def test_a_visibility_timeout_is_refused_when_it_cannot_be_meant(vt_seconds: object) -> None:
     with pytest.raises(InvalidSettingError, match=r"vt_seconds is .* from 1 to 43,200"):
         check_worker_settings(1, vt_seconds)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "given", "expected"), [(3_600, None, 3_590), (4, None, 2), (60, 59.5, 59.5)]
+)
+def test_the_time_out_of_handlers_is_below_the_deadline_of_leases(
+    deadline: float, given: float | None, expected: float
+) -> None:
+    settings = Settings(lease_deadline_seconds=deadline, handler_timeout_seconds=given)
+    assert settings.handler_timeout == expected
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 60, 61, True, "5", float("nan"), float("inf")])
+def test_a_time_out_of_handlers_outside_the_deadline_is_refused(seconds: Any) -> None:
+    with pytest.raises(InvalidSettingError, match="handler_timeout_seconds is"):
+        Settings(lease_deadline_seconds=60, handler_timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("none", None), ("", None), ("12", 12.0)])
+def test_no_time_out_of_handlers_can_be_said_in_the_environment(
+    text: str, expected: float | None
+) -> None:
+    read = Settings.from_env({"COMMANDBUS_HANDLER_TIMEOUT_SECONDS": text})
+    assert read.handler_timeout_seconds == expected

@@ -44,6 +44,15 @@ class BlockingVerbs:
     def _bus(self) -> CommandBus:
         return self._bridge.open()
 
+    def stop(self) -> None:
+        """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
+        return self._bridge.run(self._bus.stop())
+
+    @property
+    def stuck_domains(self) -> list[str]:
+        """Domains whose worker in this process has lost its threads to handlers that hang."""
+        return self._bus.stuck_domains
+
     def check(self) -> None:
         """Raise if the database cannot be reached, or is not one that this version works with."""
         return self._bridge.run(self._bus.check())
@@ -115,12 +124,12 @@ class BlockingVerbs:
     def register_handler(
         self, domain: str, command_type: str, handler: Handler, *,
         retry_policy: RetryPolicy | None = None, transactional: bool = False,
-        payload_type: type | None = None,
+        payload_type: type | None = None, timeout_seconds: float | None = None,
     ) -> None:
         """Register a handler for a command type."""
         return self._bus.register_handler(
             domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
-            payload_type=payload_type,
+            payload_type=payload_type, timeout_seconds=timeout_seconds,
         )
 
     def handler(
@@ -141,10 +150,6 @@ class BlockingVerbs:
         return self._bridge.run(self._bus.run_worker(
             domain, concurrency=concurrency, vt_seconds=vt_seconds, use_notify=use_notify,
         ))
-
-    def stop(self) -> None:
-        """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
-        return self._bridge.run(self._bus.stop())
 
     def create_batch(
         self, domain: str, commands: list[BatchCommand], *, name: str | None = None,

@@ -26,7 +26,7 @@ from commandbus.database.pgmq.notify import PostgresListener
 from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known
 from commandbus.database.sqlstate import translated
-from commandbus.database.store import ReceiveOptions, RetryOptions, Store
+from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
 from commandbus.models import NewCommand
 from commandbus.names import schema_mark
 from commandbus.settings import Settings
@@ -34,7 +34,8 @@ from commandbus.settings import Settings
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
     " correlation_id, reply_queue, batch_id, created_at, data"
-    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s)"
+    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
+    " cast(%s as text[]))"
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
@@ -68,7 +69,7 @@ _ARCHIVE_REPLIES: LiteralString = (
     "select pgmq.archive({schema}.physical_queue(%s), cast(%s as bigint[]))"
 )
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
-_HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)"
+_HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -120,7 +121,7 @@ class PostgresStore(PostgresReads):
             (
                 domain, options["vt_seconds"], options["quantity"], options["worker"],
                 encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
-                options.get("from_head", False),
+                options.get("from_head", False), list(options.get("except_types", ())),
             ),
             domain=domain,
         )  # fmt: skip
@@ -252,10 +253,12 @@ class PostgresStore(PostgresReads):
         mark = schema_mark(self.gateway.settings.schema)
         return PostgresListener(ConnectionSource.of(self._pool).connect, mark=mark)
 
-    async def heartbeat(
-        self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int
-    ) -> None:
-        await self.gateway.rows(_HEARTBEAT, (worker, domain, is_idle, concurrency, in_flight))
+    async def heartbeat(self, worker: str, domain: str, **figures: Unpack[WorkerFigures]) -> None:
+        params = (
+            worker, domain, figures["is_idle"], figures["concurrency"], figures["in_flight"],
+            figures.get("stuck", 0),
+        )  # fmt: skip
+        await self.gateway.rows(_HEARTBEAT, params)
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

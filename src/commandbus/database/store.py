@@ -42,6 +42,19 @@ class ReceiveOptions(TypedDict):
     mark_in_progress: NotRequired[bool]
     #: Look first at the oldest messages of the queue: commands whose lease has lapsed are there.
     from_head: NotRequired[bool]
+    #: Command types to leave to other workers.
+    except_types: NotRequired[Sequence[str]]
+
+
+class WorkerFigures(TypedDict):
+    """What a worker says of itself in a heartbeat."""
+
+    #: Whether it waits for commands.
+    is_idle: bool
+    concurrency: int
+    in_flight: int
+    #: Places that handlers keep which did not end after their time-out.
+    stuck: NotRequired[int]
 
 
 class RetryOptions(TypedDict):
@@ -229,10 +242,8 @@ class Store(Protocol):
     def listener(self) -> Listener:
         """A listener with a connection of its own."""
 
-    async def heartbeat(
-        self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int
-    ) -> None:
-        """Say that a worker is alive, and whether it waits for commands."""
+    async def heartbeat(self, worker: str, domain: str, **figures: Unpack[WorkerFigures]) -> None:
+        """Say that a worker is alive, whether it waits, and how many places it has lost."""
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         """Remember, by command type, which keys of payloads must not be shown."""

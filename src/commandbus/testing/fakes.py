@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -35,6 +35,11 @@ class StoredMessage:
     def message(self) -> Any:
         """The body, decoded anew."""
         return orjson.loads(self.body)
+
+    @property
+    def type(self) -> object:
+        """The command type, if it is the message of a command."""
+        return self.message.get("type") if isinstance(self.message, dict) else None
 
 
 @dataclass(slots=True)
@@ -112,11 +117,19 @@ class Queues:
         )
 
     def read_due(
-        self, queue: str, vt: int, qty: int, *, from_head: bool = False
+        self,
+        queue: str,
+        vt: int,
+        qty: int,
+        *,
+        from_head: bool = False,
+        left_out: Collection[str] = (),
     ) -> list[StoredMessage]:
         """Lease the messages that have been due for longest, as the SQL function read_messages."""
         now = self.clock.now()
         oldest = sorted(self.get(queue).messages.values(), key=lambda m: m.msg_id)
+        if left_out:
+            oldest = [m for m in oldest if m.type not in left_out]
         head = [m for m in oldest[:HEAD] if m.vt <= now] if from_head else []
         others = [m for m in oldest if m.vt <= now and m not in head]
         chosen = [*head, *sorted(others, key=lambda m: (m.vt, m.msg_id))][:qty]

@@ -245,6 +245,11 @@ FINDINGS: dict[str, KnownFinding] = {
         "adds it again",
         "repair_workers",
     ),
+    "WORKER_STUCK": KnownFinding(
+        Severity.WARNING,
+        "handlers of a worker did not end after their time-out and keep its threads or connections",
+        "restart the worker, and find out what the handlers wait for: its log names their commands",
+    ),
     "WAKEUPS_DEAD": KnownFinding(
         Severity.WARNING, "a worker waits for wake-ups, but no session listens for them",
         "the worker still polls; look for a connection pooler in between, or restart the worker",

@@ -6,6 +6,7 @@ commandbus.worker.outcomes makes the outcome, and decides whether a failed attem
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, Se
 from commandbus.loops import is_being_cancelled
 from commandbus.models import Command
 from commandbus.retry import RetryPolicy
-from commandbus.worker.outcomes import command_of, completed, failed, parked
+from commandbus.worker.outcomes import command_of, completed, failed, parked, timed_out
+from commandbus.worker.running import GRACE_SECONDS, Run
 from commandbus.worker.threads import HandlerThreads
 
 
@@ -32,10 +34,30 @@ class Execution:
     max_result_bytes: int
     max_threads: int
     on_extended: Callable[[Lease, float], None]  # a handler extended its own lease
+    timeout_seconds: float  # of handlers that are registered without a time-out
+    deadline_seconds: float  # when a lease is given up; above all time-outs
+    on_thread_freed: Callable[[], None] = lambda: None  # one that was given up has ended
     _threads: HandlerThreads | None = None
 
-    async def run(self, lease: Lease) -> Outcome | None:
+    @property
+    def stuck_threads(self) -> int:
+        """Threads whose command has ended without them; they may run on without limit."""
+        return 0 if self._threads is None else self._threads.stuck
+
+    def needs_thread(self, lease: Lease) -> bool:
+        """Whether the handler of this command runs in a thread."""
+        entry = self.registry.find(lease.domain, lease.command_type)
+        return entry is not None and not entry.is_async
+
+    def thread_types(self, domain: str) -> list[str]:
+        """The command types whose handlers run in threads."""
+        return [
+            entry.command_type for entry in self.registry.of_domain(domain) if not entry.is_async
+        ]
+
+    async def run(self, run: Run) -> Outcome | None:
         """Execute one command; None if its outcome is committed already, with its transaction."""
+        lease = run.lease
         try:
             entry = self.registry.get(lease.domain, lease.command_type)
             command = command_of(lease)
@@ -44,54 +66,79 @@ class Execution:
         except InvalidPayloadError as error:
             return parked(lease, "PAYLOAD_UNDECODABLE", str(error))
         if entry.is_transactional:
-            return await self._run_in_transaction(lease, entry, command)
-        return await self._outcome_of(lease, entry, self._context(lease, command))
+            return await self._run_in_transaction(run, entry, command)
+        return await self._outcome_of(run, entry, self._context(run, command))
 
-    async def _outcome_of(
-        self, lease: Lease, entry: HandlerEntry, context: HandlerContext
-    ) -> Outcome:
+    async def _outcome_of(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> Outcome:
+        timeout = entry.timeout_seconds or self.timeout_seconds
+        # The failure must be recorded before the lease is given up.
+        run.begin(entry, timeout, min(GRACE_SECONDS, (self.deadline_seconds - timeout) / 2))
         try:
-            result = await self._call(entry, context)
-            return completed(lease, result, context.sends, max_bytes=self.max_result_bytes)
-        except asyncio.CancelledError as error:
-            if is_being_cancelled():
+            result = await self._call(run, entry, context)
+            outcome = completed(run.lease, result, context.sends, max_bytes=self.max_result_bytes)
+        except KeyboardInterrupt:
+            raise  # it ends the process
+        except BaseException as error:
+            run.end()
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
-            # Something that the handler waited for was cancelled. A command that was given back
-            # without a counted attempt would come again and again.
-            return failed(lease, entry, error, self.default_policy)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (anything that a handler raises)
-            return failed(lease, entry, error, self.default_policy)
+            if isinstance(error, GeneratorExit) and not run.is_alive:
+                raise
+            # Also a CancelledError, if something that the handler waited for was cancelled. A
+            # command given back without a counted attempt would come again and again.
+            return self.failure(run, entry, error)
+        run.end()
+        return outcome
 
-    async def _call(self, entry: HandlerEntry, context: HandlerContext) -> object:
+    async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:
         if entry.is_async:
-            return await entry.handler(context.command, context)
-        if self._threads is None:
-            self._threads = HandlerThreads(self.max_threads)
-        return await self._threads.run(entry.handler, context.command, context)
+            result = await entry.handler(context.command, context)
+        else:
+            if self._threads is None:
+                self._threads = HandlerThreads(self.max_threads, self.on_thread_freed)
+            run.in_thread = True
+            try:
+                result = await self._threads.run(entry.handler, context.command, context)
+            finally:
+                run.in_thread = False
+        # A plain callable may return a coroutine: the wrapper of a decorator, a lambda.
+        while result is not None and inspect.isawaitable(result):
+            result = await result
+        return result
+
+    def failure(self, run: Run, entry: HandlerEntry, error: BaseException | None) -> Outcome:
+        """How a run ends that raised an error, or, with None, that did not end at all."""
+        if error is None or run.has_timed_out:
+            policy = entry.retry_policy or self.default_policy
+            error = timed_out(run.timeout_seconds, error, policy)
+        return failed(run.lease, entry, error, self.default_policy)
 
     async def _run_in_transaction(
-        self, lease: Lease, entry: HandlerEntry, command: Command
+        self, run: Run, entry: HandlerEntry, command: Command
     ) -> Outcome | None:
         try:
-            await self._commit_together(lease, entry, command)
+            await self._commit_together(run, entry, command)
         except _RollBackError as rolled_back:
             return rolled_back.outcome
         except Exception as error:  # noqa: BLE001  (no connection, no commit, a refused send)
-            return failed(lease, entry, error, self.default_policy)
+            if run.is_abandoned:
+                return None
+            return failed(run.lease, entry, error, self.default_policy)
         return None
 
-    async def _commit_together(self, lease: Lease, entry: HandlerEntry, command: Command) -> None:
+    async def _commit_together(self, run: Run, entry: HandlerEntry, command: Command) -> None:
         async with self.transactions.transaction() as transaction:
-            context = self._context(lease, command, conn=transaction.conn)
-            outcome = await self._outcome_of(lease, entry, context)
-            if outcome.kind is not OutcomeKind.COMPLETE:
+            context = self._context(run, command, conn=transaction.conn)
+            outcome = await self._outcome_of(run, entry, context)
+            # The failure of an abandoned run is recorded; its lease would be over, not refused.
+            if outcome.kind is not OutcomeKind.COMPLETE or run.is_abandoned:
                 raise _RollBackError(outcome)
-            if await transaction.settle(lease.domain, [outcome]):
+            if await transaction.settle(run.lease.domain, [outcome]):
                 # The same outcome, on its own, leaves the audit event of the refusal.
-                raise _RollBackError(Outcome(lease, OutcomeKind.COMPLETE))
+                raise _RollBackError(Outcome(run.lease, OutcomeKind.COMPLETE))
 
-    def _context(self, lease: Lease, command: Command, conn: object = None) -> HandlerContext:
-        return HandlerContext(command, lease, self._extend, self.prepare, conn)
+    def _context(self, run: Run, command: Command, conn: object = None) -> HandlerContext:
+        return HandlerContext(command, run.lease, self._extend, self.prepare, conn, run)
 
     async def _extend(self, lease: Lease, seconds: float) -> None:
         if await self.store.extend(lease.domain, [lease], seconds):

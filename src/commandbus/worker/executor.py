@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -20,6 +22,8 @@ from commandbus.errors import CommandBusError
 from commandbus.privacy.redaction import redact_text
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
+from commandbus.worker.places import ThreadPlaces
+from commandbus.worker.running import Key, Run, TimeOuts
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
 PREFETCH_SECONDS = 0.05
@@ -31,9 +35,6 @@ MAX_BUFFERED_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.worker")
 
-# A command may be leased again while the handler of its lost lease still runs.
-_Key = tuple[UUID, int]
-
 
 @dataclass(eq=False)
 class Executor:
@@ -44,6 +45,7 @@ class Executor:
     completer: Completer
     on_room: Callable[[], None]  # a handler has ended
     on_ended: Callable[[Sequence[Lease]], None]  # these leases need not be extended any more
+    on_early: Callable[[Lease], None]  # this lease must be extended on
     concurrency: int
     max_prefetch: int
 
@@ -52,9 +54,15 @@ class Executor:
         self._buffered_since = time.monotonic()
         self._suspects: deque[Lease] = deque()
         self._suspects_since = 0.0
-        self._alone: _Key | None = None  # the suspect that nothing may run beside
-        self._running: dict[_Key, asyncio.Task[None]] = {}
-        self._lost: set[_Key] = set()
+        self._alone: Key | None = None  # the suspect that nothing may run beside
+        self._running: dict[Key, Run] = {}
+        self._timeouts = TimeOuts(self._running, on_hung=self._abandon)
+        #: Async handlers that did not end after their time-out; those with a transaction keep
+        #: their slot, because they keep a connection.
+        self._abandoned: set[Run] = set()
+        self._held = 0
+        self._places = ThreadPlaces(self.execution, self.concurrency)
+        self.execution.on_thread_freed = self._go_on
         self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -67,7 +75,18 @@ class Executor:
     @property
     def in_flight(self) -> int:
         """Commands that are leased and not ended."""
-        return len(self._running) + len(self._buffer) + len(self._suspects)
+        waiting = len(self._buffer) + len(self._suspects) + len(self._places.waiting)
+        return len(self._running) + waiting
+
+    @property
+    def stuck(self) -> int:
+        """Places that handlers keep which did not end after their time-out."""
+        return self.execution.stuck_threads + self._held
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether no place is left for some kind of handler; restarting the process helps."""
+        return self._places.are_lost or self._held >= self.concurrency
 
     def wanted(self) -> int:
         """How many commands to lease now."""
@@ -76,10 +95,15 @@ class Executor:
         ahead = self._prefetch()
         if self.completer.backlog > 2 * (self.concurrency + self.max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
-        free = self.concurrency - len(self._running) - len(self._buffer)
+        free = self.concurrency - self._held - len(self._running) - len(self._buffer)
         if free <= 0 and len(self._buffer) * 2 > ahead:
             return 0
-        return free + ahead
+        return max(self._places.limit(free, ahead) + ahead, 0)
+
+    @property
+    def leaves_threads_out(self) -> bool:
+        """Whether to lease no commands that need a thread; asked after `wanted`."""
+        return self._places.are_left_out
 
     def _prefetch(self) -> int:
         now = time.monotonic()
@@ -106,7 +130,7 @@ class Executor:
         self._pump()
 
     def _runs(self, command_id: UUID) -> bool:
-        return any(running == command_id for running, _ in self._running)
+        return any(run.lease.command_id == command_id for run in self._running.values())
 
     def release(self, leases: Sequence[Lease]) -> None:
         """Give leases back, as if they had never been taken."""
@@ -115,30 +139,52 @@ class Executor:
 
     def release_aged(self) -> None:
         """Give back what has waited long behind handlers that have become slow."""
-        if self._buffer and time.monotonic() - self._buffered_since > MAX_BUFFERED_SECONDS:
+        now = time.monotonic()
+        if self._buffer and now - self._buffered_since > MAX_BUFFERED_SECONDS:
             self.release(self._buffer)
             self._buffer.clear()
+        if now - self._places.waiting_since > MAX_BUFFERED_SECONDS:
+            self.release(self._places.waiting)
+            self._places.waiting.clear()
 
     def lose(self, lease: Lease, why: str) -> None:
         """Stop working on a command that is not ours any more."""
-        key = _key_of(lease)
-        task = self._running.get(key)
-        if task is not None:
+        run = self._running.get(_key_of(lease))
+        if run is not None:
             _log.warning("handler of %s is cancelled: %s", lease.command_id, why)
-            self._lost.add(key)
-            _cancel(task)
-        for waiting in (self._buffer, self._suspects):
-            for lost in [other for other in waiting if _key_of(other) == key]:
-                waiting.remove(lost)
+            _cancel(run)
+        self._take_back(lease)
+
+    def overdue(self, lease: Lease) -> None:
+        """Its lease is not extended any more: what runs too long has failed, what waits goes back.
+
+        The time of the lease began when it was received, that of the handler when it was called.
+        """
+        run = self._running.get(_key_of(lease))
+        if run is not None and run.is_begun:
+            if run.due_at > time.monotonic():
+                self.on_early(lease)
+            else:
+                self._timeouts.end(run)
+        elif run is None and self._take_back(lease):
+            self.release([lease])
+
+    def _take_back(self, lease: Lease) -> bool:
+        for waiting in (self._buffer, self._suspects, self._places.waiting):
+            for other in waiting:
+                if _key_of(other) == _key_of(lease):
+                    waiting.remove(other)
+                    return True
+        return False
 
     # -- stopping
 
     def close(self) -> None:
         """Start nothing new, and give back what has not started."""
         self._is_closing = True
-        self.release([*self._buffer, *self._suspects])
-        self._buffer.clear()
-        self._suspects.clear()
+        for waiting in (self._buffer, self._suspects, self._places.waiting):
+            self.release(waiting)
+            waiting.clear()
 
     async def drained(self) -> None:
         """Wait until no handler runs."""
@@ -146,8 +192,13 @@ class Executor:
 
     def cancel_running(self) -> None:
         """Cancel the handlers that are still running; their commands go back to the queue."""
-        for task in self._running.values():
-            _cancel(task)
+        for run in (*self._running.values(), *self._abandoned):
+            _cancel(run)
+
+    def end(self) -> None:
+        """Nothing runs any more: let go of the timer and of the threads."""
+        self._timeouts.close()
+        self.execution.close()
 
     # -- running
 
@@ -157,19 +208,38 @@ class Executor:
             return
         if self._alone in self._running:
             return
-        while self._buffer and len(self._running) < self.concurrency:
-            self._start(self._buffer.popleft(), self.execution.run)
+        while self._has_slot and (lease := self._next()) is not None:
+            self._start(lease, self.execution.run)
+        if self._places.are_lost:
+            self.release(self._places.waiting)
+            self._places.waiting.clear()
+
+    @property
+    def _has_slot(self) -> bool:
+        return len(self._running) + self._held < self.concurrency
+
+    def _next(self) -> Lease | None:
+        if (waiting := self._places.next()) is not None:
+            return waiting
+        while self._buffer:
+            lease = self._buffer.popleft()
             self._buffered_since = time.monotonic()
+            if not self._places.must_wait(lease):
+                return lease
+            self._places.wait(lease)
+        return None
 
     def _pump_suspect(self) -> None:
         waited = time.monotonic() - self._suspects_since
         loop = asyncio.get_running_loop()
-        if not self._running:
+        if self._places.must_wait(self._suspects[0]):
+            self.release([self._suspects.popleft()])
+        elif not self._running:
             suspect = self._suspects.popleft()
             self._alone = _key_of(suspect)
             self._start(suspect, self._run_alone)
             loop.call_later(SUSPECT_PATIENCE_SECONDS, self._end_solitude, self._alone)
-        elif waited >= SUSPECT_PATIENCE_SECONDS and len(self._running) < self.concurrency:
+        elif waited >= SUSPECT_PATIENCE_SECONDS and self._has_slot:
             self._start(self._suspects.popleft(), self.execution.run)
         else:
             delay = max(SUSPECT_PATIENCE_SECONDS - waited, 0.1)
@@ -178,7 +248,7 @@ class Executor:
         self._suspects_since = time.monotonic()
         self._pump()
 
-    def _end_solitude(self, suspect: _Key) -> None:
+    def _end_solitude(self, suspect: Key) -> None:
         if self._alone == suspect:
             self._alone = None
             self._pump_again()
@@ -187,42 +257,88 @@ class Executor:
         self._pump()
         self.on_room()
 
-    def _start(self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]) -> None:
+    def _start(self, lease: Lease, execute: Callable[[Run], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
-        self._running[_key_of(lease)] = asyncio.get_running_loop().create_task(
-            self._run_and_report(lease, run)
-        )
+        run = Run(lease, self._timeouts.watch, self.execution.needs_thread(lease))
+        self._places.used += run.needs_thread
+        self._running[_key_of(lease)] = run
+        run.task = asyncio.get_running_loop().create_task(self._run_and_report(run, execute))
 
     async def _run_and_report(
-        self, lease: Lease, run: Callable[[Lease], Awaitable[Outcome | None]]
+        self, run: Run, execute: Callable[[Run], Awaitable[Outcome | None]]
     ) -> None:
-        key = _key_of(lease)
         outcome: Outcome | None = None
         try:
-            outcome = await run(lease)
+            outcome = await execute(run)
         except asyncio.CancelledError:
-            # The lease is lost, or the worker stops: then the command goes back, uncounted.
-            if key not in self._lost:
-                outcome = Outcome(lease, OutcomeKind.RELEASE)
+            # The worker stops, and the command goes back, uncounted. Or the lease is lost: then
+            # this is refused, which leaves a line in the audit.
+            outcome = Outcome(run.lease, OutcomeKind.RELEASE)
+        except KeyboardInterrupt:
+            raise  # it ends the process
+        except BaseException as error:
+            if isinstance(error, GeneratorExit) and not run.is_alive:
+                raise  # the task is destroyed with its loop
+            # A lease must not be kept without end, whatever this is.
+            outcome = self._broken(run, error)
         finally:
-            self._running.pop(key, None)
-            self._lost.discard(key)
-            self._finished += 1
+            self._leave(run)
+        if run.is_abandoned:
+            _log.warning("handler of %s has ended, long after its time-out", run.lease.command_id)
+            self._go_on()
+        else:
+            self._report(run.lease, outcome)
+
+    def _leave(self, run: Run) -> None:
+        if run.is_abandoned:
+            self._abandoned.discard(run)
+            self._held -= run.is_transactional
+            return
+        self._running.pop(_key_of(run.lease), None)
+        self._places.used -= run.needs_thread
+        self._finished += 1
+
+    def _report(self, lease: Lease, outcome: Outcome | None) -> None:
         if outcome is not None:
             self.completer.put(outcome)
         else:
             self.on_ended([lease])
         if not self._running:
             self._idle.set()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._places.look()
         if not self._is_closing:
             self._pump()
         self.on_room()
 
-    async def _run_alone(self, lease: Lease) -> Outcome | None:
+    def _broken(self, run: Run, error: BaseException) -> Outcome | None:
+        """An error that is not the handler's: it counts as its failure, so that it has an end."""
+        _log.error(
+            "%s could not be executed: %s",
+            run.lease.command_id, redact_text("".join(traceback.format_exception(error)), 4_000),
+        )  # fmt: skip
+        with suppress(Exception):  # then the lease lapses
+            return None if run.entry is None else self.execution.failure(run, run.entry, error)
+        return None
+
+    def _abandon(self, run: Run) -> None:
+        """An async handler goes on after its time-out: its command has failed without it."""
+        if run.entry is None:
+            return
+        self._leave(run)
+        run.is_abandoned = True
+        self._abandoned.add(run)
+        self._held += run.is_transactional
+        self._report(run.lease, self.execution.failure(run, run.entry, None))
+
+    async def _run_alone(self, run: Run) -> Outcome | None:
         # If the suspect kills its worker, commands that ended before it must not run again.
         await self.completer.drained()
+        lease = run.lease
         if self._alone != _key_of(lease):
-            return await self.execution.run(lease)  # that took long: others run beside it by now
+            return await self.execution.run(run)  # that took long: others run beside it by now
         try:
             is_ours = await self.store.confirm_start(lease)
         except CommandBusError as error:
@@ -230,14 +346,16 @@ class Executor:
                 "cannot confirm the start of %s: %s", lease.command_id, redact_text(str(error))
             )
             return Outcome(lease, OutcomeKind.RELEASE)
-        return await self.execution.run(lease) if is_ours else None
+        return await self.execution.run(run) if is_ours else None
 
 
-def _key_of(lease: Lease) -> _Key:
+def _key_of(lease: Lease) -> Key:
     return lease.command_id, lease.lease_epoch
 
 
-def _cancel(task: asyncio.Task[None]) -> None:
+def _cancel(run: Run) -> None:
+    run.must_stop = True
     # After the task's first step, which the loop has planned already: a task that is cancelled
     # before it never reports its end, and its command would count as running without limit.
-    asyncio.get_running_loop().call_soon(task.cancel)
+    if run.task is not None:
+        asyncio.get_running_loop().call_soon(run.task.cancel)

@@ -45,6 +45,7 @@ class LeaseKeeper:
     vt_seconds: int
     deadline_seconds: float
     on_lost: Callable[[Lease, str], None]
+    on_overdue: Callable[[Lease], None]  # its handler had all the time that there is
 
     def __post_init__(self) -> None:
         self._kept: dict[UUID, _Kept] = {}
@@ -92,6 +93,11 @@ class LeaseKeeper:
             if kept is not None and kept.lease.lease_epoch == lease.lease_epoch:
                 self._kept.pop(lease.command_id, None)
 
+    def keep_on(self, lease: Lease) -> None:
+        """Extend it for the same time again: the handler began long after the lease."""
+        now = time.monotonic()
+        self._kept[lease.command_id] = _Kept(lease, now, now + self.deadline_seconds)
+
     def set_expiry(self, lease: Lease, seconds: float) -> None:
         """The handler extended its lease itself."""
         kept = self._kept.get(lease.command_id)
@@ -114,7 +120,9 @@ class LeaseKeeper:
         kept = list(self._kept.values())
         for entry in kept:
             if now >= entry.give_up_at:
-                self._lose(entry, f"it ran longer than {self.deadline_seconds:g} s")
+                # Its time-out is earlier: the event loop was blocked, or nothing has called it.
+                self._kept.pop(entry.lease.command_id, None)
+                self._loop.call_soon_threadsafe(self.on_overdue, entry.lease)
         due = [
             entry
             for entry in kept

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind, OutgoingCommands
-from commandbus.errors import DuplicateCommandError, InvalidPayloadError
+from commandbus.errors import DuplicateCommandError, InvalidPayloadError, TransientCommandError
 from commandbus.handler import HandlerEntry
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.payload import decode_payload, encode_json
@@ -69,6 +70,23 @@ def _part_of(error: BaseException, name: str) -> Any:
         return None
 
 
+def timed_out(seconds: float, error: BaseException | None, policy: RetryPolicy) -> BaseException:
+    """What a handler that ran too long has failed with; `error` is what it raised in the end.
+
+    One that no retry can fix says more than the time-out.
+    """
+    if error is not None and policy.is_permanent(error):
+        return error
+    text = f"the handler ran longer than {seconds:g} s"
+    if error is None:
+        text += ", and has not ended since"
+    elif not isinstance(error, asyncio.CancelledError):
+        text += f"; it ended with {type(error).__name__}: {text_of(error)}"
+    failure = TransientCommandError("HANDLER_TIMEOUT", text)
+    failure.__cause__ = error
+    return failure
+
+
 def completed(
     lease: Lease, result: object, sent: Sequence[tuple[str, NewCommand]], *, max_bytes: int
 ) -> Outcome:
@@ -88,7 +106,13 @@ def failed(
 ) -> Outcome:
     """The handler has failed; its retry policy decides what happens next."""
     policy = entry.retry_policy or default_policy
-    failure = failure_of(lease, entry, error, policy)
+    try:
+        failure = failure_of(lease, entry, error, policy)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  (an error may raise others when it is looked at)
+        name = type(error).__name__
+        failure = Failure("TRANSIENT", redact_text(name, 200), f"<{name} that cannot be read>")
     is_permanent = failure.error_type == "PERMANENT"
     if isinstance(error, DuplicateCommandError) and entry.is_transactional:
         is_permanent = True

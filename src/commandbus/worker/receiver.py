@@ -38,6 +38,9 @@ class Room(Protocol):
     def wanted(self) -> int:
         """How many commands to lease now."""
 
+    def left_out(self) -> Sequence[str]:
+        """Command types of which to lease none now; asked after `wanted`."""
+
     def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
         """Take leases that were asked for at that moment of the monotonic clock."""
 
@@ -93,6 +96,7 @@ class Receiver(Loop):
             limits=self.limits(),
             mark_in_progress=self.mark_in_progress,
             from_head=from_head,
+            except_types=self.room.left_out(),
         )
         if from_head:
             # There may be more than there was room for.

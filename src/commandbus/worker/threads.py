@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import queue
 import threading
 from collections.abc import Callable
@@ -20,8 +21,11 @@ _Call = tuple[Callable[[], Any], asyncio.Future[Any]]
 class HandlerThreads:
     """Up to `size` threads, started when they are needed."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, on_freed: Callable[[], None] = lambda: None) -> None:
         self._size = size
+        self._on_freed = on_freed
+        #: Calls that go on although nobody waits for them any more. Each keeps its thread.
+        self.stuck = 0
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads = 0
@@ -41,7 +45,15 @@ class HandlerThreads:
             threading.Thread(
                 target=self._work, name=f"commandbus-handler-{self._threads}", daemon=True
             ).start()
-        return await future
+        try:
+            result, error = await future
+        finally:
+            if future.cancelled():
+                self.stuck += 1
+        if error is not None:
+            # Not by the future: a GeneratorExit that it carries would close the caller instead.
+            raise error
+        return result
 
     def close(self) -> None:
         """Let the threads end, each after the call it is in."""
@@ -57,7 +69,7 @@ class HandlerThreads:
                 try:
                     result = function()
                 except StopIteration as stop:
-                    # A future cannot carry it: the caller would wait without limit.
+                    # A coroutine cannot raise it.
                     error = RuntimeError("the handler raised StopIteration")
                     error.__cause__ = stop
                 except BaseException as raised:  # noqa: BLE001  (raised again where it is awaited)
@@ -72,8 +84,9 @@ class HandlerThreads:
     ) -> None:
         self._unfinished -= 1
         if future.cancelled():
+            self.stuck -= 1
+            if inspect.iscoroutine(result):
+                result.close()  # nobody will await it
+            self._on_freed()
             return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+        future.set_result((result, error))

@@ -66,6 +66,12 @@ class Worker:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _parts: _Parts | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether handlers that do not end have taken all threads, or all connections."""
+        return self._parts is not None and self._parts.executor.is_stuck
 
     def stop(self) -> None:
         """Ask for a graceful stop: nothing new is leased, what runs may finish."""
@@ -95,6 +101,7 @@ class Worker:
             self.finished.set()
 
     async def _run_parts(self, parts: _Parts) -> None:
+        self._parts = parts
         parts.keeper.start()
         _log.info("worker %s serves %s", self.worker_id, self.options.domain)
         self.started.set()
@@ -111,7 +118,7 @@ class Worker:
                         task.cancel()
         finally:
             await parts.keeper.stop()
-            parts.execution.close()
+            parts.executor.end()
             await parts.say_goodbye()
             _log.info("worker %s has stopped", self.worker_id)
 
@@ -152,9 +159,13 @@ class Workers:
     default_policy: RetryPolicy
     preparer: Preparer
     running: set[Worker] = field(default_factory=set)
+    _stops: int = 0  # calls of `stop` that have not returned
 
     async def run(self, options: WorkerOptions) -> None:
-        """Run one worker until it is stopped."""
+        """Run one worker until it is stopped; one that is started while others stop ends too."""
+        if self._stops:
+            # Others get their turn, should somebody start workers again and again.
+            return await asyncio.sleep(0)
         worker = Worker(
             self.store,
             self.registry,
@@ -171,10 +182,18 @@ class Workers:
 
     async def stop(self) -> None:
         """Stop all of them gracefully, and wait until they have ended."""
-        workers = list(self.running)
-        for worker in workers:
-            worker.stop()
-        await asyncio.gather(*(worker.finished.wait() for worker in workers))
+        self._stops += 1
+        try:
+            workers = list(self.running)
+            for worker in workers:
+                worker.stop()
+            await asyncio.gather(*(worker.finished.wait() for worker in workers))
+        finally:
+            self._stops -= 1
+
+    def stuck(self) -> list[str]:
+        """The domains whose worker has no place left for some of its handlers."""
+        return sorted({worker.options.domain for worker in self.running if worker.is_stuck})
 
 
 class _Parts:
@@ -207,6 +226,8 @@ class _Parts:
             max_result_bytes=settings.max_payload_bytes,
             max_threads=options.concurrency,
             on_extended=self._extended,
+            timeout_seconds=settings.handler_timeout,
+            deadline_seconds=settings.lease_deadline_seconds,
         )
         self.executor = Executor(
             control,
@@ -214,6 +235,7 @@ class _Parts:
             self.completer,
             on_room=self.receiver.room_freed,
             on_ended=self._ended,
+            on_early=self._keep_on,
             concurrency=options.concurrency,
             max_prefetch=settings.max_prefetch,
         )
@@ -223,6 +245,7 @@ class _Parts:
             vt_seconds=options.vt_seconds,
             deadline_seconds=settings.lease_deadline_seconds,
             on_lost=self.executor.lose,
+            on_overdue=self.executor.overdue,
         )
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
@@ -251,6 +274,14 @@ class _Parts:
         self.keeper.remove(leases)
         self.receiver.room_freed()
 
+    def _keep_on(self, lease: Lease) -> None:
+        self.keeper.keep_on(lease)
+
+    def left_out(self) -> Sequence[str]:
+        if not self.executor.leaves_threads_out:
+            return ()
+        return self.execution.thread_types(self._worker.options.domain)
+
     def _extended(self, lease: Lease, seconds: float) -> None:
         self.keeper.set_expiry(lease, seconds)
 
@@ -264,6 +295,7 @@ class _Parts:
             is_idle=is_idle and options.use_notify,
             concurrency=options.concurrency,
             in_flight=self.executor.in_flight,
+            stuck=self.executor.stuck,
         )
 
     async def say_goodbye(self) -> None:

@@ -38,8 +38,13 @@ async def livez() -> Health:
 
 @router.get("/readyz")
 async def readyz(here: Here, response: Response) -> Health:
-    """Whether requests can be served: the database responds, is migrated, has a free connection."""
-    checks = {"database": await _database(here), "pool": _pool(here)}
+    """Whether this process is fit: the database responds, and nothing is used up.
+
+    The database must be migrated, the pool must have a connection left, and the workers of the
+    process a thread.
+    """
+    workers = "stuck" if here.bus.stuck_domains else "ok"
+    checks = {"database": await _database(here), "pool": _pool(here), "workers": workers}
     return _health(checks, response)
 
 

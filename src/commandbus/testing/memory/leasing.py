@@ -36,9 +36,11 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 
 def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
     queue, seconds = commands_queue(domain), options["vt_seconds"]
-    from_head = options.get("from_head", False)
+    from_head, left_out = options.get("from_head", False), options.get("except_types", ())
     leases: list[Lease] = []
-    for read in state.queues.read_due(queue, seconds, options["quantity"], from_head=from_head):
+    for read in state.queues.read_due(
+        queue, seconds, options["quantity"], from_head=from_head, left_out=left_out
+    ):
         message = read.message
         row = _row_of(state, domain, read.msg_id, message)
         if row is None:

@@ -22,6 +22,11 @@ begin
     select 'WORKER_SILENT', w.domain, w.worker_id, null::bigint
       from commandbus.command_bus_worker w
      where w.heartbeat_at < now() - interval '1 minute' and (p_domain is null or w.domain = p_domain);
+    return query
+    select 'WORKER_STUCK', w.domain, w.worker_id, null::bigint
+      from commandbus.command_bus_worker w
+     where w.stuck > 0 and w.heartbeat_at > now() - interval '1 minute'
+       and (p_domain is null or w.domain = p_domain);
     -- A worker says that it waits only while it listens. Without the right to see the statements of
     -- other sessions nothing can be said.
     return query

@@ -108,14 +108,32 @@ end $$;
 -- parameter, because clock_timestamp() could not be looked up in an index.
 -- In that order a message whose lease lapsed stands behind all that waited meanwhile. A worker asks
 -- now and then for what is due among the thousand oldest first: p_from_head.
+-- p_except: command types that the worker leaves to others. It looks for the rest among the ten thousand
+-- that have been due for longest, not behind them: the others may be millions.
 create or replace function commandbus.read_messages(
-    p_queue text, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean default false
+    p_queue text, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean default false,
+    p_except text[] default '{}'
 ) returns table (msg_id bigint, message jsonb)
 language plpgsql as $$
 declare
     v_table text := 'q_' || commandbus.physical_queue(p_queue);
     v_taken int := 0;
 begin
+    if p_except <> '{}' then
+        return query execute format(
+            'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+            ' where m.ctid = any(array('
+            '     select q.ctid from pgmq.%1$I q'
+            '      where q.msg_id = any(array('
+            '                select d.msg_id from ('
+            '                    select e.msg_id, e.vt, e.message from pgmq.%1$I e where e.vt <= $1'
+            '                     order by e.vt, e.msg_id limit 10000) d'
+            '                 where (d.message ->> ''type'' = any($4)) is not true'
+            '                 order by d.vt, d.msg_id limit $3))'
+            '        and q.vt <= $1 for update skip locked))'
+            ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity, p_except;
+        return;
+    end if;
     if p_from_head then
         return query execute format(
             'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'

@@ -15,6 +15,7 @@ end $$;
 --   p_limits: {"<type>": max_attempts}, the policies registered at this worker; they win over
 --   what was stored at send.
 --   p_from_head: what is due at the head of the queue goes before what has been due for longest.
+--   p_except: command types that are left to other workers.
 -- A lease that ended without a word (crash, pause, cut) does not count against the command unless it
 -- is known to have run alone. After the second one in a row `is_suspect` asks the worker to run it by
 -- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
@@ -22,7 +23,7 @@ end $$;
 create or replace function commandbus.receive_commands(
     p_domain text, p_vt int, p_quantity int, p_worker text,
     p_limits jsonb default '{}', p_mark_in_progress boolean default true,
-    p_from_head boolean default false
+    p_from_head boolean default false, p_except text[] default '{}'
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
@@ -38,7 +39,8 @@ declare
 begin
     select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
       into v_msg_ids, v_messages
-      from commandbus.read_messages(p_domain || '.commands', v_now, p_vt, p_quantity, p_from_head) r;
+      from commandbus.read_messages(
+           p_domain || '.commands', v_now, p_vt, p_quantity, p_from_head, p_except) r;
     if v_msg_ids is null then
         return;
     end if;

@@ -16,16 +16,18 @@ end $$;
 -- Workers say that they are alive, and whether they wait. synchronous_commit is off because a
 -- heartbeat lost in a crash is worth nothing anyway, and an idle worker should cost no fsync.
 create or replace function commandbus.worker_heartbeat(
-    p_worker text, p_domain text, p_is_idle boolean, p_concurrency int, p_in_flight int
+    p_worker text, p_domain text, p_is_idle boolean, p_concurrency int, p_in_flight int,
+    p_stuck int default 0
 ) returns void
 language plpgsql as $$
 begin
     perform set_config('synchronous_commit', 'off', true);
-    insert into commandbus.command_bus_worker as w (worker_id, domain, is_idle, concurrency, in_flight)
-    values (p_worker, p_domain, p_is_idle, p_concurrency, p_in_flight)
+    insert into commandbus.command_bus_worker as w (
+        worker_id, domain, is_idle, concurrency, in_flight, stuck)
+    values (p_worker, p_domain, p_is_idle, p_concurrency, p_in_flight, p_stuck)
     on conflict (worker_id) do update
        set is_idle = excluded.is_idle, concurrency = excluded.concurrency,
-           in_flight = excluded.in_flight, heartbeat_at = clock_timestamp();
+           in_flight = excluded.in_flight, stuck = excluded.stuck, heartbeat_at = clock_timestamp();
 end $$;
 
 -- A worker has ended. Those that have been silent for a day go with it.
