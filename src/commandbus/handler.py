@@ -127,6 +127,14 @@ class HandlerRegistry:
             if entry.retry_policy is not None
         }
 
+    def count_every(self, domain: str, default_policy: RetryPolicy) -> list[str]:
+        """The command types whose retry policy counts every lapsed lease as an attempt."""
+        return [
+            entry.command_type
+            for entry in self.of_domain(domain)
+            if (entry.retry_policy or default_policy).count_lapses == "every"
+        ]
+
 
 #: Checks and encodes what a handler sends, or raises what is wrong with it: domain, command type,
 #: command id, payload, reply queue, correlation id.

@@ -26,12 +26,16 @@ class RetryPolicy:
     `permanent_errors` are exceptions that no retry can fix, beside PermanentCommandError.
     `when_exhausted="fail"` ends a command as FAILED, with a reply, where the default parks it
     in troubleshooting for an operator.
+
+    `count_lapses` says when a lease that ended without a result is an attempt: "every" one, or, by
+    default, only that of a "suspect", which ran alone after its lease had lapsed twice in a row.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     backoff_schedule: Sequence[float] = DEFAULT_BACKOFF_SCHEDULE
     permanent_errors: tuple[type[BaseException], ...] = ()
     when_exhausted: Literal["troubleshoot", "fail"] = "troubleshoot"
+    count_lapses: Literal["suspect", "every"] = "suspect"
 
     def __post_init__(self) -> None:
         check_max_attempts(self.max_attempts)
@@ -48,6 +52,10 @@ class RetryPolicy:
         if self.when_exhausted not in {"troubleshoot", "fail"}:
             raise InvalidSettingError(
                 f"when_exhausted is {self.when_exhausted!r}; use 'troubleshoot' or 'fail'"
+            )
+        if self.count_lapses not in {"suspect", "every"}:
+            raise InvalidSettingError(
+                f"count_lapses is {self.count_lapses!r}; use 'suspect' or 'every'"
             )
 
     def delay_after(self, attempt: int) -> float:

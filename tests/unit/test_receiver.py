@@ -48,6 +48,7 @@ class Bench:
             worker="w1",
             vt_seconds=30,
             limits=lambda: {"Work": 7},
+            count_every=lambda: ["Work"],
             mark_in_progress=False,
             poll_max_seconds=LONGEST,
             announce_idle=self._announce if announces else None,
@@ -77,6 +78,7 @@ async def test_a_step_asks_for_as_many_as_there_is_room_for(bench: Bench) -> Non
             "quantity": 5,
             "worker": "w1",
             "limits": {"Work": 7},
+            "count_every": ["Work"],
             "mark_in_progress": False,
             "from_head": False,
         }

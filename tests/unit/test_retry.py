@@ -41,7 +41,7 @@ def describe_failure(error: BaseException, policy: RetryPolicy) -> Failure:
 def test_the_default_policy_is_the_one_of_the_documents() -> None:
     policy = RetryPolicy()
     assert (policy.max_attempts, policy.backoff_schedule) == (3, (10.0, 60.0, 300.0))
-    assert policy.when_exhausted == "troubleshoot"
+    assert (policy.when_exhausted, policy.count_lapses) == ("troubleshoot", "suspect")
 
 
 def test_the_delay_after_the_nth_failure_is_the_nth_of_the_schedule_and_the_last_repeats() -> None:
@@ -127,6 +127,12 @@ def test_a_backoff_schedule_is_accepted_at_both_ends(schedule: tuple[float, ...]
 def test_when_exhausted_is_refused_when_it_is_neither_of_the_two(value: Any) -> None:
     with pytest.raises(InvalidSettingError, match="use 'troubleshoot' or 'fail'"):
         RetryPolicy(when_exhausted=value)
+
+
+@pytest.mark.parametrize("value", ["second", "", None, 2])
+def test_count_lapses_is_refused_when_it_is_neither_of_the_two(value: Any) -> None:
+    with pytest.raises(InvalidSettingError, match="use 'suspect' or 'every'"):
+        RetryPolicy(count_lapses=value)
 
 
 @pytest.mark.parametrize("value", [("ValueError",), (int,), (ValueError("x"),), ValueError])

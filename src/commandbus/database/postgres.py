@@ -34,7 +34,7 @@ from commandbus.settings import Settings
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
     " correlation_id, reply_queue, batch_id, created_at, data"
-    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s)"
+    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s, %s)"
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
@@ -120,7 +120,7 @@ class PostgresStore(PostgresReads):
             (
                 domain, options["vt_seconds"], options["quantity"], options["worker"],
                 encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
-                options.get("from_head", False),
+                options.get("from_head", False), list(options.get("count_every", ())),
             ),
             domain=domain,
         )  # fmt: skip

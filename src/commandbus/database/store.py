@@ -42,6 +42,8 @@ class ReceiveOptions(TypedDict):
     mark_in_progress: NotRequired[bool]
     #: Look first at the oldest messages of the queue: commands whose lease has lapsed are there.
     from_head: NotRequired[bool]
+    #: The command types of which every lapsed lease is an attempt.
+    count_every: NotRequired[Collection[str]]
 
 
 class RetryOptions(TypedDict):

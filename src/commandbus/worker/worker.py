@@ -197,6 +197,7 @@ class _Parts:
             mark_in_progress=settings.mark_in_progress,
             poll_max_seconds=settings.poll_max_seconds,
             announce_idle=self.beat if options.use_notify else None,
+            count_every=lambda: worker.registry.count_every(options.domain, worker.default_policy),
         )
         self.execution = Execution(
             control,

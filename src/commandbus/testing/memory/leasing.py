@@ -45,10 +45,12 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
             state.queues.archive(queue, [read.msg_id])
             continue
         limit = options["limits"].get(row.command_type, row.max_attempts)
-        # A lapse counts as an attempt only if the command is known to have run alone.
-        attempts = row.attempts + (row.leased_by is None or row.started_alone)
+        # A lapse counts as an attempt if the policy counts every one, or if the command is known
+        # to have run alone.
+        counts_every = row.command_type in options.get("count_every", ())
+        attempts = row.attempts + (row.leased_by is None or row.started_alone or counts_every)
         row = state.change(row, max_attempts=limit)
-        if attempts > limit or abs(row.lapses) >= MAX_LAPSES:
+        if attempts > limit or (abs(row.lapses) >= MAX_LAPSES and not counts_every):
             _park_used_up(state, row, options["worker"])
         else:
             leases.append(_lease(state, row, attempts, message, options))
