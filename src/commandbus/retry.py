@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from commandbus.errors import InvalidSettingError, PermanentCommandError
+from commandbus.errors import Fail, InvalidSettingError, PermanentCommandError
 
 DEFAULT_MAX_ATTEMPTS = 3
 #: Seconds after the first, second, third failure; the last one repeats.
@@ -23,7 +23,7 @@ MAX_BACKOFF_SECONDS = 31_536_000.0
 class RetryPolicy:
     """How often a command is tried, how long it waits in between, and what ends it.
 
-    `permanent_errors` are exceptions that no retry can fix, beside PermanentCommandError.
+    `permanent_errors` are exceptions that no retry can fix, beside PermanentCommandError and Fail.
     `when_exhausted="fail"` ends a command as FAILED, with a reply, where the default parks it
     in troubleshooting for an operator.
 
@@ -66,7 +66,7 @@ class RetryPolicy:
 
     def is_permanent(self, error: BaseException) -> bool:
         """Whether no retry can fix this error."""
-        return isinstance(error, (PermanentCommandError, *self.permanent_errors))
+        return isinstance(error, (PermanentCommandError, Fail, *self.permanent_errors))
 
 
 def check_max_attempts(value: int) -> int:

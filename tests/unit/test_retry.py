@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from commandbus.database.model import Failure, OutcomeKind
-from commandbus.errors import InvalidSettingError, PermanentCommandError, TransientCommandError
+from commandbus.errors import (
+    Fail,
+    InvalidSettingError,
+    PermanentCommandError,
+    TransientCommandError,
+)
 from commandbus.handler import HandlerEntry
 from commandbus.models import ParkReason
 from commandbus.retry import RetryPolicy, check_max_attempts
@@ -93,6 +98,11 @@ def test_a_policy_that_fails_gives_up_instead_of_parking() -> None:
     assert decide(RuntimeError(), 3, 3, policy) == GIVEN_UP
     assert decide(PermanentCommandError("A", "b"), 1, 3, policy) == GIVEN_UP
     assert decide(RuntimeError(), 1, 3, policy) == retried(10.0)
+
+
+def test_a_handler_that_says_fail_ends_the_command_whatever_the_policy_says() -> None:
+    assert decide(Fail("A", "b"), 1, 3, RetryPolicy()) == GIVEN_UP
+    assert describe_failure(Fail("A", "b"), RetryPolicy()).error_type == "PERMANENT"
 
 
 @pytest.mark.parametrize("value", [0, -1, 1_001, 2.0, "3", None, True])
