@@ -6,13 +6,15 @@ every program needs.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from commandbus.commands.sending import Preparer, Sending
 from commandbus.handler import HandlerRegistry
+from commandbus.names import check_domain
 from commandbus.retry import RetryPolicy
-from commandbus.settings import Settings
+from commandbus.settings import Settings, check_worker_settings
 
 if TYPE_CHECKING:
     from commandbus.access.tokens import Tokens
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
     from commandbus.upkeep.service import Upkeep
-    from commandbus.worker.worker import Workers
+    from commandbus.worker.consumer import Consumer
+    from commandbus.worker.worker import Worker, Workers
 
 
 class RunningPart(Protocol):
@@ -58,6 +61,32 @@ class Facets:
             await self._workers.stop()
         while self._running:
             await self._running.pop().close()
+
+    def worker(
+        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True
+    ) -> AbstractAsyncContextManager[Worker]:
+        """Run a worker while a block runs, then stop it: `async with bus.worker("payments"):`."""
+        from commandbus.worker.background import background
+        from commandbus.worker.worker import WorkerOptions
+
+        check_worker_settings(concurrency, vt_seconds)
+        options = WorkerOptions(check_domain(domain), concurrency, vt_seconds, use_notify)
+        return background(self._workers, options)
+
+    def consumer(
+        self, domain: str, *, vt_seconds: int = 30, retry_policy: RetryPolicy | None = None
+    ) -> AbstractAsyncContextManager[Consumer]:
+        """Lease commands and settle them without handlers, while a block runs.
+
+        Leases last `vt_seconds` unless they are extended. `retry_policy` says what a failure leads
+        to; by default that of the bus. What is not settled at the end of the block goes back.
+        """
+        from commandbus.worker.consumer import Consumer, consuming
+
+        check_worker_settings(1, vt_seconds)
+        policy = retry_policy or self._policy
+        parts = (self._store, self._registry, self._settings, policy)
+        return consuming(Consumer(*parts, check_domain(domain), vt_seconds))
 
     @cached_property
     def batches(self) -> Batches:
