@@ -42,8 +42,8 @@ class ReceiveOptions(TypedDict):
     mark_in_progress: NotRequired[bool]
     #: Look first at the oldest messages of the queue: commands whose lease has lapsed are there.
     from_head: NotRequired[bool]
-    #: The command types of which every lapsed lease is an attempt.
-    count_every: NotRequired[Collection[str]]
+    #: The command types of which every lapsed lease is an attempt; None: all.
+    count_every: NotRequired[Collection[str] | None]
 
 
 class RetryOptions(TypedDict):
@@ -119,7 +119,9 @@ class Store(Protocol):
     async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
         """Lease commands that are due, those that have been due for longest first."""
 
-    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+    async def settle(
+        self, domain: str, outcomes: Sequence[Outcome], *, conn: Any = None
+    ) -> set[UUID]:
         """Write outcomes in one transaction; returns the commands whose lease is lost."""
 
     async def confirm_start(self, lease: Lease) -> bool:

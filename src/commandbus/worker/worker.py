@@ -153,9 +153,9 @@ class Workers:
     preparer: Preparer
     running: set[Worker] = field(default_factory=set)
 
-    async def run(self, options: WorkerOptions) -> None:
-        """Run one worker until it is stopped."""
-        worker = Worker(
+    def new(self, options: WorkerOptions) -> Worker:
+        """A worker that is to be run."""
+        return Worker(
             self.store,
             self.registry,
             options,
@@ -163,6 +163,13 @@ class Workers:
             default_policy=self.default_policy,
             prepare=self.preparer.command,
         )
+
+    async def run(self, options: WorkerOptions) -> None:
+        """Run a new worker until it is stopped."""
+        await self.serve(self.new(options))
+
+    async def serve(self, worker: Worker) -> None:
+        """Run one worker until it is stopped."""
         self.running.add(worker)
         try:
             await worker.run()

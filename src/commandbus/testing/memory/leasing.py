@@ -47,7 +47,8 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
         limit = options["limits"].get(row.command_type, row.max_attempts)
         # A lapse counts as an attempt if the policy counts every one, or if the command is known
         # to have run alone.
-        counts_every = row.command_type in options.get("count_every", ())
+        every = options.get("count_every", ())
+        counts_every = every is None or row.command_type in every
         attempts = row.attempts + (row.leased_by is None or row.started_alone or counts_every)
         row = state.change(row, max_attempts=limit)
         if attempts > limit or (abs(row.lapses) >= MAX_LAPSES and not counts_every):
@@ -138,7 +139,13 @@ def extend_leases(state: State, domain: str, leases: Sequence[Lease], seconds: f
 # -- the ways a lease ends
 
 
-def settle(state: State, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+def settle(
+    state: State,
+    domain: str,
+    outcomes: Sequence[Outcome],
+    *,
+    conn: Any = None,  # noqa: ARG001
+) -> set[UUID]:
     state.queues.get(commands_queue(domain))
     # Before the first command moves: afterwards none of the leases is current any more.
     sends = [
