@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, overload
+from uuid import UUID
 
 from commandbus.commands.sending import Preparer, Sending
 from commandbus.handler import HandlerRegistry
-from commandbus.names import check_domain
+from commandbus.names import check_domain, domain_first
+from commandbus.paging import check_page
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_worker_settings
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from commandbus.database.store import Store
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
+    from commandbus.models import AuditEvent
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
     from commandbus.upkeep.service import Upkeep
@@ -87,6 +90,36 @@ class Facets:
         policy = retry_policy or self._policy
         parts = (self._store, self._registry, self._settings, policy)
         return consuming(Consumer(*parts, check_domain(domain), vt_seconds))
+
+    @overload
+    async def get_audit_trail(
+        self, domain: str | None, command_id: UUID, /, *, limit: int = 1_000
+    ) -> list[AuditEvent]: ...
+
+    @overload
+    async def get_audit_trail(
+        self, *, command_id: UUID, domain: str | None = None, limit: int = 1_000
+    ) -> list[AuditEvent]: ...
+
+    @overload  # with a domain, this order is deprecated
+    async def get_audit_trail(
+        self, command_id: UUID, /, domain: str | None = None, *, limit: int = 1_000
+    ) -> list[AuditEvent]: ...
+
+    async def get_audit_trail(
+        self,
+        *given: str | UUID | None,
+        domain: str | None = None,
+        command_id: UUID | None = None,
+        limit: int = 1_000,
+    ) -> list[AuditEvent]:
+        """The life of a command, oldest event first: `get_audit_trail(domain, command_id)`.
+
+        Without a domain, or with None, the events of that id in all domains.
+        """
+        place, wanted = domain_first(given, domain, command_id)
+        check_page(limit)
+        return await self._store.get_audit_trail(wanted, domain=place, limit=limit)
 
     @cached_property
     def batches(self) -> Batches:
