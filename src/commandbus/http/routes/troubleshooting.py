@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Query
@@ -34,6 +34,29 @@ async def _view(here: Platform, item: TroubleshootingItem, *, payload: bool) -> 
     return ParkedView.of(item, payload=shown)
 
 
+async def _page(
+    here: Platform, domain: str | None, *, payload: bool, **search: Any
+) -> PageView[ParkedView]:
+    page = await here.bus.troubleshooting.page(domain, **search)
+    items = [await _view(here, item, payload=payload) for item in page.items]
+    return PageView[ParkedView].of(page, items=items)
+
+
+@router.get("/troubleshooting", dependencies=[requires(Scope.READ)])
+async def list_all_troubleshooting(
+    domain: ReachedDomain,
+    here: Here,
+    payload: ShowPayload,
+    paging: PageOf50,
+    command_type: TypeQuery = None,
+    group: GroupQuery = None,
+) -> PageView[ParkedView]:
+    """List parked commands of all domains, longest parked first."""
+    return await _page(
+        here, domain, payload=payload, command_type=command_type, group=group, **paging
+    )
+
+
 @router.get("/troubleshooting/{domain}", dependencies=[requires(Scope.READ)])
 async def list_troubleshooting(
     domain: DomainPath,
@@ -44,11 +67,9 @@ async def list_troubleshooting(
     group: GroupQuery = None,
 ) -> PageView[ParkedView]:
     """List parked commands, longest parked first."""
-    page = await here.bus.troubleshooting.page(
-        domain, command_type=command_type, group=group, **paging
+    return await _page(
+        here, domain, payload=payload, command_type=command_type, group=group, **paging
     )
-    items = [await _view(here, item, payload=payload) for item in page.items]
-    return PageView[ParkedView].of(page, items=items)
 
 
 @router.get("/troubleshooting/{domain}/{command_id}", dependencies=[requires(Scope.READ)])
