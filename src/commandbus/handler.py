@@ -141,16 +141,11 @@ class HandlerRegistry:
 SendPreparer = Callable[[str, str, UUID, dict[str, Any], str | None, UUID | None], NewCommand]
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class HandlerContext:
-    """What a handler knows beside its command, and what it may do."""
+class OfLease:
+    """What the lease of a command tells, for a handler and for a consumer."""
 
-    command: Command
+    __slots__ = ()
     lease: Lease
-    _extend: Callable[[Lease, float], Awaitable[None]]
-    _prepare: SendPreparer
-    _conn: Any = None
-    _sends: list[tuple[str, NewCommand]] = field(default_factory=list)
 
     @property
     def attempt(self) -> int:
@@ -176,6 +171,18 @@ class HandlerContext:
     def correlation_id(self) -> UUID:
         """The same for all commands that one cause led to."""
         return self.lease.correlation_id
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class HandlerContext(OfLease):
+    """What a handler knows beside its command, and what it may do."""
+
+    command: Command
+    lease: Lease
+    _extend: Callable[[Lease, float], Awaitable[None]]
+    _prepare: SendPreparer
+    _conn: Any = None
+    _sends: list[tuple[str, NewCommand]] = field(default_factory=list)
 
     @property
     def conn(self) -> Any:

@@ -22,7 +22,7 @@ from commandbus.errors import (
     InvalidPayloadError,
     LeaseLostError,
 )
-from commandbus.handler import HandlerEntry, HandlerRegistry
+from commandbus.handler import HandlerEntry, HandlerRegistry, OfLease
 from commandbus.loops import Backoff
 from commandbus.models import Command, ParkReason
 from commandbus.payload import encode_json
@@ -37,7 +37,7 @@ _log = logging.getLogger("commandbus.consumer")
 
 
 @dataclass(eq=False, slots=True)
-class LeasedCommand:
+class LeasedCommand(OfLease):
     """A command that is this consumer's alone until its lease ends, or one of these verbs ends it.
 
     Each verb raises LeaseLostError, and changes nothing, if the lease is lost. A second verb raises
@@ -49,21 +49,6 @@ class LeasedCommand:
     _consumer: Consumer = field(repr=False)
     #: completed, retried, failed, parked, released or lost; None while it is open.
     ended_as: str | None = None
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first attempt."""
-        return self.lease.attempt
-
-    @property
-    def max_attempts(self) -> int:
-        """How many attempts there are."""
-        return self.lease.max_attempts
-
-    @property
-    def lease_epoch(self) -> int:
-        """The number of the lease: grows with each, so that other systems can refuse an older."""
-        return self.lease.lease_epoch
 
     async def complete(self, result: Any = None, *, conn: Any = None) -> None:
         """End it as COMPLETED; the reply carries the result.
