@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import UUID
 
 from commandbus.commands.sending import Preparer, Sending
@@ -90,21 +90,6 @@ class Facets:
         policy = retry_policy or self._policy
         parts = (self._store, self._registry, self._settings, policy)
         return consuming(Consumer(*parts, check_domain(domain), vt_seconds))
-
-    @overload
-    async def get_audit_trail(
-        self, domain: str | None, command_id: UUID, /, *, limit: int = 1_000
-    ) -> list[AuditEvent]: ...
-
-    @overload
-    async def get_audit_trail(
-        self, *, command_id: UUID, domain: str | None = None, limit: int = 1_000
-    ) -> list[AuditEvent]: ...
-
-    @overload  # with a domain, this order is deprecated
-    async def get_audit_trail(
-        self, command_id: UUID, /, domain: str | None = None, *, limit: int = 1_000
-    ) -> list[AuditEvent]: ...
 
     async def get_audit_trail(
         self,
