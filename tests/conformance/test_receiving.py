@@ -225,15 +225,9 @@ async def test_a_command_that_counts_every_lapse_is_leased_as_often_as_it_has_at
     assert (row.status, row.attempts, row.last_error_code) == (
         PARKED, max_attempts, "LEASE_EXPIRED",
     )  # fmt: skip
-    assert await world.details(counted.command_id, "FAILED") == [
-        {
-            "attempt": max_attempts,
-            "class": "TRANSIENT",
-            "code": "LEASE_EXPIRED",
-            "message": f"the worker stopped without a result, attempt {max_attempts} of "
-            f"{max_attempts}",
-        }
-    ]
+    [failure] = await world.details(counted.command_id, "FAILED")
+    assert failure["attempt"] == max_attempts
+    assert f"attempt {max_attempts} of {max_attempts}" in failure["message"]
 
 
 async def test_a_release_is_no_attempt_also_where_every_lapse_is_counted(world: World) -> None:
