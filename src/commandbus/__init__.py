@@ -16,6 +16,7 @@ from commandbus.errors import (
     DatabaseError,
     DatabaseUnavailableError,
     DuplicateCommandError,
+    Fail,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
     InvalidInputError,
@@ -71,6 +72,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "Secret",
     "TransientCommandError",
     "PermanentCommandError",
+    "Fail",
     # What comes back
     "CommandMetadata",
     "CommandStatus",

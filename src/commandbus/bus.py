@@ -16,7 +16,6 @@ from commandbus.errors import InvalidSettingError
 from commandbus.facets import Facets
 from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
 from commandbus.models import (
-    AuditEvent,
     BatchCommand,
     BatchCompletionCallback,
     BatchMetadata,
@@ -31,7 +30,6 @@ from commandbus.names import (
     check_choice_or_none,
     check_command_type,
     check_domain,
-    check_names,
     check_operator,
     check_text,
     check_uuid,
@@ -383,11 +381,3 @@ class CommandBus(Facets):
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         """One command, or None."""
         return await self._store.get_command(check_domain(domain), check_uuid(command_id))
-
-    async def get_audit_trail(
-        self, command_id: UUID, domain: str | None = None, *, limit: int = 1_000
-    ) -> list[AuditEvent]:
-        """The life of a command, oldest event first."""
-        check_names(domain)
-        check_page(limit)
-        return await self._store.get_audit_trail(check_uuid(command_id), domain=domain, limit=limit)

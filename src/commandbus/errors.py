@@ -3,7 +3,8 @@
     CommandBusError
     ├── HandlerError                    raised by handlers, to say what kind of failure it was
     │   ├── TransientCommandError       try again later
-    │   └── PermanentCommandError       never try again: straight to troubleshooting
+    │   ├── PermanentCommandError       never try again: straight to troubleshooting
+    │   └── Fail                        never try again, nor ask a person: FAILED at once
     ├── InvalidInputError (ValueError)  nothing was changed; correct the argument
     │   ├── InvalidNameError            domain, command type, queue
     │   ├── InvalidCommandIdError       not a UUID
@@ -82,6 +83,13 @@ class TransientCommandError(HandlerError):
 
 class PermanentCommandError(HandlerError):
     """The handler failed for a reason that will not pass: the command goes to troubleshooting."""
+
+
+class Fail(HandlerError):  # noqa: N818  (what a handler says; nothing went wrong with the bus)
+    """The handler gives the command up: it ends as FAILED at once, with a reply, and is not parked.
+
+    So says the handler for this one command, whatever the retry policy says for the others.
+    """
 
 
 class InvalidInputError(CommandBusError, ValueError):

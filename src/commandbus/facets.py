@@ -7,13 +7,17 @@ every program needs.
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
+from uuid import UUID
 
 from commandbus.commands.sending import Preparer, Sending
 from commandbus.handler import HandlerRegistry
+from commandbus.names import check_domain, domain_first
+from commandbus.paging import check_page
 from commandbus.retry import RetryPolicy
-from commandbus.settings import Settings
+from commandbus.settings import Settings, check_worker_settings
 
 if TYPE_CHECKING:
     from commandbus.access.tokens import Tokens
@@ -24,10 +28,12 @@ if TYPE_CHECKING:
     from commandbus.database.store import Store
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
+    from commandbus.models import AuditEvent
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
     from commandbus.upkeep.service import Upkeep
-    from commandbus.worker.worker import Workers
+    from commandbus.worker.consumer import Consumer
+    from commandbus.worker.worker import Worker, Workers
 
 
 class RunningPart(Protocol):
@@ -70,6 +76,47 @@ class Facets:
     def stuck_domains(self) -> list[str]:
         """Domains whose worker in this process has lost its threads to handlers that hang."""
         return self._workers.stuck() if "_workers" in vars(self) else []
+
+    def worker(
+        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True
+    ) -> AbstractAsyncContextManager[Worker]:
+        """Run a worker while a block runs, then stop it: `async with bus.worker("payments"):`."""
+        from commandbus.worker.background import background
+        from commandbus.worker.worker import WorkerOptions
+
+        check_worker_settings(concurrency, vt_seconds)
+        options = WorkerOptions(check_domain(domain), concurrency, vt_seconds, use_notify)
+        return background(self._workers, options)
+
+    def consumer(
+        self, domain: str, *, vt_seconds: int = 30, retry_policy: RetryPolicy | None = None
+    ) -> AbstractAsyncContextManager[Consumer]:
+        """Lease commands and settle them without handlers, while a block runs.
+
+        Leases last `vt_seconds` unless they are extended. `retry_policy` says what a failure leads
+        to; by default that of the bus. What is not settled at the end of the block goes back.
+        """
+        from commandbus.worker.consumer import Consumer, consuming
+
+        check_worker_settings(1, vt_seconds)
+        policy = retry_policy or self._policy
+        parts = (self._store, self._registry, self._settings, policy)
+        return consuming(Consumer(*parts, check_domain(domain), vt_seconds))
+
+    async def get_audit_trail(
+        self,
+        *given: str | UUID | None,
+        domain: str | None = None,
+        command_id: UUID | None = None,
+        limit: int = 1_000,
+    ) -> list[AuditEvent]:
+        """The life of a command, oldest event first: `get_audit_trail(domain, command_id)`.
+
+        Without a domain, or with None, the events of that id in all domains.
+        """
+        place, wanted = domain_first(given, domain, command_id)
+        check_page(limit)
+        return await self._store.get_audit_trail(wanted, domain=place, limit=limit)
 
     @cached_property
     def batches(self) -> Batches:

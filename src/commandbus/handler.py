@@ -143,6 +143,14 @@ class HandlerRegistry:
             if entry.retry_policy is not None
         }
 
+    def count_every(self, domain: str, default_policy: RetryPolicy) -> list[str]:
+        """The command types whose retry policy counts every lapsed lease as an attempt."""
+        return [
+            entry.command_type
+            for entry in self.of_domain(domain)
+            if (entry.retry_policy or default_policy).count_lapses == "every"
+        ]
+
 
 class Stoppable(Protocol):
     """The execution that a context belongs to."""
@@ -155,26 +163,11 @@ class Stoppable(Protocol):
 SendPreparer = Callable[[str, str, UUID, dict[str, Any], str | None, UUID | None], NewCommand]
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class HandlerContext:
-    """What a handler knows beside its command, and what it may do."""
+class OfLease:
+    """What the lease of a command tells, for a handler and for a consumer."""
 
-    command: Command
+    __slots__ = ()
     lease: Lease
-    _extend: Callable[[Lease, float], Awaitable[None]]
-    _prepare: SendPreparer
-    _conn: Any = None
-    _run: Stoppable | None = None
-    _sends: list[tuple[str, NewCommand]] = field(default_factory=list)
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the handler should end now: an `async` one is cancelled at the same moment.
-
-        True once its time-out has passed, its lease is lost, or a stopping worker waits for it no
-        longer. A handler in a thread asks from time to time, since a thread cannot be cancelled.
-        """
-        return self._run is not None and self._run.must_stop
 
     @property
     def attempt(self) -> int:
@@ -200,6 +193,28 @@ class HandlerContext:
     def correlation_id(self) -> UUID:
         """The same for all commands that one cause led to."""
         return self.lease.correlation_id
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class HandlerContext(OfLease):
+    """What a handler knows beside its command, and what it may do."""
+
+    command: Command
+    lease: Lease
+    _extend: Callable[[Lease, float], Awaitable[None]]
+    _prepare: SendPreparer
+    _conn: Any = None
+    _run: Stoppable | None = None
+    _sends: list[tuple[str, NewCommand]] = field(default_factory=list)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the handler should end now: an `async` one is cancelled at the same moment.
+
+        True once its time-out has passed, its lease is lost, or a stopping worker waits for it no
+        longer. A handler in a thread asks from time to time, since a thread cannot be cancelled.
+        """
+        return self._run is not None and self._run.must_stop
 
     @property
     def conn(self) -> Any:

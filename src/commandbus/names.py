@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import time
+import warnings
 from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
@@ -146,6 +147,35 @@ def check_uuid(value: Any, what: str = "command_id") -> UUID:
     raise InvalidCommandIdError(
         f"{what} {value!r} is not a UUID; make one with commandbus.new_id() and keep it for repeats"
     )
+
+
+def domain_first(given: tuple[Any, ...], domain: Any, command_id: Any) -> tuple[str | None, UUID]:
+    """The checked domain and id of `get_audit_trail`, whose first versions took the id first."""
+    if len(given) > 2:
+        raise TypeError("give at most two arguments by position: domain and command_id")
+    first, second = (*given, None, None)[:2]
+    if _is_id(first) and not _is_id(second):
+        first, second = second, first
+        if first is not None or domain is not None:
+            warnings.warn(
+                "get_audit_trail(command_id, domain) is deprecated; give the domain first: "
+                "get_audit_trail(domain, command_id)",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+    if None not in (first, domain) or None not in (second, command_id):
+        raise TypeError("domain or command_id is given twice, by position and by name")
+    place = domain if first is None else first
+    check_names(place)
+    return place, check_uuid(command_id if second is None else second)
+
+
+def _is_id(value: Any) -> bool:
+    try:
+        check_uuid(value)
+    except InvalidCommandIdError:
+        return False
+    return True
 
 
 def check_text(value: Any, what: str, *, max_length: int = 2_000) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from commandbus.errors import InvalidSettingError, PermanentCommandError
+from commandbus.errors import Fail, InvalidSettingError, PermanentCommandError
 
 DEFAULT_MAX_ATTEMPTS = 3
 #: Seconds after the first, second, third failure; the last one repeats.
@@ -23,15 +23,19 @@ MAX_BACKOFF_SECONDS = 31_536_000.0
 class RetryPolicy:
     """How often a command is tried, how long it waits in between, and what ends it.
 
-    `permanent_errors` are exceptions that no retry can fix, beside PermanentCommandError.
+    `permanent_errors` are exceptions that no retry can fix, beside PermanentCommandError and Fail.
     `when_exhausted="fail"` ends a command as FAILED, with a reply, where the default parks it
     in troubleshooting for an operator.
+
+    `count_lapses` says when a lease that ended without a result is an attempt: "every" one, or, by
+    default, only that of a "suspect", which ran alone after its lease had lapsed twice in a row.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     backoff_schedule: Sequence[float] = DEFAULT_BACKOFF_SCHEDULE
     permanent_errors: tuple[type[BaseException], ...] = ()
     when_exhausted: Literal["troubleshoot", "fail"] = "troubleshoot"
+    count_lapses: Literal["suspect", "every"] = "suspect"
 
     def __post_init__(self) -> None:
         check_max_attempts(self.max_attempts)
@@ -49,6 +53,10 @@ class RetryPolicy:
             raise InvalidSettingError(
                 f"when_exhausted is {self.when_exhausted!r}; use 'troubleshoot' or 'fail'"
             )
+        if self.count_lapses not in {"suspect", "every"}:
+            raise InvalidSettingError(
+                f"count_lapses is {self.count_lapses!r}; use 'suspect' or 'every'"
+            )
 
     def delay_after(self, attempt: int) -> float:
         """Seconds to wait after the n-th failed attempt (1 for the first)."""
@@ -58,7 +66,7 @@ class RetryPolicy:
 
     def is_permanent(self, error: BaseException) -> bool:
         """Whether no retry can fix this error."""
-        return isinstance(error, (PermanentCommandError, *self.permanent_errors))
+        return isinstance(error, (PermanentCommandError, Fail, *self.permanent_errors))
 
 
 def check_max_attempts(value: int) -> int:

@@ -55,7 +55,7 @@ async def test_the_handler_is_given_the_edited_payload(world: World, bus: Comman
             "removed": [{"path": "data.note", "from": '"x"'}],
         },
     }
-    trail = await bus.get_audit_trail(command_id, DOMAIN)
+    trail = await bus.get_audit_trail(DOMAIN, command_id)
     assert [e.actor for e in trail if e.event_type == "OPERATOR_RETRY"] == ["ann"]
     await world.settle(done(lease))
     assert len(await world.replies()) == 1

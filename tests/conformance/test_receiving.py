@@ -6,11 +6,12 @@ from uuid import UUID, uuid4
 import orjson
 import pytest
 
+from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.errors import SchemaMissingError
 from commandbus.models import CommandStatus
 from tests.conformance.showing import shown
-from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, retried
+from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, released, retried
 
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
@@ -203,6 +204,41 @@ async def test_a_command_that_kills_its_workers_is_parked_when_its_attempts_are_
         {"reason": "EXHAUSTED", "code": "LEASE_EXPIRED", "attempts": 2}
     ]
     assert await world.replies() == []
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 12])
+async def test_a_command_that_counts_every_lapse_is_leased_as_often_as_it_has_attempts(
+    world: World, max_attempts: int
+) -> None:
+    counted, other = new(max_attempts=max_attempts), new("Credit", max_attempts=max_attempts)
+    await world.send(counted, other)
+    leases: list[Lease] = []
+    while found := await world.receive(count_every=["Debit"]):
+        leases += found
+        await world.lapse()
+
+    attempts = [lease.attempt for lease in leases if lease.command_id == counted.command_id]
+    others = [lease.attempt for lease in leases if lease.command_id == other.command_id]
+    assert attempts == list(range(1, max_attempts + 1))
+    assert others == [1] * 11  # by the rule that holds without a word on it
+    row = await world.command(counted.command_id)
+    assert (row.status, row.attempts, row.last_error_code) == (
+        PARKED, max_attempts, "LEASE_EXPIRED",
+    )  # fmt: skip
+    [failure] = await world.details(counted.command_id, "FAILED")
+    assert failure["attempt"] == max_attempts
+    assert f"attempt {max_attempts} of {max_attempts}" in failure["message"]
+
+
+async def test_a_release_is_no_attempt_also_where_every_lapse_is_counted(world: World) -> None:
+    await world.send_and_receive(new(), count_every=["Debit"])
+    await world.lapse()
+    [second] = await world.receive(count_every=["Debit"])
+    await world.settle(released(second))
+
+    [third] = await world.receive(count_every=["Debit"])
+
+    assert (second.attempt, third.attempt) == (2, 2)
 
 
 async def test_ten_lapses_that_nobody_confirmed_park_a_command_too(world: World) -> None:

@@ -17,6 +17,13 @@ from commandbus.names import INBOX, NO_REPLY
 from tests.conformance.worlds import DOMAIN, World, done, new
 
 
+async def test_the_first_event_tells_type_and_correlation_id(world: World) -> None:
+    command = new("Debit")
+    await world.send(command)
+    told = {"type": "Debit", "correlation_id": str(command.correlation_id)}
+    assert await world.details(command.command_id, "SENT") == [told]
+
+
 async def test_a_sent_command_is_pending_with_all_that_was_given(world: World) -> None:
     command = new("Debit", {"amount": 5}, reply_to="audit.replies", max_attempts=7)
     await world.send(command)

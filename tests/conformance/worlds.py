@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -146,6 +146,7 @@ class World(ABC):
         mark_in_progress: bool = True,
         from_head: bool = False,
         except_types: Sequence[str] = (),
+        count_every: Collection[str] = (),
     ) -> list[Lease]:
         return await self.store.receive(
             DOMAIN,
@@ -156,6 +157,7 @@ class World(ABC):
             mark_in_progress=mark_in_progress,
             from_head=from_head,
             except_types=except_types,
+            count_every=count_every,
         )
 
     async def send_and_receive(self, *commands: NewCommand, **options: Any) -> list[Lease]:

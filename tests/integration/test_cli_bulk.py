@@ -223,7 +223,7 @@ def test_what_is_not_clear_is_refused(run: Any, parked: dict[str, str]) -> None:
         (("tsq", "cancel", "-d", "shop", "--all", "-r", " "), 2, "reason must be a text"),
         (("tsq", "retry", "-d", "shop", "--code", "X"), 1, "nothing in troubleshooting"),
         (("tsq", "retry", "-d", "shop", "--code", "X", "--dry-run"), 1, "nothing in troubleshoot"),
-        (("tsq", "list", "--cursor", "x"), 2, "--cursor needs the --domain"),
+        (("tsq", "list", "--cursor", "x"), 2, "cursor"),
         (("bulk", "show", str(uuid4())), 1, "no bulk operation"),
         (("bulk", "show", str(uuid4()), "--cursor", "x"), 2, "--cursor needs the --outcome"),
         (("bulk", "stop", "x"), 2, "is not a UUID"),

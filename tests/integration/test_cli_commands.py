@@ -325,6 +325,12 @@ def status_of(run: Any, command_id: str) -> str:
     return str(document["command"]["status"])
 
 
+def test_tsq_counts_says_how_many_commands_wait_in_each_domain(run: Any, parked: str) -> None:
+    assert json.loads(run("tsq", "counts", "--json").stdout) == {"counts": {"shop": 1}}
+    assert json.loads(run("tsq", "counts", "nowhere", "--json").stdout) == {"counts": {}}
+    assert run("tsq", "counts", "shop").stdout.split() == ["DOMAIN", "PARKED", "shop", "1"]
+
+
 def test_tsq_list_shows_what_waits_without_its_payload(run: Any, parked: str) -> None:
     text = run("tsq", "list").stdout
     (item,) = json.loads(run("tsq", "list", "--domain", "shop", "--json").stdout)["commands"]

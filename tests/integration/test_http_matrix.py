@@ -56,6 +56,7 @@ FILTERED = {"/api/v1/domains", "/api/v1/whoami"}
 BY_QUERY = {
     "/api/v1/commands", "/api/v1/audit", "/api/v1/failure-groups", "/api/v1/bulk-operations",
     "/api/v1/exports/commands", "/api/v1/exports/audit",
+    "/api/v1/troubleshooting",
 }  # fmt: skip
 
 

@@ -396,6 +396,10 @@ async def test_what_is_parked_is_listed_by_key_longest_first(
     listed = await pages(client, "/api/v1/troubleshooting/shop", group=fingerprint)
     other = await pages(client, "/api/v1/troubleshooting/shop", command_type="Nothing")
     nothing = await client.get("/api/v1/troubleshooting/nowhere")
+    assert await pages(client, "/api/v1/troubleshooting", group=fingerprint) == listed
+    assert (
+        await pages(client, "/api/v1/troubleshooting", domain="shop", group=fingerprint) == listed
+    )
 
     assert {UUID(item["command_id"]) for item in listed} == set(shop.parked)
     assert [item["parked_at"] for item in listed] == sorted(item["parked_at"] for item in listed)

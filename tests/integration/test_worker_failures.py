@@ -13,6 +13,7 @@ from commandbus import (
     Command,
     CommandBus,
     CommandStatus,
+    Fail,
     HandlerContext,
     LeaseLostError,
     PermanentCommandError,
@@ -218,6 +219,36 @@ async def test_a_handler_may_end_a_command_as_failed_with_a_reply(
     assert row.attempts == attempts
     assert await bus.list_troubleshooting("shop") == []
     assert (await events(bus, sent))[-1] == "GIVEN_UP"
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "transactional"])
+async def test_one_command_ends_as_failed_while_others_of_its_handler_are_parked(
+    bus: CommandBus, kind: str
+) -> None:
+    def judge(command: Command, ctx: HandlerContext) -> None:
+        if command.data["fails"]:
+            raise Fail("EXPIRED", "the card has expired", {"month": 3})
+        raise PermanentCommandError("NO_ACCOUNT", "ask somebody")
+
+    async def judge_here(command: Command, ctx: HandlerContext) -> None:
+        judge(command, ctx)
+
+    bus.register_handler(
+        "shop", "Work", judge if kind == "thread" else judge_here,
+        transactional=kind == "transactional",
+    )  # fmt: skip
+    given_up = await bus.send("shop", "Work", uuid4(), {"fails": True})
+    parked = await bus.send("shop", "Work", uuid4(), {"fails": False})
+    async with working(bus, "shop"):
+        row = await until_status(bus, "shop", given_up, CommandStatus.FAILED)
+        await until_status(bus, "shop", parked, PARKED)
+
+    (reply,) = await replies(bus)
+    assert (reply.command_id, reply.outcome) == (given_up, ReplyOutcome.FAILED)
+    assert reply.error is not None
+    assert (reply.error.code, reply.error.error_class) == ("EXPIRED", "PERMANENT")
+    assert (row.attempts, row.last_error_code) == (1, "EXPIRED")
+    assert (await events(bus, given_up))[-2:] == ["FAILED", "GIVEN_UP"]
 
 
 async def test_the_number_of_attempts_may_be_given_when_sending(bus: CommandBus) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from commandbus import Command, CommandBus, CommandStatus, HandlerContext
+from commandbus import Command, CommandBus, CommandStatus, HandlerContext, RetryPolicy
 from commandbus.worker import executor
 from tests.integration.looking import (
     Conn,
@@ -97,6 +97,28 @@ async def test_what_lapsed_once_runs_beside_the_others(bus: CommandBus, conn: Co
         await floor.until_started(3)
         floor.gate.set()
         await until_count(conn, "COMPLETED", 3)
+
+
+@pytest.mark.parametrize("is_of_the_bus", [True, False])
+async def test_a_command_that_hangs_runs_twice_if_its_policy_counts_every_lapse(
+    dsn: str, conn: Conn, is_of_the_bus: bool
+) -> None:
+    policy, floor = RetryPolicy(max_attempts=2, count_lapses="every"), Floor()
+    async with CommandBus.connect(dsn, retry_policy=policy if is_of_the_bus else None) as bus:
+        bus.register_handler(
+            "shop", "Work", floor.handle, retry_policy=None if is_of_the_bus else policy
+        )
+        hung = await send(bus)
+        assert len(await take_over(conn, "ghost")) == 1
+        await lapse(conn)
+        async with working(bus, "shop"):
+            await floor.until_started(1)
+            await lapse(conn)
+            row = await until_status(bus, "shop", hung, CommandStatus.IN_TROUBLESHOOTING_QUEUE)
+            floor.gate.set()
+
+    assert floor.started == [hung]  # the other run is that of the ghost
+    assert (row.attempts, row.last_error_code) == (2, "LEASE_EXPIRED")
 
 
 async def test_suspects_run_one_by_one(bus: CommandBus, conn: Conn) -> None:

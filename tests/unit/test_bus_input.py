@@ -26,6 +26,7 @@ from commandbus import (
 from commandbus.database.store import Store
 from commandbus.errors import InvalidCommandIdError
 from commandbus.models import NewCommand
+from commandbus.testing import fake_bus
 
 ID = UUID(int=1)
 
@@ -348,8 +349,53 @@ async def test_a_lookup_is_refused_for_a_bad_name_or_id(
     with pytest.raises(InvalidCommandIdError):
         await stub.get_audit_trail(cast("UUID", "x"))
     with pytest.raises(InvalidNameError):
-        await stub.get_audit_trail(ID, "Payments")
+        await stub.get_audit_trail("Payments", ID)
     assert store.calls == []
+
+
+async def trail(bus: CommandBus, *args: Any, **options: Any) -> list[str]:
+    return [event.domain for event in await bus.get_audit_trail(*args, **options)]
+
+
+async def test_the_audit_trail_takes_the_domain_before_the_id_as_all_verbs_do() -> None:
+    bus, sent = fake_bus(), uuid4()
+    for domain in ("orders", "payments"):
+        await bus.send(domain, "Debit", sent, {})
+
+    assert await trail(bus, "payments", sent) == ["payments"]
+    assert await trail(bus, "payments", str(sent)) == ["payments"]
+    assert await trail(bus, "payments", command_id=sent) == ["payments"]
+    assert await trail(bus, domain="payments", command_id=sent) == ["payments"]
+    for everywhere in ((sent,), (str(sent),), (None, sent)):
+        assert await trail(bus, *everywhere) == ["orders", "payments"]
+    assert await trail(bus, command_id=sent) == ["orders", "payments"]
+
+
+async def test_the_former_order_of_the_audit_trail_works_and_is_deprecated() -> None:
+    bus = fake_bus()
+    sent = await bus.send("payments", "Debit", uuid4(), {})
+
+    for given in (sent, str(sent)):
+        with pytest.warns(DeprecationWarning, match=r"get_audit_trail\(domain, command_id\)"):
+            assert await trail(bus, given, "payments") == ["payments"]
+        with pytest.warns(DeprecationWarning, match="domain first"):
+            assert await trail(bus, given, domain="payments") == ["payments"]
+        with pytest.warns(DeprecationWarning, match="domain first"):
+            assert await trail(bus, given, "orders") == []
+
+
+async def test_an_audit_trail_needs_one_id_and_at_most_one_domain() -> None:
+    bus, sent = fake_bus(), uuid4()
+    with pytest.raises(InvalidCommandIdError):
+        await trail(bus)
+    with pytest.raises(InvalidCommandIdError):
+        await trail(bus, "payments")
+    with pytest.raises(TypeError, match="given twice"):
+        await trail(bus, "payments", sent, domain="orders")
+    with pytest.raises(TypeError, match="given twice"):
+        await trail(bus, "payments", sent, command_id=sent)
+    with pytest.raises(TypeError, match="at most two"):
+        await trail(bus, "payments", sent, 10)
 
 
 @pytest.mark.parametrize(

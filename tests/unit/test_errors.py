@@ -15,6 +15,7 @@ from commandbus.errors import (
     CommandBusError,
     CommandNotFoundError,
     DuplicateCommandError,
+    Fail,
     HandlerError,
     InvalidInputError,
     PermanentCommandError,
@@ -35,7 +36,7 @@ def drawn() -> dict[str, str]:
     parents: dict[str, str] = {}
     path: dict[int, str] = {}
     for line in (errors.__doc__ or "").splitlines():
-        match = re.match(r"^( {4}[│ ├└─]*)([A-Z]\w+Error)\b", line)
+        match = re.match(r"^( {4}[│ ├└─]*)([A-Z]\w+Error|Fail)\b", line)
         if match:
             level = (len(match[1]) - 4) // 4
             path[level] = match[2]
@@ -62,7 +63,7 @@ def test_errors_of_input_are_value_errors_and_a_late_reply_is_a_timeout() -> Non
     assert issubclass(ReplyTimeoutError, TimeoutError)
 
 
-@pytest.mark.parametrize("kind", [TransientCommandError, PermanentCommandError])
+@pytest.mark.parametrize("kind", [TransientCommandError, PermanentCommandError, Fail])
 def test_a_handler_error_carries_code_message_and_a_copy_of_the_details(
     kind: type[HandlerError],
 ) -> None:

@@ -158,6 +158,16 @@ def test_only_a_policy_of_the_handler_itself_limits_its_attempts() -> None:
     assert registry.limits("payments") == {"Debit": 7}
 
 
+def test_a_handler_without_a_policy_counts_lapses_as_the_bus_does() -> None:
+    registry, every = HandlerRegistry(), RetryPolicy(count_lapses="every")
+    registry.register("payments", "Debit", run_async, retry_policy=every)
+    registry.register("payments", "Refund", run_async, retry_policy=RetryPolicy())
+    registry.register("payments", "Credit", run_async)
+    registry.register("orders", "Ship", run_async, retry_policy=every)
+    assert registry.count_every("payments", RetryPolicy()) == ["Debit"]
+    assert registry.count_every("payments", every) == ["Debit", "Credit"]
+
+
 def test_a_context_shows_the_lease() -> None:
     ctx = a_context()
     assert (ctx.attempt, ctx.max_attempts, ctx.msg_id, ctx.lease_epoch) == (2, 3, 7, 4)

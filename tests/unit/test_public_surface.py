@@ -28,7 +28,7 @@ PUBLIC = [
         importlib.import_module(f"commandbus.{name}")
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "governance", "http",
-            "loads", "testing", "troubleshooting", "upkeep",
+            "loads", "testing", "troubleshooting", "upkeep", "worker",
         )
     ),
 ]  # fmt: skip
@@ -157,7 +157,7 @@ def test_using_the_facets_in_memory_loads_no_driver() -> None:
         "import sys\n"
         "from commandbus.facets import Facets\n"
         "import commandbus.access, commandbus.batches, commandbus.loads, commandbus.governance\n"
-        "import commandbus.troubleshooting, commandbus.upkeep, commandbus.worker.worker\n"
+        "import commandbus.troubleshooting, commandbus.upkeep, commandbus.worker.consumer\n"
         "print('psycopg' in sys.modules)"
     )
     out = subprocess.run(

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from commandbus.database.model import Failure, OutcomeKind
-from commandbus.errors import InvalidSettingError, PermanentCommandError, TransientCommandError
+from commandbus.errors import (
+    Fail,
+    InvalidSettingError,
+    PermanentCommandError,
+    TransientCommandError,
+)
 from commandbus.handler import HandlerEntry
 from commandbus.models import ParkReason
 from commandbus.retry import RetryPolicy, check_max_attempts
@@ -41,7 +46,7 @@ def describe_failure(error: BaseException, policy: RetryPolicy) -> Failure:
 def test_the_default_policy_is_the_one_of_the_documents() -> None:
     policy = RetryPolicy()
     assert (policy.max_attempts, policy.backoff_schedule) == (3, (10.0, 60.0, 300.0))
-    assert policy.when_exhausted == "troubleshoot"
+    assert (policy.when_exhausted, policy.count_lapses) == ("troubleshoot", "suspect")
 
 
 def test_the_delay_after_the_nth_failure_is_the_nth_of_the_schedule_and_the_last_repeats() -> None:
@@ -95,6 +100,11 @@ def test_a_policy_that_fails_gives_up_instead_of_parking() -> None:
     assert decide(RuntimeError(), 1, 3, policy) == retried(10.0)
 
 
+def test_a_handler_that_says_fail_ends_the_command_whatever_the_policy_says() -> None:
+    assert decide(Fail("A", "b"), 1, 3, RetryPolicy()) == GIVEN_UP
+    assert describe_failure(Fail("A", "b"), RetryPolicy()).error_type == "PERMANENT"
+
+
 @pytest.mark.parametrize("value", [0, -1, 1_001, 2.0, "3", None, True])
 def test_max_attempts_is_refused_when_it_cannot_be_meant(value: Any) -> None:
     with pytest.raises(InvalidSettingError, match="whole number from 1 to 1000"):
@@ -127,6 +137,12 @@ def test_a_backoff_schedule_is_accepted_at_both_ends(schedule: tuple[float, ...]
 def test_when_exhausted_is_refused_when_it_is_neither_of_the_two(value: Any) -> None:
     with pytest.raises(InvalidSettingError, match="use 'troubleshoot' or 'fail'"):
         RetryPolicy(when_exhausted=value)
+
+
+@pytest.mark.parametrize("value", ["second", "", None, 2])
+def test_count_lapses_is_refused_when_it_is_neither_of_the_two(value: Any) -> None:
+    with pytest.raises(InvalidSettingError, match="use 'suspect' or 'every'"):
+        RetryPolicy(count_lapses=value)
 
 
 @pytest.mark.parametrize("value", [("ValueError",), (int,), (ValueError("x"),), ValueError])

@@ -38,10 +38,10 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
         return self._bridge.run(self._facet.require_group(fingerprint, domain))
 
     def page(
-        self, domain: str, *, command_type: str | None = None, group: str | None = None,
+        self, domain: str | None, *, command_type: str | None = None, group: str | None = None,
         limit: int = 100, cursor: str | None = None,
     ) -> Page[TroubleshootingItem]:
-        """What waits, longest first, with its payload, page by page."""
+        """What waits, longest first, with its payload, page by page; None: in all domains."""
         return self._bridge.run(self._facet.page(
             domain, command_type=command_type, group=group, limit=limit, cursor=cursor,
         ))
@@ -53,6 +53,10 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
         return self._bridge.iterate(self._facet.every_masked(
             domain, command_type=command_type, group=group,
         ))
+
+    def counts(self, domain: str | None = None) -> dict[str, int]:
+        """How many commands are parked, by domain; only domains that have some."""
+        return self._bridge.run(self._facet.counts(domain))
 
     def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""

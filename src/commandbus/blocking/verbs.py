@@ -53,6 +53,15 @@ class BlockingVerbs:
         """Domains whose worker in this process has lost its threads to handlers that hang."""
         return self._bus.stuck_domains
 
+    def get_audit_trail(
+        self, *given: str | UUID | None, domain: str | None = None, command_id: UUID | None = None,
+        limit: int = 1000,
+    ) -> list[AuditEvent]:
+        """The life of a command, oldest event first: `get_audit_trail(domain, command_id)`."""
+        return self._bridge.run(self._bus.get_audit_trail(
+            *given, domain=domain, command_id=command_id, limit=limit,
+        ))
+
     def check(self) -> None:
         """Raise if the database cannot be reached, or is not one that this version works with."""
         return self._bridge.run(self._bus.check())
@@ -223,12 +232,6 @@ class BlockingVerbs:
     def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         """One command, or None."""
         return self._bridge.run(self._bus.get_command(domain, command_id))
-
-    def get_audit_trail(
-        self, command_id: UUID, domain: str | None = None, *, limit: int = 1000,
-    ) -> list[AuditEvent]:
-        """The life of a command, oldest event first."""
-        return self._bridge.run(self._bus.get_audit_trail(command_id, domain, limit=limit))
 
     @cached_property
     def batches(self) -> BlockingBatches:

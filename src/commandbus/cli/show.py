@@ -63,7 +63,7 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
     found = await session.bus.get_command(domain, command_id)
     if found is None:
         raise CommandNotFoundError(domain, command_id)
-    events = await session.bus.get_audit_trail(command_id, domain, limit=MAX_EVENTS)
+    events = await session.bus.get_audit_trail(domain, command_id, limit=MAX_EVENTS)
     document: dict[str, Any] = {"command": found, "events": _steps(found, events)}
     document["stack"] = await session.bus.search.stack(domain, command_id)
     if shown.show_secrets:

@@ -29,7 +29,6 @@ from commandbus.cli.show import Shown, print_command, read_command
 from commandbus.cli.tsq_choice import Choice
 from commandbus.errors import InvalidInputError
 from commandbus.models import CommandMetadata, TroubleshootingItem
-from commandbus.paging import MAX_LIMIT, Page
 from commandbus.troubleshooting.actions import Action, allowed_actions
 from commandbus.troubleshooting.model import BulkVerb, FailureGroup
 
@@ -55,7 +54,7 @@ async def list_parked(
         bool, typer.Option("--payload", help="With --export: the payloads too, secrets masked.")
     ] = False,
 ) -> View:
-    """List what waits, longest first."""
+    """List what waits, longest first; without a domain, in all of them."""
     is_export = export.check(listing)
     if payload and not is_export:
         raise InvalidInputError("--payload is of --export; `tsq show ID --payload` shows one")
@@ -68,12 +67,9 @@ async def list_parked(
             if payload:
                 return await export.write(TroubleshootingItem, items)
             return await export.write(TroubleshootingItem, items, _parked_json, hide=("data",))
-        if domain is None:
-            page = await _of_all_domains(session, command_type, listing)
-        else:
-            page = await session.bus.troubleshooting.page(
-                domain, command_type=command_type, group=group, **listing.of_page
-            )
+        page = await session.bus.troubleshooting.page(
+            domain, command_type=command_type, group=group, **listing.of_page
+        )
     return page_view(page, "commands", _PARKED.print, to_json=_parked_json)
 
 
@@ -90,20 +86,14 @@ async def _every(
             yield item
 
 
-async def _of_all_domains(
-    session: Session, command_type: str | None, listing: LongListing
-) -> Page[TroubleshootingItem]:
-    """The longest waiting of all domains; a page that can be continued has one domain."""
-    if listing.cursor is not None:
-        raise InvalidInputError("--cursor needs the --domain of the listing that it continues")
-    groups = await session.bus.troubleshooting.groups(limit=MAX_LIMIT)
-    items: list[TroubleshootingItem] = []
-    for domain in sorted({group.domain for group in groups}):
-        page = await session.bus.troubleshooting.page(
-            domain, command_type=command_type, limit=listing.limit
-        )
-        items += page.items
-    return Page(sorted(items, key=lambda item: item.parked_at)[: listing.limit], None)
+@command(tsq, "counts")
+async def counts(
+    frame: Frame, domain: Annotated[str | None, typer.Argument(metavar="[DOMAIN]")] = None
+) -> View:
+    """Count what waits, by domain."""
+    async with frame.open() as session:
+        found = await session.bus.troubleshooting.counts(domain)
+    return View({"counts": found}, lambda: _COUNTS.print(list(found.items())))
 
 
 @command(tsq, "groups")
@@ -229,6 +219,12 @@ _PARKED = Table[TroubleshootingItem](
     Column(
         "ERROR", lambda item: error_text(item.last_error_code, item.last_error_msg), may_fold=True
     ),
+    empty=_NOTHING,
+)
+
+_COUNTS = Table[tuple[str, int]](
+    Column("DOMAIN", lambda found: found[0]),
+    Column("PARKED", lambda found: found[1], is_number=True),
     empty=_NOTHING,
 )
 

@@ -35,11 +35,13 @@ _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
     " correlation_id, reply_queue, batch_id, created_at, data"
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
-    " cast(%s as text[]))"
+    " cast(%s as text[]), cast(%s as text[]))"
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
-_SETTLE_OWN: LiteralString = "select * from {schema}.settle_own(%s, cast(%s as jsonb))"
+_SETTLE_OWN: LiteralString = (
+    "select * from {schema}.settle_own(cast(%s as text), cast(%s as jsonb))"
+)
 _CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
 _EXTEND: LiteralString = "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)"
 _OPERATOR_RETRY: LiteralString = (
@@ -116,12 +118,14 @@ class PostgresStore(PostgresReads):
     # -- receiving and the ways a lease ends
 
     async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
+        every = options.get("count_every", ())
         rows = await self.gateway.rows(
             _RECEIVE,
             (
                 domain, options["vt_seconds"], options["quantity"], options["worker"],
                 encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
                 options.get("from_head", False), list(options.get("except_types", ())),
+                None if every is None else list(every),
             ),
             domain=domain,
         )  # fmt: skip
@@ -129,12 +133,17 @@ class PostgresStore(PostgresReads):
         leases.sort(key=lambda lease: lease.msg_id)
         return leases
 
-    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
-        if all(o.kind is OutcomeKind.COMPLETE and not o.sends for o in outcomes):
+    async def settle(
+        self, domain: str, outcomes: Sequence[Outcome], *, conn: Any = None
+    ) -> set[UUID]:
+        if conn is not None:
+            text, document = _SETTLE_OWN, encoding.outcomes(outcomes)
+        elif all(o.kind is OutcomeKind.COMPLETE and not o.sends for o in outcomes):
             text, document = _COMPLETE, encoding.completions(outcomes)
         else:
             text, document = _SETTLE, encoding.outcomes(outcomes)
-        return {row[0] for row in await self.gateway.rows(text, (domain, document), domain=domain)}
+        params = (domain, document)
+        return {row[0] for row in await self.gateway.rows(text, params, domain=domain, conn=conn)}
 
     async def confirm_start(self, lease: Lease) -> bool:
         params = (lease.domain, lease.command_id, lease.lease_epoch)

@@ -21,9 +21,15 @@ BATCH_COLUMNS: LiteralString = (
     "b.failed_count, b.canceled_count, b.in_troubleshooting_count, b.created_at, b.started_at, "
     "b.completed_at"
 )
-#: In the order of AuditEvent.
+#: In the order of AuditEvent. What SENT tells of its command is read from the command, which has it
+#: for good: in each event it would be written once more for every command that is sent.
 AUDIT_COLUMNS: LiteralString = (
-    "a.audit_id, a.domain, a.command_id, a.event_type, a.ts, a.details_json, a.batch_id, a.actor"
+    "a.audit_id, a.domain, a.command_id, a.event_type, a.ts, case when a.event_type = 'SENT' then"
+    " coalesce((select jsonb_build_object("
+    "'type', c.command_type, 'correlation_id', c.correlation_id)"
+    " || coalesce(a.details_json, jsonb_build_object()) from {schema}.command_bus_command c"
+    " where c.domain = a.domain and c.command_id = a.command_id), a.details_json)"
+    " else a.details_json end, a.batch_id, a.actor"
 )
 
 COMMANDS_WHERE: LiteralString = (

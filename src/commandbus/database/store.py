@@ -44,6 +44,8 @@ class ReceiveOptions(TypedDict):
     from_head: NotRequired[bool]
     #: Command types to leave to other workers.
     except_types: NotRequired[Sequence[str]]
+    #: The command types of which every lapsed lease is an attempt; None: all.
+    count_every: NotRequired[Collection[str] | None]
 
 
 class WorkerFigures(TypedDict):
@@ -130,7 +132,9 @@ class Store(Protocol):
     async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
         """Lease commands that are due, those that have been due for longest first."""
 
-    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+    async def settle(
+        self, domain: str, outcomes: Sequence[Outcome], *, conn: Any = None
+    ) -> set[UUID]:
         """Write outcomes in one transaction; returns the commands whose lease is lost."""
 
     async def confirm_start(self, lease: Lease) -> bool:

@@ -21,6 +21,7 @@ from commandbus.models import CommandStatus, TroubleshootingItem
 from commandbus.names import (
     check_command_type,
     check_domain,
+    check_names,
     check_operator,
     check_text,
     check_uuid,
@@ -43,6 +44,13 @@ _PAGE: LiteralString = (
     " cast(%s as timestamptz), cast(%s as uuid), %s) t"
 )
 
+#: From the counters of failure groups, never from the commands.
+_COUNTS: LiteralString = (
+    "select g.domain, cast(sum(g.parked_count) as bigint) from {schema}.command_bus_failure_group g"
+    " where g.parked_count > 0 and (cast(%s as text) is null or g.domain = %s)"
+    " group by g.domain order by g.domain"
+)
+
 
 class Troubleshooting(Groups):
     """The operator's verbs."""
@@ -54,27 +62,27 @@ class Troubleshooting(Groups):
 
     async def page(
         self,
-        domain: str,
+        domain: str | None,
         *,
         command_type: str | None = None,
         group: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[TroubleshootingItem]:
-        """What waits, longest first, with its payload, page by page.
+        """What waits, longest first, with its payload, page by page; None: in all domains.
 
         `group`: only this failure group, by its whole fingerprint.
         """
         bound = (
             "troubleshooting",
-            check_domain(domain),
+            None if domain is None else check_domain(domain),
             None if command_type is None else check_command_type(command_type),
             None if group is None else check_fingerprint(group),
         )
         check_page(limit)
         after = position_of(cursor, bound, read_key) or (None, None)
         found = await self._store.gateway.rows(
-            _PAGE, (*bound[1:], None, *after, limit + 1), into=parked_item_of, domain=domain
+            _PAGE, (*bound[1:], None, *after, limit + 1), into=parked_item_of, domain=domain or ""
         )
         return page_of(found, limit, bound, lambda last: [last.parked_at, last.command_id])
 
@@ -101,6 +109,11 @@ class Troubleshooting(Groups):
                 marked[key] = await self.secret_keys(*key)
             data = None if item.data is None else redact_value(item.data, marked=marked[key])
             yield replace(item, data=data)
+
+    async def counts(self, domain: str | None = None) -> dict[str, int]:
+        """How many commands are parked, by domain; only domains that have some."""
+        check_names(domain)
+        return dict(await self._store.gateway.rows(_COUNTS, (domain, domain)))
 
     async def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""

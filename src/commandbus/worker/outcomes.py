@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind, OutgoingCommands
-from commandbus.errors import DuplicateCommandError, InvalidPayloadError, TransientCommandError
+from commandbus.errors import (
+    DuplicateCommandError,
+    Fail,
+    InvalidPayloadError,
+    TransientCommandError,
+)
 from commandbus.handler import HandlerEntry
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.payload import decode_payload, encode_json
@@ -121,7 +126,7 @@ def failed(
         delay = policy.delay_after(lease.attempt)
         log_retry(lease, entry, error, failure, delay)
         return Outcome(lease, OutcomeKind.RETRY, delay_seconds=delay, failure=failure)
-    elif policy.when_exhausted == "fail":
+    elif policy.when_exhausted == "fail" or isinstance(error, Fail):
         log_end(lease, failure, "FAILED for good", entry, error)
         return Outcome(lease, OutcomeKind.FAIL, failure=failure)
     reason = ParkReason.PERMANENT if is_permanent else ParkReason.EXHAUSTED

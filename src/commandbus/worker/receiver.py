@@ -7,7 +7,7 @@ wake-up cuts the wait short; if one is lost, the next poll finds the command.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,6 +63,7 @@ class Receiver(Loop):
     mark_in_progress: bool
     poll_max_seconds: float
     announce_idle: Callable[[bool], Awaitable[None]] | None
+    count_every: Callable[[], Collection[str]] = tuple
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -97,6 +98,7 @@ class Receiver(Loop):
             mark_in_progress=self.mark_in_progress,
             from_head=from_head,
             except_types=self.room.left_out(),
+            count_every=self.count_every(),
         )
         if from_head:
             # There may be more than there was room for.

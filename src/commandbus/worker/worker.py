@@ -161,12 +161,9 @@ class Workers:
     running: set[Worker] = field(default_factory=set)
     _stops: int = 0  # calls of `stop` that have not returned
 
-    async def run(self, options: WorkerOptions) -> None:
-        """Run one worker until it is stopped; one that is started while others stop ends too."""
-        if self._stops:
-            # Others get their turn, should somebody start workers again and again.
-            return await asyncio.sleep(0)
-        worker = Worker(
+    def new(self, options: WorkerOptions) -> Worker:
+        """A worker that is to be run."""
+        return Worker(
             self.store,
             self.registry,
             options,
@@ -174,6 +171,17 @@ class Workers:
             default_policy=self.default_policy,
             prepare=self.preparer.command,
         )
+
+    async def run(self, options: WorkerOptions) -> None:
+        """Run a new worker until it is stopped."""
+        await self.serve(self.new(options))
+
+    async def serve(self, worker: Worker) -> None:
+        """Run one worker until it is stopped; one that is started while others stop ends too."""
+        if self._stops:
+            worker.finished.set()
+            # Others get their turn, should somebody start workers again and again.
+            return await asyncio.sleep(0)
         self.running.add(worker)
         try:
             await worker.run()
@@ -216,6 +224,7 @@ class _Parts:
             mark_in_progress=settings.mark_in_progress,
             poll_max_seconds=settings.poll_max_seconds,
             announce_idle=self.beat if options.use_notify else None,
+            count_every=lambda: worker.registry.count_every(options.domain, worker.default_policy),
         )
         self.execution = Execution(
             control,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
 from commandbus.access.model import Scope
 from commandbus.http.auth.scopes import Operator, ReachedDomain, ShowPayload, requires
@@ -34,21 +34,37 @@ async def _view(here: Platform, item: TroubleshootingItem, *, payload: bool) -> 
     return ParkedView.of(item, payload=shown)
 
 
-@router.get("/troubleshooting/{domain}", dependencies=[requires(Scope.READ)])
-async def list_troubleshooting(
-    domain: DomainPath,
-    here: Here,
-    payload: ShowPayload,
-    paging: PageOf50,
-    command_type: TypeQuery = None,
-    group: GroupQuery = None,
+def _search(
+    paging: PageOf50, command_type: TypeQuery = None, group: GroupQuery = None
+) -> dict[str, Any]:
+    return {"command_type": command_type, "group": group, **paging}
+
+
+ParkedSearch = Annotated[dict[str, Any], Depends(_search)]
+
+
+async def _page(
+    here: Platform, domain: str | None, search: dict[str, Any], *, payload: bool
 ) -> PageView[ParkedView]:
-    """List parked commands, longest parked first."""
-    page = await here.bus.troubleshooting.page(
-        domain, command_type=command_type, group=group, **paging
-    )
+    page = await here.bus.troubleshooting.page(domain, **search)
     items = [await _view(here, item, payload=payload) for item in page.items]
     return PageView[ParkedView].of(page, items=items)
+
+
+@router.get("/troubleshooting", dependencies=[requires(Scope.READ)])
+async def list_all_troubleshooting(
+    domain: ReachedDomain, here: Here, payload: ShowPayload, search: ParkedSearch
+) -> PageView[ParkedView]:
+    """List parked commands of all domains, longest parked first."""
+    return await _page(here, domain, search, payload=payload)
+
+
+@router.get("/troubleshooting/{domain}", dependencies=[requires(Scope.READ)])
+async def list_troubleshooting(
+    domain: DomainPath, here: Here, payload: ShowPayload, search: ParkedSearch
+) -> PageView[ParkedView]:
+    """List parked commands, longest parked first."""
+    return await _page(here, domain, search, payload=payload)
 
 
 @router.get("/troubleshooting/{domain}/{command_id}", dependencies=[requires(Scope.READ)])

@@ -47,10 +47,13 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
             state.queues.archive(queue, [read.msg_id])
             continue
         limit = options["limits"].get(row.command_type, row.max_attempts)
-        # A lapse counts as an attempt only if the command is known to have run alone.
-        attempts = row.attempts + (row.leased_by is None or row.started_alone)
+        # A lapse counts as an attempt if the policy counts every one, or if the command is known
+        # to have run alone.
+        every = options.get("count_every", ())
+        counts_every = every is None or row.command_type in every
+        attempts = row.attempts + (row.leased_by is None or row.started_alone or counts_every)
         row = state.change(row, max_attempts=limit)
-        if attempts > limit or abs(row.lapses) >= MAX_LAPSES:
+        if attempts > limit or (abs(row.lapses) >= MAX_LAPSES and not counts_every):
             _park_used_up(state, row, options["worker"])
         else:
             leases.append(_lease(state, row, attempts, message, options))
@@ -138,7 +141,13 @@ def extend_leases(state: State, domain: str, leases: Sequence[Lease], seconds: f
 # -- the ways a lease ends
 
 
-def settle(state: State, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+def settle(
+    state: State,
+    domain: str,
+    outcomes: Sequence[Outcome],
+    *,
+    conn: Any = None,  # noqa: ARG001
+) -> set[UUID]:
     state.queues.get(commands_queue(domain))
     # Before the first command moves: afterwards none of the leases is current any more.
     sends = [

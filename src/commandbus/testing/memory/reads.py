@@ -86,7 +86,16 @@ def get_audit_trail(
         for event in state.audit
         if event.command_id == command_id and domain in {None, event.domain}
     ]
-    return [replace(event, details=copy.deepcopy(event.details)) for event in events[:limit]]
+    return [replace(event, details=_details(state, event)) for event in events[:limit]]
+
+
+def _details(state: State, event: AuditEvent) -> dict[str, Any] | None:
+    """A copy; what SENT tells of its command is read from the command."""
+    row = state.commands.get((event.domain, event.command_id))
+    if event.event_type != AuditEventType.SENT or row is None:
+        return copy.deepcopy(event.details)
+    told = {"type": row.command_type, "correlation_id": str(row.correlation_id)}
+    return {**told, **copy.deepcopy(event.details or {})}
 
 
 # -- batches

@@ -14,16 +14,17 @@ end $$;
 -- Leases up to p_quantity commands for p_vt seconds.
 --   p_limits: {"<type>": max_attempts}, the policies registered at this worker; they win over
 --   what was stored at send.
+--   p_count_every: the types whose policy there counts every lapse as an attempt; null: all.
 --   p_from_head: what is due at the head of the queue goes before what has been due for longest.
 --   p_except: command types that are left to other workers.
 -- A lease that ended without a word (crash, pause, cut) does not count against the command unless it
--- is known to have run alone. After the second one in a row `is_suspect` asks the worker to run it by
+-- is known to have run alone, or its type is in p_count_every. After the second one in a row `is_suspect` asks the worker to run it by
 -- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
 -- neighbours go free; and after a crash that nobody is to blame for, nothing runs alone.
 create or replace function commandbus.receive_commands(
     p_domain text, p_vt int, p_quantity int, p_worker text,
     p_limits jsonb default '{}', p_mark_in_progress boolean default true,
-    p_from_head boolean default false, p_except text[] default '{}'
+    p_from_head boolean default false, p_except text[] default '{}', p_count_every text[] default '{}'
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
@@ -54,7 +55,8 @@ begin
         update commandbus.command_bus_command c
            set status = case when p_mark_in_progress then 'IN_PROGRESS' else 'PENDING' end,
                attempts = c.attempts
-                   + case when c.leased_by is null or c.started_alone then 1 else 0 end,
+                   + case when c.leased_by is null or c.started_alone
+                               or coalesce(c.command_type = any(p_count_every), true) then 1 else 0 end,
                max_attempts = coalesce((p_limits ->> c.command_type)::int, c.max_attempts),
                lapses = case when c.leased_by is null then c.lapses else abs(c.lapses) + 1 end,
                lease_epoch = c.lease_epoch + 1,
@@ -70,9 +72,10 @@ begin
            -- one that is only stored is not started by a message that another program has put there
            and c.status in ('PENDING', 'IN_PROGRESS')
            and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
-           and c.attempts + case when c.leased_by is null or c.started_alone then 1 else 0 end
+           and c.attempts + case when c.leased_by is null or c.started_alone
+                                   or coalesce(c.command_type = any(p_count_every), true) then 1 else 0 end
                <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
-           and abs(c.lapses) < 10
+           and (abs(c.lapses) < 10 or coalesce(c.command_type = any(p_count_every), true))
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
                   c.max_attempts, abs(c.lapses) > 1 as is_suspect, c.correlation_id, c.reply_queue,
                   c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed

@@ -128,7 +128,8 @@ language sql stable as $$
 $$;
 
 -- One page of what waits for an operator, longest first, with the payload that a retry would send: by
--- key for pages, by offset for list_troubleshooting. p_command_id: only this one.
+-- key for pages, by offset for list_troubleshooting. p_command_id: only this one. Without a domain: of all
+-- domains together, by one look into the index for each that has parked commands.
 create or replace function commandbus.page_troubleshooting(
     p_domain text, p_command_type text, p_group text, p_command_id uuid,
     p_after timestamptz, p_after_id uuid, p_limit int, p_offset int default 0
@@ -139,6 +140,27 @@ create or replace function commandbus.page_troubleshooting(
     created_at timestamptz, data text)
 language plpgsql stable as $$
 begin
+    if p_domain is null then
+        return query
+        with first as (
+            select t.domain, t.command_id, t.parked_at
+              from (select distinct g.domain from commandbus.command_bus_failure_group g
+                     where g.parked_count > 0) d
+             cross join lateral (
+                select t.* from commandbus.command_bus_troubleshooting t
+                 where t.domain = d.domain and (p_command_type is null or t.command_type = p_command_type)
+                   and (p_group is null or t.fingerprint = p_group)
+                   and (p_command_id is null or t.command_id = p_command_id)
+                   and (p_after is null or (t.parked_at, t.command_id) > (p_after, p_after_id))
+                 order by t.parked_at, t.command_id limit p_limit + p_offset) t
+             order by t.parked_at, t.command_id limit p_limit offset p_offset
+        )
+        select p.* from first f
+         cross join lateral commandbus.page_troubleshooting(
+                   f.domain, null, null, f.command_id, null, null, 1) p
+         order by p.parked_at, p.command_id;
+        return;
+    end if;
     perform commandbus.check_domain(p_domain);
     if not commandbus.queue_exists(p_domain || '.commands') then
         return;
