@@ -120,7 +120,11 @@ class ConnectionSource:
             # A pool that cannot connect tries again quickly: the server may be back at once.
             reconnect_timeout=5.0,
         )
-        await pool.open()
+        try:
+            await pool.open()
+        except BaseException:
+            await pool.close()
+            raise
         return pool
 
 

@@ -75,6 +75,12 @@ _ARCHIVE_REPLIES: LiteralString = (
 )
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
 _HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s)"
+_HEARTBEATS: LiteralString = (
+    "select {schema}.worker_heartbeat(b.worker, b.domain, b.is_idle, b.concurrency, b.in_flight)"
+    " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
+    " concurrency int, in_flight int) order by b.worker"
+)
+_DUE_DOMAINS: LiteralString = "select d from {schema}.due_domains(cast(%s as text[])) d"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -277,6 +283,12 @@ class PostgresStore(PostgresReads):
         self, worker: str, domain: str, *, is_idle: bool, concurrency: int, in_flight: int
     ) -> None:
         await self.gateway.rows(_HEARTBEAT, (worker, domain, is_idle, concurrency, in_flight))
+
+    async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
+        await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
+
+    async def due_domains(self, domains: Sequence[str]) -> set[str]:
+        return {row[0] for row in await self.gateway.rows(_DUE_DOMAINS, (list(domains),))}
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})
