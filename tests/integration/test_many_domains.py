@@ -59,19 +59,18 @@ async def test_all_workers_are_on_the_list_by_one_statement(
 ) -> None:
     monkeypatch.setattr(shared_module, "HEARTBEAT_SECONDS", 0.02)
     domains = [f"d{number}" for number in range(10)]
-    async with CommandBus.connect(dsn, settings=SETTINGS) as bus:
-        async with serving(bus, domains):
-            async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+    async with CommandBus.connect(dsn, settings=SETTINGS) as bus, serving(bus, domains):
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
 
-                async def listed() -> bool:
-                    cursor = await conn.execute(
-                        "select count(distinct domain), count(distinct heartbeat_at),"
-                        " min(heartbeat_at) > now() - interval '1 second'"
-                        " from commandbus.command_bus_worker"
-                    )
-                    return await cursor.fetchone() == (10, 10, True)
+            async def listed() -> bool:
+                cursor = await conn.execute(
+                    "select count(distinct domain), count(distinct heartbeat_at),"
+                    " min(heartbeat_at) > now() - interval '1 second'"
+                    " from commandbus.command_bus_worker"
+                )
+                return await cursor.fetchone() == (10, 10, True)
 
-                await until(listed, "heartbeats of all")
+            await until(listed, "heartbeats of all")
 
 
 async def test_a_command_that_becomes_due_without_a_wake_up_is_found(dsn: str) -> None:

@@ -163,6 +163,9 @@ async def prepare(
         is_pooled=is_pooled, is_shared=is_shared, timeout_seconds=timeout_seconds
     )
     await cursor.execute(_SET, (list(settings), list(settings.values())))
+    if is_pooled:
+        # Not every pooler carries them along, and ours are one call of a function each.
+        conn.prepare_threshold = None
     if is_shared or is_unusual:
         # Used by conn.transaction(). On connections of handlers the isolation is the application's.
         await conn.set_read_only(False)
