@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import select
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, LiteralString, cast
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -135,6 +137,20 @@ class PoolEmptyError(PoolTimeout):
         super().__init__(f"all {size} connections of the pool {name} were in use")
 
 
+#: Probes on their way. Very many may wait for the same pool: one connection answers them all.
+_probes: WeakKeyDictionary[AsyncPool, asyncio.Future[None]] = WeakKeyDictionary()
+
+
+def _probe(pool: AsyncPool) -> asyncio.Future[None]:
+    async def connect() -> None:
+        await (await ConnectionSource.of(pool).connect()).close()
+
+    known = _probes.get(pool)
+    if known is None or known.done():
+        known = _probes[pool] = asyncio.ensure_future(connect())
+    return known
+
+
 class borrowed:  # noqa: N801  (used like a function)
     """A connection of a pool for a block; if none comes, the error says why."""
 
@@ -150,7 +166,7 @@ class borrowed:  # noqa: N801  (used like a function)
             return conn
         except PoolTimeout as error:
             # All are in use, or none can be made? One more, beside the pool, tells.
-            await (await ConnectionSource.of(self._pool).connect()).close()
+            await asyncio.shield(_probe(self._pool))
             raise PoolEmptyError(self._pool.name, self._pool.max_size) from error
 
     async def __aexit__(self, *error: Any) -> bool | None:

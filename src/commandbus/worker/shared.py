@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ from commandbus.worker.maintenance import maintenance_of
 
 #: Seconds between two heartbeats.
 HEARTBEAT_SECONDS = 5.0
+#: Workers that set up their domain at once; the others wait here, not for a connection.
+STARTS_AT_ONCE = 2
 #: Seconds in which looks into idle queues gather, to be one statement.
 GATHER_SECONDS = 0.05
 
@@ -54,6 +56,7 @@ class Shared:
         self._settings = settings
         self._users = 0
         self._lock = asyncio.Lock()
+        self._beginning = asyncio.Semaphore(STARTS_AT_ONCE)
         self._stack = AsyncExitStack()
         self._members: set[Member] = set()
         self._asked: defaultdict[str, list[asyncio.Future[bool]]] = defaultdict(list)
@@ -127,6 +130,13 @@ class Shared:
             await asyncio.wait(tasks)
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
+
+    async def set_up(self, domain: str, secret_keys: Mapping[str, Collection[str]]) -> None:
+        """Create what a domain needs, if it is missing."""
+        async with self._beginning:
+            await self.control.ensure_domain(domain)
+            if secret_keys:
+                await self.control.declare_secrets(domain, secret_keys)
 
     async def handlers(self, concurrency: int, own: AsyncExitStack) -> Store:
         """Connections for transactional handlers: the shared ones, unless one worker needs more."""

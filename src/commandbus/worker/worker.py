@@ -80,9 +80,7 @@ class Worker:
                 handlers = shared.control
                 if any(entry.is_transactional for entry in self.registry.of_domain(domain)):
                     handlers = await shared.handlers(self.options.concurrency, stack)
-                await shared.control.ensure_domain(domain)
-                if declared := self.registry.secret_keys(domain):
-                    await shared.control.declare_secrets(domain, declared)
+                await shared.set_up(domain, self.registry.secret_keys(domain))
                 await self._run_parts(_Parts(self, shared, handlers))
         finally:
             self.finished.set()
