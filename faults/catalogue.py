@@ -271,7 +271,7 @@ def _upkeep() -> tuple[Run, ...]:
         ),
         Run(
             "F23", "one process serves a thousand domains, nearly all of them idle",
-            (CountSessions(10.0),),
+            (CountSessions(1_000, 10.0),),
             workers=Workers(number=1, concurrency=16, options={"idle_domains": 999}),
             # Of the worker 10 + 24 + 16 + 2, of the producer 10, of the side table 10.
             bars=Bars(at_least={"domains_served": 1_000}, at_most={"sessions": 72}),

@@ -221,15 +221,17 @@ class UnusualSettings:
 class CountSessions:
     """No fault: watches how many sessions the fleet has while it serves very many domains."""
 
+    domains: int
     seconds: float
     name: str = "count sessions"
 
     async def rage(self, arena: Arena, chance: random.Random) -> None:
-        """Look four times a second."""
+        """Look four times a second, from the beginning until some time after all are served."""
         async with await psycopg.AsyncConnection.connect(
             arena.superuser_dsn(), autocommit=True, application_name="faults"
         ) as conn:
-            for _ in range(round(self.seconds * 4)):
+            looks = round(self.seconds * 4)
+            for _ in range(4 * 120):  # their queues have to be made first
                 cursor = await conn.execute(
                     "select count(*), (select count(*) from commandbus.command_bus_worker)"
                     " from pg_stat_activity where datname = current_database()"
@@ -238,6 +240,9 @@ class CountSessions:
                 row = await cursor.fetchone()
                 arena.peak("sessions", float(row[0] if row else 0))
                 arena.counts["domains_served"] = row[1] if row else 0
+                looks -= arena.counts["domains_served"] >= self.domains
+                if looks <= 0:
+                    break
                 await asyncio.sleep(0.25)
 
     async def heal(self, arena: Arena) -> None:

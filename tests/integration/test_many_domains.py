@@ -59,18 +59,21 @@ async def test_all_workers_are_on_the_list_by_one_statement(
 ) -> None:
     monkeypatch.setattr(shared_module, "HEARTBEAT_SECONDS", 0.02)
     domains = [f"d{number}" for number in range(10)]
-    async with CommandBus.connect(dsn, settings=SETTINGS) as bus, serving(bus, domains):
-        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+    async with (
+        CommandBus.connect(dsn, settings=SETTINGS) as bus,
+        serving(bus, domains),
+        await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn,
+    ):
 
-            async def listed() -> bool:
-                cursor = await conn.execute(
-                    "select count(distinct domain), count(distinct heartbeat_at),"
-                    " min(heartbeat_at) > now() - interval '1 second'"
-                    " from commandbus.command_bus_worker"
-                )
-                return await cursor.fetchone() == (10, 10, True)
+        async def listed() -> bool:
+            cursor = await conn.execute(
+                "select count(distinct domain), count(distinct heartbeat_at),"
+                " min(heartbeat_at) > now() - interval '1 second'"
+                " from commandbus.command_bus_worker"
+            )
+            return await cursor.fetchone() == (10, 10, True)
 
-            await until(listed, "heartbeats of all")
+        await until(listed, "heartbeats of all")
 
 
 async def test_a_command_that_becomes_due_without_a_wake_up_is_found(dsn: str) -> None:
@@ -128,10 +131,12 @@ async def test_workers_that_come_and_go_leave_the_rest_working(dsn: str) -> None
 
 async def test_an_empty_pool_says_that_it_is_the_pool(dsn: str) -> None:
     settings = Settings(pool_size=1, connect_timeout_seconds=0.2)
-    async with CommandBus.connect(dsn, settings=settings) as bus:
-        async with bus._store.gateway.transaction():
-            with pytest.raises(DatabaseUnavailableError, match=r"all 1 connections .*enlarge"):
-                await bus.get_command("one", uuid4())
+    async with (
+        CommandBus.connect(dsn, settings=settings) as bus,
+        bus._store.gateway.transaction(),
+    ):
+        with pytest.raises(DatabaseUnavailableError, match=r"all 1 connections .*enlarge"):
+            await bus.get_command("one", uuid4())
 
 
 async def test_a_full_server_says_that_it_is_the_server(dsn: str) -> None:
@@ -144,8 +149,12 @@ async def test_a_full_server_says_that_it_is_the_server(dsn: str) -> None:
     ):
         await admin.execute(psycopg.sql.SQL("alter database {} connection limit 1").format(name))
         with pytest.raises(DatabaseUnavailableError, match="no connection left"):
-            for _ in range(3):  # the pool may have one or two already
-                await stack.enter_async_context(bus._store.gateway.transaction())
+            await _take_three(bus, stack)
+
+
+async def _take_three(bus: CommandBus, stack: AsyncExitStack) -> None:
+    for _ in range(3):  # the pool may have one or two already
+        await stack.enter_async_context(bus._store.gateway.transaction())
 
 
 async def _work(command: Any, ctx: Any) -> None:

@@ -36,10 +36,13 @@ async def assert_nothing_is_left(dsn: str) -> None:
 
 
 async def test_an_error_of_the_block_comes_out_as_it_is(dsn: str) -> None:
-    with pytest.raises(ZeroDivisionError) as info:
+    async def use() -> None:
         async with CommandBus.connect(dsn) as bus:
             await bus.check()
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as info:
+        await use()
     assert info.value.__cause__ is None
     assert info.value.__context__ is None
     await assert_nothing_is_left(dsn)
@@ -84,10 +87,13 @@ async def test_an_error_while_closing_does_not_hide_the_error_of_the_block(
         stack.push_async_callback(fail)
         return "open"
 
-    with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError):
+    async def use() -> None:
         async with Opening(begin) as opened:
             assert opened == "open"
             raise ZeroDivisionError
+
+    with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError):
+        await use()
     assert "closing failed too: cannot close" in caplog.text
     with pytest.raises(OSError, match="cannot close"):
         async with Opening(begin):
