@@ -28,7 +28,6 @@ from commandbus import (
     CommandBus,
     CommandBusError,
     CommandNotFoundError,
-    DatabaseError,
     DatabaseUnavailableError,
     DuplicateCommandError,
     HandlerAlreadyRegisteredError,

@@ -149,7 +149,7 @@ class LeaseThread:
             self._stop = threading.Event()
         # Not in a thread: at the end of the process no more of them can be started.
         end = time.monotonic() + STOP_SECONDS
-        while is_busy() and time.monotonic() < end:
+        while is_busy() and time.monotonic() < end:  # noqa: ASYNC110  (a thread sets no event)
             await asyncio.sleep(STOP_LOOK_SECONDS)
 
     def _run(self) -> None:

@@ -97,9 +97,7 @@ class Shared:
             await self._stack.aclose()
             raise
         self.listener = self.control.listener()
-        self._chores = maintenance_of(
-            self.control, self._registry, self.domains, self._settings
-        )
+        self._chores = maintenance_of(self.control, self._registry, self.domains, self._settings)
         self._failure = asyncio.get_running_loop().create_future()
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
