@@ -266,7 +266,7 @@ def _upkeep() -> tuple[Run, ...]:
             "F22", "all defaults of the server become unusual",
             (UnusualSettings(3, 3.0),),
             # The plans of the harness's own statements suffer as well, so the rate is not judged.
-            bars=Bars(at_least={"unusual_settings": 17}),
+            bars=Bars(at_least={"unusual_settings": 16}),
             expected_seconds=45,
         ),
         Run(
@@ -381,7 +381,7 @@ def _short() -> tuple[Run, ...]:
         Run(
             "F22", "all defaults of the server become unusual",
             (UnusualSettings(1, 1.5),),
-            bars=Bars(at_least={"unusual_settings": 17}),
+            bars=Bars(at_least={"unusual_settings": 16}),
         ),
     )  # fmt: skip
     brisk = []

@@ -168,7 +168,6 @@ UNUSUAL = {
     "intervalstyle": "iso_8601",
     "timezone": "<+03>-03",
     "bytea_output": "escape",
-    "extra_float_digits": "-15",
     "search_path": "nowhere",
     "default_transaction_isolation": "repeatable read",
     "default_transaction_deferrable": "on",
