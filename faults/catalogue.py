@@ -1,4 +1,4 @@
-"""All runs, F1 to F21, in a short and a long form. docs/guarantees.md says what each stands for.
+"""All runs, F1 to F23, in a short and a long form. docs/guarantees.md says what each stands for.
 
 The rate is limited by slots and the length of handlers, not by the machine: a slot that is lost
 for good shows in the rate afterwards, and a busy machine hardly does.
@@ -27,7 +27,7 @@ from faults.nemeses_data import (
     Senders,
 )
 from faults.nemeses_network import BadWeather, CutCommits
-from faults.nemeses_upkeep import FillDisk, Upgrade
+from faults.nemeses_upkeep import CountSessions, FillDisk, UnusualSettings, Upgrade
 from faults.plan import Bars, Load, Run, Scale, Workers
 
 RESCUE, RESUME, AFTER = 2.0, 5.0, 0.95
@@ -272,6 +272,21 @@ def _upkeep() -> tuple[Run, ...]:
                       at_most={"restore_faults": 0, "failed_migrations": 0}),
             expected_seconds=60,
         ),
+        Run(
+            "F22", "all defaults of the server become unusual",
+            (UnusualSettings(3, 3.0),),
+            # The plans of the harness's own statements suffer as well, so the rate is not judged.
+            bars=Bars(at_least={"unusual_settings": 16}),
+            expected_seconds=45,
+        ),
+        Run(
+            "F23", "one process serves a thousand domains, nearly all of them idle",
+            (CountSessions(1_000, 10.0),),
+            workers=Workers(number=1, concurrency=16, options={"idle_domains": 999}),
+            # Of the worker 10 + 24 + 16 + 2, of the producer 10, of the side table 10.
+            bars=Bars(at_least={"domains_served": 1_000}, at_most={"sessions": 72}),
+            drain_seconds=120.0, expected_seconds=150,
+        ),
     )  # fmt: skip
 
 
@@ -372,6 +387,11 @@ def _short() -> tuple[Run, ...]:
             "F16", "many sends of each id at once, some given up",
             (Senders("identical", {"keys": 20, "sends": 20}, 60.0),),
             load=Load(tasks=0),
+        ),
+        Run(
+            "F22", "all defaults of the server become unusual",
+            (UnusualSettings(1, 1.5),),
+            bars=Bars(at_least={"unusual_settings": 16}),
         ),
     )  # fmt: skip
     brisk = []

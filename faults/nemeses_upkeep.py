@@ -159,3 +159,90 @@ def _run_script(psql: str, address: str, script: Path) -> int:
             [psql, "-q", "-v", "ON_ERROR_STOP=1", "-d", address], stdin=text,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
         ).returncode  # fmt: skip
+
+
+#: Each changes what a statement means, how an answer looks, or which plan is taken. What an
+#: application's own pool would be refused for is left out: the harness writes with one.
+UNUSUAL = {
+    "datestyle": "German",
+    "intervalstyle": "iso_8601",
+    "timezone": "<+03>-03",
+    "bytea_output": "escape",
+    "search_path": "nowhere",
+    "default_transaction_isolation": "repeatable read",
+    "default_transaction_deferrable": "on",
+    "quote_all_identifiers": "on",
+    "array_nulls": "off",
+    "transform_null_equals": "on",
+    "plan_cache_mode": "force_custom_plan",
+    "join_collapse_limit": "1",
+    "enable_seqscan": "off",
+    "enable_indexscan": "off",
+    "enable_tidscan": "off",
+    "enable_nestloop": "off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnusualSettings:
+    """The defaults of the database become unusual, and every session begins anew with them."""
+
+    rounds: int = 3
+    seconds: float = 3.0
+    name: str = "unusual settings"
+
+    async def rage(self, arena: Arena, chance: random.Random) -> None:
+        """Change all of them, end all sessions, let the load run."""
+        async with await psycopg.AsyncConnection.connect(
+            arena.superuser_dsn(), autocommit=True, application_name="faults"
+        ) as conn:
+            name = sql.Identifier(conn.info.dbname)
+            for setting, value in UNUSUAL.items():
+                await conn.execute(
+                    sql.SQL("alter database {} set {} = {}").format(
+                        name, sql.Identifier(setting), sql.Literal(value)
+                    )
+                )
+                arena.counts["unusual_settings"] += 1
+            for _ in range(self.rounds):
+                await conn.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where datname = current_database() and backend_type = 'client backend'"
+                    " and pid <> pg_backend_pid() and application_name <> 'faults'"
+                )
+                await asyncio.sleep(self.seconds)
+
+    async def heal(self, arena: Arena) -> None:
+        """They stay: the drain must work with them too."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountSessions:
+    """No fault: watches how many sessions the fleet has while it serves very many domains."""
+
+    domains: int
+    seconds: float
+    name: str = "count sessions"
+
+    async def rage(self, arena: Arena, chance: random.Random) -> None:
+        """Look four times a second, from the beginning until some time after all are served."""
+        async with await psycopg.AsyncConnection.connect(
+            arena.superuser_dsn(), autocommit=True, application_name="faults"
+        ) as conn:
+            looks = round(self.seconds * 4)
+            for _ in range(4 * 120):  # their queues have to be made first
+                cursor = await conn.execute(
+                    "select count(*), (select count(*) from commandbus.command_bus_worker)"
+                    " from pg_stat_activity where datname = current_database()"
+                    " and backend_type = 'client backend' and application_name <> 'faults'"
+                )
+                row = await cursor.fetchone()
+                arena.peak("sessions", float(row[0] if row else 0))
+                arena.counts["domains_served"] = row[1] if row else 0
+                looks -= arena.counts["domains_served"] >= self.domains
+                if looks <= 0:
+                    break
+                await asyncio.sleep(0.25)
+
+    async def heal(self, arena: Arena) -> None:
+        """Nothing to heal."""

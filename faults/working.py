@@ -258,10 +258,15 @@ async def work(config: dict[str, Any]) -> None:
         loop.add_signal_handler(signal.SIGTERM, stop)
         loop.add_signal_handler(signal.SIGINT, stop)
         log.write("serving")
+        idle = [
+            asyncio.ensure_future(bus.run_worker(f"idle_{number}"))
+            for number in range(config.get("idle_domains", 0))
+        ]
         await bus.run_worker(
             config["domain"],
             concurrency=config["concurrency"],
             vt_seconds=config["vt_seconds"],
             use_notify=config.get("use_notify", True),
         )
+        await asyncio.gather(*idle)
     log.write("stopped")

@@ -7,8 +7,8 @@ rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bu
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from uuid import UUID
 
@@ -75,28 +75,24 @@ class CommandBus(Facets):
         super().__init__(store, settings, retry_policy or RetryPolicy())
 
     @classmethod
-    @asynccontextmanager
-    async def connect(
+    def connect(
         cls,
         dsn: str | None = None,
         *,
         settings: Settings | None = None,
         retry_policy: RetryPolicy | None = None,
         data_dir: Path | None = None,
-    ) -> AsyncIterator[CommandBus]:
+    ) -> AbstractAsyncContextManager[CommandBus]:
         """Open a bus on `dsn`, COMMANDBUS_DSN, or an embedded PostgreSQL when there is neither.
 
         Sets up an empty database (PGMQ, the schema); an older one is migrated if it is embedded.
         """
-        from commandbus.wiring import open_store  # the composition root
+        from commandbus.wiring import open_bus  # the composition root
 
-        settings = settings or Settings.from_env()
-        async with open_store(dsn, settings, data_dir=data_dir) as (_, store):
-            bus = cls(store=store, settings=settings, retry_policy=retry_policy)
-            try:
-                yield bus
-            finally:
-                await bus.close()
+        def build(store: Store, found: Settings) -> CommandBus:
+            return cls(store=store, settings=found, retry_policy=retry_policy)
+
+        return open_bus(build, dsn, settings, data_dir)
 
     async def check(self) -> None:
         """Raise if the database cannot be reached, or is not one that this version works with."""

@@ -116,6 +116,13 @@ class Settings(EnvironmentSettings):
     token_pepper: str = field(default="", repr=False)
     #: Connections of the pool that `connect` builds for callers.
     pool_size: int = 10
+    #: Connections that all workers of a bus share for receiving, committing and chores.
+    worker_pool_size: int = 24
+    #: Connections that all transactional handlers of a bus share; never fewer than the
+    #: concurrency of one worker.
+    handler_pool_size: int = 100
+    #: Whether `conn=` may be a connection that commits each statement by itself.
+    allow_autocommit_conn: bool = False
     #: How long to wait for a connection.
     connect_timeout_seconds: float = 5.0
     #: Limit of one statement of a worker; below the lease, so that a hung server is noticed.
@@ -147,7 +154,7 @@ class Settings(EnvironmentSettings):
                 f"schema is {self.schema!r}, which is a reserved word or belongs to others; choose "
                 "another name, for example 'commandbus'"
             )
-        for name in ("mark_in_progress", "maintenance", "self_approval"):
+        for name in ("mark_in_progress", "maintenance", "self_approval", "allow_autocommit_conn"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; use True or False")
         if not _is_reply_setting(self.replies):
@@ -190,6 +197,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "user_cooldown_seconds": (0, MAX_COOLDOWN_SECONDS),
     "max_user_pending_children": (0, 100_000_000),
     "pool_size": (1, 1_000),
+    "worker_pool_size": (6, 1_000),
+    "handler_pool_size": (1, 1_000),
     "connect_timeout_seconds": (0.1, 600),
     "statement_timeout_seconds": (0.1, 3_600),
 }

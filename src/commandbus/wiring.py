@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from commandbus.database.connections import AsyncPool, ConnectionSource
 from commandbus.database.migrations import SchemaStatus, check_schema, migrate, schema_status
@@ -16,9 +16,22 @@ from commandbus.database.sqlstate import translated
 from commandbus.database.store import Store
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.errors import InvalidSettingError, SchemaMissingError
+from commandbus.opening import Opening
 from commandbus.settings import Settings
 
 DSN_VARIABLE = "COMMANDBUS_DSN"
+
+Result = TypeVar("Result")
+
+
+class Closable(Protocol):
+    """What has to be closed before its store."""
+
+    async def close(self) -> None:
+        """Let go of everything."""
+
+
+Bus = TypeVar("Bus", bound=Closable)
 
 
 def store_on(pool: Any, settings: Settings) -> Store:
@@ -40,62 +53,80 @@ def refuse_both(dsn: str | None, data_dir: Path | None) -> None:
         )
 
 
-@asynccontextmanager
-async def database(dsn: str | None, data_dir: Path | None = None) -> AsyncIterator[str]:
+def database(dsn: str | None, data_dir: Path | None = None) -> Opening[str]:
     """The address of the database: what was asked for, or an embedded server while in use."""
-    found = find_dsn(dsn)
-    if found is not None:
+
+    async def begin(stack: AsyncExitStack) -> str:
+        found = find_dsn(dsn)
+        if found is None:
+            return await stack.enter_async_context(embedded_database(data_dir))
         refuse_both(found, data_dir)
-        yield found
-        return
-    async with embedded_database(data_dir) as address:
-        yield address
+        return found
+
+    return Opening(begin)
 
 
-@asynccontextmanager
-async def embedded_database(data_dir: Path | None = None) -> AsyncIterator[str]:
+def embedded_database(data_dir: Path | None = None) -> Opening[str]:
     """The address of the embedded server, whatever COMMANDBUS_DSN says, while in use."""
-    server = EmbeddedPostgres(data_dir)
-    address = await asyncio.to_thread(server.start)
+
+    async def begin(stack: AsyncExitStack) -> str:
+        server = EmbeddedPostgres(data_dir)
+        stack.push_async_callback(_stop, server)  # does nothing unless it was started
+        return await _in_thread(server.start)
+
+    return Opening(begin)
+
+
+async def _stop(server: EmbeddedPostgres) -> None:
     try:
-        yield address
-    finally:
-        try:
-            await asyncio.to_thread(server.stop)
-        except RuntimeError:  # the interpreter ends, and starts no more threads
-            server.stop()
+        await _in_thread(server.stop)
+    except RuntimeError:  # the interpreter ends, and starts no more threads
+        server.stop()
 
 
-@asynccontextmanager
-async def open_pool(dsn: str, settings: Settings) -> AsyncIterator[AsyncPool]:
+async def _in_thread(work: Callable[[], Result]) -> Result:
+    """Run in a thread. A cancel waits for its end: nothing may be started behind our back."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def open_pool(dsn: str, settings: Settings) -> Opening[AsyncPool]:
     """A pool for callers on this database."""
-    source = ConnectionSource(dsn, None)
-    with translated():
-        # One connection by hand first: a wrong password should say so, not time out.
-        await (await source.connect()).close()
-        pool = await source.open_pool(
-            "caller",
-            settings.pool_size,
-            timeout_seconds=settings.connect_timeout_seconds,
-            statement_timeout_seconds=None,
-        )
-    try:
-        yield pool
-    finally:
-        await pool.close()
+
+    async def begin(stack: AsyncExitStack) -> AsyncPool:
+        source = ConnectionSource(dsn, None)
+        with translated():
+            # One connection by hand first: a wrong password should say so, not time out.
+            await (await source.connect()).close()
+            pool = await source.open_pool(
+                "caller",
+                settings.pool_size,
+                timeout_seconds=settings.connect_timeout_seconds,
+                statement_timeout_seconds=None,
+            )
+        stack.push_async_callback(pool.close)
+        return pool
+
+    return Opening(begin)
 
 
-@asynccontextmanager
-async def open_store(
+def open_store(
     dsn: str | None, settings: Settings, *, data_dir: Path | None = None
-) -> AsyncIterator[tuple[AsyncPool, Store]]:
+) -> Opening[tuple[AsyncPool, Store]]:
     """Everything that `CommandBus.connect` needs; creates what is missing.
 
     A database that was never initialised is; one that is merely older is not touched, because a
     rolling deployment must not be migrated by whichever process starts first. The embedded server
     belongs to this machine alone, so there it is.
     """
-    async with database(dsn, data_dir) as address, open_pool(address, settings) as pool:
+
+    async def begin(stack: AsyncExitStack) -> tuple[AsyncPool, Store]:
+        address = await stack.enter_async_context(database(dsn, data_dir))
+        pool = await stack.enter_async_context(open_pool(address, settings))
         with translated():
             async with pool.connection() as conn:
                 try:
@@ -105,7 +136,27 @@ async def open_store(
                 except SchemaMissingError:
                     await migrate(conn, settings)
                     await check_schema(conn, settings)
-        yield pool, store_on(pool, settings)
+        return pool, store_on(pool, settings)
+
+    return Opening(begin)
+
+
+def open_bus(
+    build: Callable[[Store, Settings], Bus],
+    dsn: str | None,
+    settings: Settings | None,
+    data_dir: Path | None,
+) -> Opening[Bus]:
+    """A bus on a store of its own, closed before it."""
+
+    async def begin(stack: AsyncExitStack) -> Bus:
+        found = settings or Settings.from_env()
+        _, store = await stack.enter_async_context(open_store(dsn, found, data_dir=data_dir))
+        bus = build(store, found)
+        stack.push_async_callback(bus.close)
+        return bus
+
+    return Opening(begin)
 
 
 async def migrate_database(dsn: str, settings: Settings) -> list[str]:

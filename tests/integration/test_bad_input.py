@@ -28,7 +28,6 @@ from commandbus import (
     CommandBus,
     CommandBusError,
     CommandNotFoundError,
-    DatabaseError,
     DatabaseUnavailableError,
     DuplicateCommandError,
     HandlerAlreadyRegisteredError,
@@ -458,7 +457,7 @@ async def test_an_error_of_sqlalchemy_is_told_without_its_parameters(
     engine = create_async_engine(url(dsn, driver), poolclass=NullPool)
     async with engine.connect() as conn:
         await conn.exec_driver_sql("set transaction read only")
-        async with ready.refused(DatabaseError, "25006"):
+        async with ready.refused(DatabaseUnavailableError, "25006"):
             await ready.bus.send(DOMAIN, "Work", uuid4(), {"pin": CANARY}, conn=conn)
     await engine.dispose()
 

@@ -279,13 +279,13 @@ async def test_a_sealed_load_whose_process_ended_is_queued_to_its_end_by_a_chore
         result = await bus.loads.load("shop", source, command_type="Work", checkpoint_size=600)
     assert result.status == "partial_success"
     assert await queued(conn) == 0
-    await Maintenance(bus._store, "shop", Settings()).step()
+    await Maintenance(bus._store, lambda: ["shop"], Settings()).step()
     assert await queued(conn) == 0, "it may still be at work"
     await conn.execute(
         "update commandbus.command_bus_load set updated_at = now() - interval '1 hour'"
     )
     await conn.execute("delete from commandbus.command_bus_chore")
-    await Maintenance(bus._store, "shop", Settings()).step()
+    await Maintenance(bus._store, lambda: ["shop"], Settings()).step()
     assert await queued(conn) == 1_200
     assert (await bus.loads.resume("shop", result.batch_id, source)).status == "success"
     assert await queued(conn) == 1_200

@@ -265,7 +265,7 @@ async def test_old_commands_are_resolved_and_reported(
     await stored_batch(conn, 2)
     await age(conn, 60)
     await stored_batch(conn, 1)
-    maintenance = Maintenance(bus._store, "shop", Settings())
+    maintenance = Maintenance(bus._store, lambda: ["shop"], Settings())
     with caplog.at_level(logging.INFO, logger="commandbus.maintenance"):
         await maintenance.step()
     assert "2 commands of shop waited more than 30 minutes" in caplog.text
@@ -300,7 +300,7 @@ async def test_interrupted_loads_are_reported_and_vanished_workers_removed(
         "insert into commandbus.command_bus_worker (worker_id, domain, concurrency, heartbeat_at)"
         " values ('gone', 'shop', 1, now() - interval '2 hours'), ('here', 'shop', 1, now())"
     )
-    await Maintenance(bus._store, "shop", Settings()).step()
+    await Maintenance(bus._store, lambda: ["shop"], Settings()).step()
     assert f"load {batch_id} of shop (a.csv) stopped after 7 rows" in caplog.text
     assert await rows(conn, "select worker_id from commandbus.command_bus_worker") == [("here",)]
 
@@ -310,7 +310,7 @@ async def test_a_chore_that_fails_does_not_keep_the_others_from_their_turn(
 ) -> None:
     refuse(monkeypatch, bus, "recover_dispatch")
     pruned = refuse(monkeypatch, bus, "prune_workers", calls=set())
-    await Maintenance(bus._store, "shop", Settings()).step()
+    await Maintenance(bus._store, lambda: ["shop"], Settings()).step()
     assert "recover dispatch of shop failed" in caplog.text
     assert len(pruned) == 1
 

@@ -117,7 +117,7 @@ async def test_of_what_came_back_only_the_lost_ones_are_queued_here(
     assert await unconfirmed(conn) == 10
     settings = bus._settings.__class__(unconfirmed_after_seconds=0)
     with caplog.at_level(logging.WARNING, logger="commandbus.maintenance"):
-        await Maintenance(bus._store, "shop", settings).step()
+        await Maintenance(bus._store, lambda: ["shop"], settings).step()
     assert "9 commands of shop were accepted by a queue in another database" in caplog.text
     assert len(await queued_ids(conn)) == 39
     assert await unconfirmed(conn) == 0

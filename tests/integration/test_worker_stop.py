@@ -20,6 +20,7 @@ from commandbus import (
 )
 from commandbus.database.postgres import PostgresStore
 from commandbus.worker import executor as executor_module
+from commandbus.worker import shared as shared_module
 from commandbus.worker import worker as worker_module
 from commandbus.worker.executor import Executor
 from tests.integration.looking import (
@@ -188,7 +189,7 @@ async def test_buffered_commands_are_given_back_when_the_handlers_have_become_sl
     leasing_ahead: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_module, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(shared_module, "HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr(executor_module, "MAX_BUFFERED_SECONDS", 0.0)
     gated = Gated(bus)
     ids = await send_some(bus, 6)

@@ -13,7 +13,7 @@ import pytest
 
 from commandbus import Command, CommandBus, CommandStatus, HandlerContext
 from commandbus.worker import receiver as receiver_module
-from commandbus.worker import worker as worker_module
+from commandbus.worker import shared as shared_module
 from tests.integration.looking import Conn, another_bus, rows, send, send_some, value
 from tests.waiting import until, until_status, working
 
@@ -112,7 +112,7 @@ async def test_a_released_command_wakes_another_idle_worker(
 async def test_a_worker_without_hints_finds_its_work_by_polling_and_asks_for_none(
     bus: CommandBus, conn: Conn, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(shared_module, "HEARTBEAT_SECONDS", 0.02)
     monkeypatch.setattr(receiver_module, "IDLE_AFTER_SECONDS", -1.0)
 
     @bus.handler("shop", "Work")

@@ -498,6 +498,8 @@ function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, stable, body 7d6afda1fa78d3825d6c89e6bedf29f8
+function commandbus.due_domains(p_domains text[]) returns SETOF text
+    plpgsql, stable, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
@@ -533,7 +535,7 @@ function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_er
 function commandbus.failure_stack(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body 65a690ff9df7efa19814878eb80e9c6f
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
-    sql, stable, body 3dd366eef324d52c47630b315585e3ee
+    sql, stable, body 21653002a11826339fa2c5cdf8a3aef8
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
@@ -545,11 +547,11 @@ function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) retu
 function commandbus.is_made_by_us(p_physical text) returns boolean
     sql, stable, body 16d8038b27ce01cfcb58c147036c60cf
 function commandbus.is_old_reply(p_table text) returns text
-    sql, stable, body f7edab2eefc7b6f73f07272d68355ea8
+    sql, stable, body 0a75f975b3cfdf4844395e9a5ab6a2e9
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
-    sql, stable, body 4b8a0a965dd03a808eb40c5b9b5c2a42
+    sql, stable, body 2b76de2f30902e6a4b0f6e65a7c68847
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
     sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
@@ -605,7 +607,7 @@ function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for inter
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
-    plpgsql, immutable, body 0d251df1740d46c9648cd87f50a0ae9d
+    plpgsql, immutable, body 74385378339fffff1919de28645372cf
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
     plpgsql, volatile, body e735eb7866c3c4300c2a3a361153cd87
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
@@ -639,7 +641,7 @@ function commandbus.prune_batches(p_domain text, p_before timestamp with time zo
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, body 0ad46d6033bfd409f761f2ad80bfa63c
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 6192fb0907c24ea499c1c115a2dc018d
+    plpgsql, volatile, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
@@ -675,7 +677,7 @@ function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT comple
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval, p_unconfirmed_after interval DEFAULT '01:00:00'::interval, p_after jsonb DEFAULT NULL::jsonb) returns TABLE(queued integer, failed integer, given_up integer, overdue integer, unconfirmed integer, next_after jsonb)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 9422edb2bee0336386d57e9b074612d4
 function commandbus.refuse_audit_change() returns trigger
-    plpgsql, volatile, body e9fce2d6e789ee110c2acc993d70c3ac
+    plpgsql, volatile, body 463e25bd2a6dd2dc09e9650cb96b5719
 function commandbus.refuse_canceled_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 3474277c3fed72eb81b561c8cfd35306
 function commandbus.refuse_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean) returns void

@@ -125,7 +125,7 @@ async def describe(conn: psycopg.AsyncConnection[Any], schema: str = DEFAULT_SCH
 def _neutral(text: str, schema: str) -> str:
     # The mark of its queues is the one thing in which another schema differs.
     text = re.sub(r"^select '0\w{4}_'::text$", "select ''::text", text)
-    return re.sub(rf"\b{schema}(?=\\?\.)", DEFAULT_SCHEMA, text)
+    return re.sub(rf"\b{schema}(?=\\?\.|\[\.\])", DEFAULT_SCHEMA, text)
 
 
 async def _fresh(dsn: str) -> str:

@@ -19,7 +19,6 @@ from commandbus.database import migrations
 from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
 from commandbus.database.pgmq.install import install_pgmq, packaged_version
 from commandbus.errors import (
-    DatabaseError,
     InvalidSettingError,
     PermanentCommandError,
     PgmqError,
@@ -306,7 +305,7 @@ async def test_another_schema_name_gives_the_same_schema_and_no_trace_of_the_def
     )
     assert len(bodies) > 20
     for (body,) in bodies:
-        assert not re.search(r"\bcommandbus\\?\.", str(body))
+        assert not re.search(r"\bcommandbus(\\?\.|\[\.)", str(body))
     assert "commandbus." not in full_sql("other")
 
 
@@ -437,13 +436,13 @@ def test_the_checksum_of_a_migration_is_that_of_its_statements() -> None:
     assert Migration(2, "x", "-- why\na  b").checksum == Migration(2, "x", "a\nb -- c").checksum
 
 
-async def test_a_database_that_may_only_be_read_is_told_by_a_database_error(
+async def test_a_session_that_may_only_read_is_told_so_unless_it_is_ours(
     server: object, empty_dsn: str, empty: AsyncConnection
 ) -> None:
     await empty.execute("set default_transaction_read_only = on")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         await migrate(empty, Settings())
-    with pytest.raises(DatabaseError, match="25006"):
-        await migrate_database(
-            empty_dsn + " options='-c default_transaction_read_only=on'", Settings()
-        )
+    # On a connection of our own it is a default that is answered; a standby could not be.
+    assert await migrate_database(
+        empty_dsn + " options='-c default_transaction_read_only=on'", Settings()
+    )

@@ -61,7 +61,7 @@ async def test_workers_prune_by_the_rules_as_a_chore(
 ) -> None:
     await db.put("COMPLETED")
     await age(db)
-    chores = Maintenance(bus._store, "payments", Settings())
+    chores = Maintenance(bus._store, lambda: ["payments"], Settings())
     caplog.set_level("INFO")
 
     await chores.step()

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from commandbus.database.connections import ConnectionSource, Statement, run_on_foreign
+from commandbus.database.connections import ConnectionSource, Statement
+from commandbus.database.foreign import run_on_foreign
 from commandbus.errors import InvalidInputError
 from commandbus.privacy.redaction import redact_text
 from tests.statements import statements
@@ -19,7 +20,7 @@ STATEMENTS = statements()
 def test_a_statement_is_written_for_each_driver() -> None:
     statement = Statement("select {schema}.f(%s, cast(%s as jsonb))", "my_schema")
     assert statement.psycopg == b'select "my_schema".f(%s, cast(%s as jsonb))'
-    assert statement.asyncpg == 'select "my_schema".f($1, cast($2 as jsonb))'
+    assert statement.asyncpg == 'select "my_schema".f($1, cast(cast($2 as text) as jsonb))'
     assert statement.sqlalchemy == 'select "my_schema".f(:p1, cast(:p2 as jsonb))'
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from commandbus.database.model import Lease
 from commandbus.worker import lease as lease_module
-from commandbus.worker.lease import LeaseKeeper
+from commandbus.worker.lease import LeaseKeeper, LeaseThread
 from tests.unit.stubs import a_lease, turns
 from tests.waiting import until
 
@@ -46,8 +46,9 @@ class Bench:
     def __init__(self, vt_seconds: int = 1, deadline_seconds: float = 3_600.0) -> None:
         self.extender = StubExtender()
         self.lost: list[tuple[Lease, str]] = []
+        self.thread = LeaseThread(self.extender)
         self.keeper = LeaseKeeper(
-            self.extender,
+            self.thread,
             "shop",
             vt_seconds=vt_seconds,
             deadline_seconds=deadline_seconds,
@@ -155,8 +156,9 @@ async def test_the_keeper_looks_twice_in_each_third_and_twice_in_a_stall(
             pauses.append(timeout or 0.0)
             return True
 
-    bench.keeper._stop = Stopped()
-    bench.keeper._run()
+    bench.thread._keepers = {bench.keeper}
+    bench.thread._stop = Stopped()
+    bench.thread._run()
     assert pauses == [tick]
 
 
@@ -265,10 +267,12 @@ async def test_a_hung_extension_does_not_hold_up_the_stop(
     bench.keeper.start()
     bench.keeper.add([a_lease()])
     await until(bench.extender.entered.is_set)
+    thread = bench.thread._thread
+    assert thread is not None
     await asyncio.wait_for(bench.keeper.stop(), 10)
     gate.set()
-    await asyncio.to_thread(bench.keeper._thread.join, 10)
-    assert not bench.keeper._thread.is_alive()
+    await asyncio.to_thread(thread.join, 10)
+    assert not thread.is_alive()
 
 
 async def test_the_stop_waits_two_seconds_for_an_extension_at_most(clock: Clock) -> None:
@@ -281,7 +285,7 @@ async def test_the_stop_waits_two_seconds_for_an_extension_at_most(clock: Clock)
             return True
 
     bench, hung = Bench(), Hung()
-    bench.keeper._thread = hung  # type: ignore[assignment]
+    bench.thread._thread = hung  # type: ignore[assignment]
     await bench.keeper.stop()
     assert hung.looks == 4
 
@@ -291,13 +295,13 @@ async def test_a_stall_is_reported_once_and_again_after_the_loop_has_moved(
 ) -> None:
     bench = Bench()
     monkeypatch.setattr(lease_module, "STALL_SECONDS", -1.0)
-    bench.keeper._watch_loop()
-    bench.keeper._watch_loop()
+    bench.thread._watch_loop()
+    bench.thread._watch_loop()
     assert caplog.text.count("has been blocked") == 1
     monkeypatch.setattr(lease_module, "STALL_SECONDS", 3_600.0)
-    bench.keeper._watch_loop()
+    bench.thread._watch_loop()
     monkeypatch.setattr(lease_module, "STALL_SECONDS", -1.0)
-    bench.keeper._watch_loop()
+    bench.thread._watch_loop()
     assert caplog.text.count("has been blocked") == 2
     assert "test_a_stall_is_reported_once" in caplog.text
 
@@ -307,10 +311,10 @@ async def test_a_loop_that_has_been_silent_for_a_second_is_not_blocked_yet(
 ) -> None:
     bench = Bench()
     clock.now += 1.0
-    bench.keeper._watch_loop()
+    bench.thread._watch_loop()
     assert "has been blocked" not in caplog.text
     clock.now += 0.25
-    bench.keeper._watch_loop()
+    bench.thread._watch_loop()
     assert "has been blocked for 1.2 s" in caplog.text
 
 
@@ -320,7 +324,7 @@ async def test_a_loop_that_takes_its_turns_is_not_blocked(
     bench = Bench()
     for _ in range(4):
         clock.now += 0.75
-        bench.keeper._watch_loop()
+        bench.thread._watch_loop()
         await turns()
     assert caplog.text == ""
 
@@ -329,9 +333,9 @@ async def test_a_stall_of_a_thread_that_is_gone_is_reported_without_a_place(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench()
-    bench.keeper._loop_thread = -1
+    bench.thread._loop_thread = -1
     monkeypatch.setattr(lease_module, "STALL_SECONDS", -1.0)
-    bench.keeper._watch_loop()
+    bench.thread._watch_loop()
     assert "It is here:\nunknown" in caplog.text
 
 
@@ -344,7 +348,8 @@ def test_the_thread_ends_with_its_event_loop() -> None:
         benches.append(bench)
 
     asyncio.run(forget_to_stop())
-    thread = benches[0].keeper._thread
+    thread = benches[0].thread._thread
+    assert thread is not None
     thread.join(30)
     assert not thread.is_alive()
     assert benches[0].extender.closed == 1

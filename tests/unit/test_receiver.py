@@ -56,10 +56,17 @@ class Bench:
             mark_in_progress=False,
             poll_max_seconds=LONGEST,
             announce_idle=self._announce if announces else None,
+            is_due=self._is_due,
         )
+        self.due = True
+        self.looks = 0
 
-    async def _announce(self, is_idle: bool) -> None:
-        self.announced.append(is_idle)
+    async def _announce(self) -> None:
+        self.announced.append(self.receiver.is_idle)
+
+    async def _is_due(self, domain: str) -> bool:
+        self.looks += 1
+        return self.due
 
 
 @pytest.fixture
@@ -368,3 +375,21 @@ async def test_types_that_the_room_leaves_out_are_not_asked_for(bench: Bench) ->
     bench.room.types_left_out = ["Slow"]
     await bench.receiver.step()
     assert [asked["except_types"] for asked in bench.store.asked_for] == [[], ["Slow"]]
+
+
+async def test_an_idle_receiver_asks_before_it_leases_unless_it_was_woken(
+    bench: Bench, at_once: None
+) -> None:
+    bench.due = False
+    await bench.receiver.step()
+    await bench.receiver.step()  # idle now, and one more look at once
+    assert (bench.receiver.is_idle, bench.looks) == (True, 0)
+    received = len(bench.store.asked_for)
+    await bench.receiver.step()
+    assert (bench.looks, len(bench.store.asked_for)) == (1, received)
+    bench.receiver.wake()
+    await bench.receiver.step()
+    assert (bench.looks, len(bench.store.asked_for)) == (1, received + 1)
+    bench.due = True
+    await bench.receiver.step()
+    assert (bench.looks, len(bench.store.asked_for)) == (2, received + 2)

@@ -13,6 +13,8 @@ import pytest
 from psycopg import errors as pg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
+from commandbus.database.connections import PoolEmptyError
+from commandbus.database.sessions import UnreadableAnswerError
 from commandbus.database.sqlstate import translate, translated, unavailable
 from commandbus.errors import (
     BatchNotFoundError,
@@ -181,11 +183,49 @@ def test_a_dsn_that_cannot_be_read_is_not_repeated(text: str) -> None:
     assert "COMMANDBUS_DSN" in str(found)
 
 
+def test_a_pool_that_is_empty_says_to_enlarge_it() -> None:
+    found = caught(PoolEmptyError("callers", 10))
+    assert type(found) is DatabaseUnavailableError
+    assert "all 10 connections of the pool callers" in str(found)
+    assert "enlarge the pool" in str(found)
+
+
 @pytest.mark.parametrize("error", [PoolTimeout("x"), TooManyRequests("x")])
-def test_an_exhausted_pool_says_to_enlarge_it(error: Exception) -> None:
+def test_a_pool_that_got_no_connection_does_not_ask_for_a_larger_one(error: Exception) -> None:
     found = caught(error)
     assert type(found) is DatabaseUnavailableError
-    assert "enlarge the pool" in str(found)
+    assert "enlarge" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "connection failed: FATAL:  sorry, too many clients already",
+        "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        'FATAL:  too many connections for role "app"',
+        "FATAL:  no more connections allowed (max_client_conn)",
+    ],
+)
+def test_a_server_that_is_full_says_so_and_that_a_larger_pool_would_not_help(text: str) -> None:
+    found = caught(psycopg.OperationalError(text))
+    assert type(found) is DatabaseUnavailableError
+    assert "no connection left" in str(found)
+    assert "max_connections" in str(found)
+
+
+def test_a_server_that_only_reads_says_where_to_write() -> None:
+    found = caught(psycopg.errors.ReadOnlySqlTransaction("cannot execute INSERT"))
+    assert type(found) is DatabaseUnavailableError
+    assert "standby" in str(found)
+    assert "target_session_attrs=read-write" in str(found)
+
+
+def test_an_answer_that_cannot_be_read_is_not_a_bare_error_of_the_driver() -> None:
+    error = UnreadableAnswerError(None)
+    error.__cause__ = NotImplementedError("can't parse timestamptz")
+    found = caught(error)
+    assert type(found) is DatabaseError
+    assert "NotImplementedError: can't parse timestamptz" in str(found)
 
 
 def test_a_closed_pool_says_to_open_a_new_bus() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
+from commandbus.worker import shared as shared_module
 from commandbus.worker import worker as worker_module
 from commandbus.worker.worker import Worker, WorkerOptions, new_worker_id
 from tests.unit.stubs import StubStore, a_lease, soon
@@ -34,10 +35,14 @@ class StubExtender:
 class StubListener:
     def __init__(self) -> None:
         self.subscribed: list[str] = []
+        self.unsubscribed: list[str] = []
         self.error: Exception | None = None
 
     def subscribe(self, channel: str, wake: Any) -> None:
         self.subscribed.append(channel)
+
+    def unsubscribe(self, channel: str, wake: Any) -> None:
+        self.unsubscribed.append(channel)
 
     async def run(self) -> None:
         if self.error is not None:
@@ -53,7 +58,7 @@ class WholeStore(StubStore):
     def __init__(self) -> None:
         super().__init__()
         self.opened: list[tuple[str, int]] = []
-        self.heartbeats: list[bool] = []
+        self.beats: list[bool] = []
         self.heartbeat_error: Exception | None = None
         self.gone: list[str] = []
         self.goodbye_error: Exception | None = None
@@ -84,7 +89,11 @@ class WholeStore(StubStore):
     async def heartbeat(self, worker: str, domain: str, *, is_idle: bool, **_: Any) -> None:
         if self.heartbeat_error is not None:
             raise self.heartbeat_error
-        self.heartbeats.append(is_idle)
+        self.beats.append(is_idle)
+
+    async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
+        for beat in beats:
+            await self.heartbeat(**beat)
 
     async def worker_gone(self, worker: str) -> None:
         self.gone.append(worker)
@@ -164,22 +173,22 @@ async def test_transactional_handlers_have_connections_of_their_own(
     await running
     assert [purpose for purpose, _ in store.opened] == opened
     assert [size for purpose, size in store.opened if purpose == "handlers"] == (
-        [4] if transactional else []
+        [100] if transactional else []
     )
 
 
 async def test_a_worker_that_does_not_listen_never_calls_itself_idle(
     store: WholeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(shared_module, "HEARTBEAT_SECONDS", 0.001)
     monkeypatch.setattr("commandbus.worker.receiver.IDLE_AFTER_SECONDS", -1.0)
     worker = a_worker(store, use_notify=False)
     running = await started(worker)
     seen = len(store.asked_for)
-    await soon(lambda: len(store.asked_for) > seen + 2 and len(store.heartbeats) > 5)
+    await soon(lambda: len(store.asked_for) > seen + 2 and len(store.beats) > 5)
     worker.stop()
     await running
-    assert set(store.heartbeats) == {False}
+    assert set(store.beats) == {False}
     assert store.a_listener.subscribed == []
 
 
@@ -189,7 +198,7 @@ async def test_a_worker_that_listens_says_when_it_is_idle(
     monkeypatch.setattr("commandbus.worker.receiver.IDLE_AFTER_SECONDS", -1.0)
     worker = a_worker(store)
     running = await started(worker)
-    await soon(lambda: True in store.heartbeats)
+    await soon(lambda: True in store.beats)
     worker.stop()
     await running
 

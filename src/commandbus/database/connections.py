@@ -1,27 +1,28 @@
-"""Connections: how a statement reaches PostgreSQL, ours or the caller's own.
-
-`conn=` takes whatever the application has its transaction on: a psycopg connection (sync or
-async), an SQLAlchemy session or connection (sync or async), or an asyncpg connection. Each is
-known by the module of its class, so that nothing optional has to be imported.
-"""
+"""Connections: those that we open, alone or in pools, and how a statement runs on them."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 import select
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, LiteralString, cast
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from commandbus.errors import InvalidInputError
+from commandbus.database.sessions import (
+    OurBlockingCursor,
+    OurConnection,
+    OurCursor,
+    prepare,
+    rows_of,
+    run_pooled,
+)
 
 Row = tuple[Any, ...]
 AsyncPool = AsyncConnectionPool[Any]
@@ -38,8 +39,14 @@ class Statement:
         composed = sql.SQL(text).format(schema=sql.Identifier(schema))
         self.psycopg: bytes = composed.as_bytes(None)
         plain = composed.as_string(None)
-        self.asyncpg = _numbered(plain, "$")
+        # By way of text: an application may have told asyncpg to encode whatever goes to jsonb.
+        self.asyncpg = re.sub(
+            r"cast\((\$\d+) as jsonb\)", r"cast(cast(\1 as text) as jsonb)", _numbered(plain, "$")
+        )
         self.sqlalchemy = _numbered(plain, ":p")
+        #: Which parameters are JSON.
+        marks = re.findall(r"%s( as jsonb)?", plain)
+        self.documents = frozenset(index for index, mark in enumerate(marks) if mark)
 
 
 def _numbered(text: str, mark: str) -> str:
@@ -76,7 +83,13 @@ class ConnectionSource:
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         """Open one autocommit connection."""
         conninfo, kwargs = await self.resolve()
-        return await psycopg.AsyncConnection.connect(conninfo, **kwargs)
+        conn = await OurConnection.connect(conninfo, **kwargs)
+        try:
+            await prepare(conn, is_shared=False, timeout_seconds=None)
+        except BaseException:
+            await conn.close()
+            raise
+        return conn
 
     async def open_pool(
         self,
@@ -85,21 +98,19 @@ class ConnectionSource:
         *,
         timeout_seconds: float,
         statement_timeout_seconds: float | None,
+        is_shared: bool = False,
     ) -> AsyncPool:
-        """Open a pool of autocommit connections."""
+        """Open a pool of autocommit connections; shared ones run statements of handlers too."""
 
         async def configure(conn: psycopg.AsyncConnection[Any]) -> None:
-            if statement_timeout_seconds is not None:
-                await conn.execute(
-                    "select set_config('statement_timeout', %s, false)",
-                    (f"{round(statement_timeout_seconds * 1000)}ms",),
-                )
+            await prepare(conn, is_shared=is_shared, timeout_seconds=statement_timeout_seconds)
 
         async def resolve_kwargs() -> dict[str, Any]:
             return (await self.resolve())[1]
 
         pool: AsyncPool = AsyncConnectionPool(
             cast("Any", self.conninfo),
+            connection_class=OurConnection,
             kwargs=cast("Any", resolve_kwargs),
             min_size=1,
             max_size=size,
@@ -111,8 +122,55 @@ class ConnectionSource:
             # A pool that cannot connect tries again quickly: the server may be back at once.
             reconnect_timeout=5.0,
         )
-        await pool.open()
+        try:
+            await pool.open()
+        except BaseException:
+            await pool.close()
+            raise
         return pool
+
+
+class PoolEmptyError(PoolTimeout):
+    """The server has connections to give; this pool may not have more."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(f"all {size} connections of the pool {name} were in use")
+
+
+#: Probes on their way. Very many may wait for the same pool: one connection answers them all.
+_probes: WeakKeyDictionary[AsyncPool, asyncio.Future[None]] = WeakKeyDictionary()
+
+
+def _probe(pool: AsyncPool) -> asyncio.Future[None]:
+    async def connect() -> None:
+        await (await ConnectionSource.of(pool).connect()).close()
+
+    known = _probes.get(pool)
+    if known is None or known.done():
+        known = _probes[pool] = asyncio.ensure_future(connect())
+    return known
+
+
+class borrowed:  # noqa: N801  (used like a function)
+    """A connection of a pool for a block; if none comes, the error says why."""
+
+    __slots__ = ("_context", "_pool")
+
+    def __init__(self, pool: AsyncPool) -> None:
+        self._pool = pool
+        self._context = pool.connection()
+
+    async def __aenter__(self) -> psycopg.AsyncConnection[Any]:
+        try:
+            conn: psycopg.AsyncConnection[Any] = await self._context.__aenter__()
+            return conn
+        except PoolTimeout as error:
+            # All are in use, or none can be made? One more, beside the pool, tells.
+            await asyncio.shield(_probe(self._pool))
+            raise PoolEmptyError(self._pool.name, self._pool.max_size) from error
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._context.__aexit__(*error)
 
 
 async def _check_if_suspicious(conn: psycopg.AsyncConnection[Any]) -> None:
@@ -126,66 +184,27 @@ async def _check_if_suspicious(conn: psycopg.AsyncConnection[Any]) -> None:
 
 async def run(conn: psycopg.AsyncConnection[Any], statement: Statement, params: Row) -> list[Row]:
     """Run a statement on one of our own connections, prepared."""
-    cursor = conn.cursor(row_factory=tuple_row)
+    if isinstance(conn, OurConnection) and (conn.begins_itself or conn.seconds):
+        return await run_pooled(conn, statement.psycopg, params)
+    cursor = OurCursor(conn)
     await cursor.execute(statement.psycopg, params, prepare=True)
-    # Not `cursor.description`: that makes an object for each column, on every call.
-    has_rows = cursor.pgresult is not None and cursor.pgresult.nfields > 0
-    return await cursor.fetchall() if has_rows else []
+    return await rows_of(cursor)
 
 
 async def fetch(
     conn: psycopg.AsyncConnection[Any], query: LiteralString | bytes | sql.Composed, *params: object
 ) -> list[Row]:
     """Run a query that is seldom run, so that preparing it would not pay; give its rows."""
-    cursor = conn.cursor(row_factory=tuple_row)
+    cursor = OurCursor(conn)
     await cursor.execute(query, params or None)
-    return await cursor.fetchall() if cursor.description else []
-
-
-async def run_on_foreign(conn: Any, statement: Statement, params: Row) -> list[Row]:
-    """Run a statement in the transaction of the caller's own connection."""
-    if isinstance(conn, psycopg.AsyncConnection):
-        return await fetch(conn, statement.psycopg, *params)
-    if isinstance(conn, psycopg.Connection):
-        return await asyncio.to_thread(run_blocking, conn, statement, params)
-    origin = _origin(conn)
-    # Engines, pools and session factories come from the same packages, and have no transaction.
-    if origin == "sqlalchemy" and hasattr(conn, "execute"):
-        return await _run_sqlalchemy(conn, statement, params)
-    if origin == "asyncpg" and hasattr(conn, "is_in_transaction"):
-        return [tuple(row) for row in await conn.fetch(statement.asyncpg, *params)]
-    raise InvalidInputError(
-        f"conn is a {type(conn).__module__}.{type(conn).__name__}; use a psycopg, SQLAlchemy or "
-        "asyncpg connection, or an SQLAlchemy session"
-    )
-
-
-def _origin(conn: Any) -> str | None:
-    # An asyncpg connection from a pool is a proxy of the same package.
-    for base in type(conn).__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in {"sqlalchemy", "asyncpg"}:
-            return package
-    return None
+    return await rows_of(cursor)
 
 
 def run_blocking(conn: psycopg.Connection[Any], statement: Statement, params: Row) -> list[Row]:
     """The same on a connection that is not asynchronous."""
-    with conn.cursor(row_factory=tuple_row) as cursor:
+    with OurBlockingCursor(conn) as cursor:
         cursor.execute(statement.psycopg, params)
-        return cursor.fetchall() if cursor.description else []
-
-
-async def _run_sqlalchemy(conn: Any, statement: Statement, params: Row) -> list[Row]:
-    from sqlalchemy import text  # noqa: PLC0415  (only there when the caller has it)
-
-    clause = text(statement.sqlalchemy)
-    values = {f"p{index}": value for index, value in enumerate(params, 1)}
-    if inspect.iscoroutinefunction(conn.execute):
-        result = await conn.execute(clause, values)
-    else:
-        result = await asyncio.to_thread(conn.execute, clause, values)
-    return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+        return cursor.fetchall()
 
 
 async def _resolve(value: Any) -> Any:

@@ -17,10 +17,12 @@ from typing import Any, LiteralString, TypeVar, overload
 
 import psycopg
 
-from commandbus.database.connections import AsyncPool, Row, Statement, run, run_on_foreign
+from commandbus.database.connections import AsyncPool, Row, Statement, borrowed, run
+from commandbus.database.foreign import refuse_unusual, run_on_foreign
 from commandbus.database.inspection import SchemaDifferences, inspect_schema
 from commandbus.database.migrations import check_schema
 from commandbus.database.sqlstate import translated
+from commandbus.errors import InvalidInputError
 from commandbus.settings import Settings
 
 Value = TypeVar("Value")
@@ -102,15 +104,20 @@ class Gateway(Statements):
         statement = self.statement(text)
         with translated(domain):
             if conn is not None:
-                return await run_on_foreign(conn, statement, params)
-            async with self.pool.connection() as own:
+                return await self.run_on_foreign(conn, statement, params)
+            async with borrowed(self.pool) as own:
                 return await run(own, statement, params)
+
+    async def run_on_foreign(self, conn: Any, statement: Statement, params: Row) -> list[Row]:
+        """Run a statement in the caller's transaction; a connection without one is refused."""
+        may_autocommit = self.settings.allow_autocommit_conn
+        return await run_on_foreign(conn, statement, params, may_autocommit=may_autocommit)
 
     @asynccontextmanager
     async def transaction(self, domain: str = "") -> AsyncIterator[Session]:
         """One transaction: leaving the block commits, an error rolls back."""
         with translated(domain):
-            async with self.pool.connection() as conn, conn.transaction():
+            async with borrowed(self.pool) as conn, conn.transaction():
                 yield Session(self, conn)
 
     @asynccontextmanager
@@ -123,7 +130,12 @@ class Gateway(Statements):
     async def check(self) -> None:
         """Raise if the database is not one that this version can work with."""
         with translated():
-            async with self.pool.connection() as conn:
+            async with borrowed(self.pool) as conn:
+                refuse_unusual(conn, "the pool")
+                if conn.info.encoding != "utf-8":
+                    raise InvalidInputError(
+                        f"the pool has the client_encoding {conn.info.encoding}; use UTF8"
+                    )
                 await check_schema(conn, self.settings)
 
     async def ensure_domain(self, domain: str) -> None:
@@ -149,7 +161,7 @@ class Session(Statements):
     async def _run(self, text: LiteralString, params: Row, domain: str, conn: Any) -> list[Row]:
         with translated(domain):
             if conn is not None:
-                return await run_on_foreign(conn, self.gateway.statement(text), params)
+                return await self.gateway.run_on_foreign(conn, self.gateway.statement(text), params)
             return await run(self.conn, self.gateway.statement(text), params)
 
     async def try_rows(self, text: LiteralString, params: Row = ()) -> tuple[list[Row], str | None]:

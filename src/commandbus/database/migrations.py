@@ -275,7 +275,7 @@ def _in_schema(text: str, schema: str) -> str:
     if schema == "commandbus":
         return text
     text = re.sub(r"\bcommandbus(?=\.[a-z_])", schema, text)
-    text = re.sub(r"\bcommandbus\\(?=\.)", schema + r"\\", text)
+    text = re.sub(r"\bcommandbus(?=\[\.\])", schema, text)
     return text.replace(
         "create schema if not exists commandbus", f"create schema if not exists {schema}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
@@ -9,6 +10,7 @@ from typing import Any, LiteralString, Unpack
 from uuid import UUID
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
 from commandbus.database import encoding
 from commandbus.database.chunks import OFFER, OFFER_ONE, ChunkSender
@@ -17,6 +19,7 @@ from commandbus.database.connections import (
     ConnectionSource,
     Row,
     Statement,
+    borrowed,
     run,
     run_blocking,
 )
@@ -24,9 +27,11 @@ from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
 from commandbus.database.reads import PostgresReads
-from commandbus.database.rows import raise_if_known
+from commandbus.database.rows import raise_if_known, raw_leases
+from commandbus.database.sessions import UnreadableAnswerError, prepare_blocking
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
+from commandbus.errors import DatabaseError
 from commandbus.models import NewCommand
 from commandbus.names import schema_mark
 from commandbus.settings import Settings
@@ -60,7 +65,8 @@ _CREATE_BATCH: LiteralString = (
     " cast(%s as text), cast(%s as jsonb), cast(%s as text), cast(%s as jsonb),"
     " cast(%s as boolean))"
 )
-_TRANSACTION: LiteralString = "select cast(pg_current_xact_id() as text)"
+# As a number: in the encoding SQL_ASCII texts arrive as bytes.
+_TRANSACTION: LiteralString = "select cast(cast(pg_current_xact_id() as text) as bigint)"
 _CANCEL_BATCH: LiteralString = "select {schema}.cancel_batch(%s, %s, %s, %s)"
 _RETRY_BATCH: LiteralString = "select {schema}.retry_batch(%s, %s, %s, 10000000)"
 _READ_REPLIES: LiteralString = "select msg_id, body from {schema}.read_replies(%s, %s, %s)"
@@ -72,8 +78,17 @@ _ARCHIVE_REPLIES: LiteralString = (
 )
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
 _HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s, %s)"
+_HEARTBEATS: LiteralString = (
+    "select {schema}.worker_heartbeat("
+    " b.worker, b.domain, b.is_idle, b.concurrency, b.in_flight, b.stuck)"
+    " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
+    " concurrency int, in_flight int, stuck int) order by b.worker"
+)
+_DUE_DOMAINS: LiteralString = "select d from {schema}.due_domains(cast(%s as text[])) d"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
+
+_log = logging.getLogger("commandbus.receiver")
 
 
 class PostgresStore(PostgresReads):
@@ -107,7 +122,7 @@ class PostgresStore(PostgresReads):
             raise_if_known(domain, await gateway.value(OFFER, params, domain=domain, conn=conn))
             return
         with translated(domain):
-            async with self._pool.connection() as own:
+            async with borrowed(self._pool) as own:
                 if isinstance(commands, list) and len(commands) == 1:
                     params = (domain, *encoding.alone(commands[0]), batch_id)
                     rows = await run(own, gateway.statement(OFFER_ONE), params)
@@ -119,19 +134,30 @@ class PostgresStore(PostgresReads):
 
     async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
         every = options.get("count_every", ())
-        rows = await self.gateway.rows(
-            _RECEIVE,
-            (
-                domain, options["vt_seconds"], options["quantity"], options["worker"],
-                encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
-                options.get("from_head", False), list(options.get("except_types", ())),
-                None if every is None else list(every),
-            ),
-            domain=domain,
+        params: Row = (
+            domain, options["vt_seconds"], options["quantity"], options["worker"],
+            encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
+            options.get("from_head", False), list(options.get("except_types", ())),
+            None if every is None else list(every),
         )  # fmt: skip
+        try:
+            rows = await self.gateway.rows(_RECEIVE, params, domain=domain)
+        except DatabaseError as error:
+            if isinstance(error.__cause__, UnreadableAnswerError):
+                await self._give_back(domain, error.__cause__.answer)
+            raise
         leases = [Lease(domain, *row) for row in rows]
         leases.sort(key=lambda lease: lease.msg_id)
         return leases
+
+    async def _give_back(self, domain: str, answer: PGresult | None) -> None:
+        # Leased, and nobody knows what: a lease that lapses would be held against the command.
+        leases = raw_leases(domain, answer)
+        lost = await self.settle(domain, [Outcome(each, OutcomeKind.RELEASE) for each in leases])
+        _log.error(
+            "%d commands of %s were leased but could not be read; %d were given back",
+            len(leases), domain, len(leases) - len(lost),
+        )  # fmt: skip
 
     async def settle(
         self, domain: str, outcomes: Sequence[Outcome], *, conn: Any = None
@@ -156,7 +182,7 @@ class PostgresStore(PostgresReads):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresTransaction]:
         with translated():
-            async with self._pool.connection() as conn, conn.transaction():
+            async with borrowed(self._pool) as conn, conn.transaction():
                 yield PostgresTransaction(self.gateway, conn)
 
     # -- operators
@@ -248,6 +274,7 @@ class PostgresStore(PostgresReads):
                 statement_timeout_seconds=None
                 if purpose == "handlers"
                 else settings.statement_timeout_seconds,
+                is_shared=purpose == "handlers",
             )
         try:
             yield PostgresStore(pool, settings)
@@ -256,7 +283,8 @@ class PostgresStore(PostgresReads):
 
     async def open_extender(self) -> PostgresExtender:
         conninfo, kwargs = await ConnectionSource.of(self._pool).resolve()
-        return PostgresExtender(conninfo, kwargs, self.gateway.statement(_EXTEND))
+        timeout = self.gateway.settings.statement_timeout_seconds
+        return PostgresExtender(conninfo, kwargs, self.gateway.statement(_EXTEND), timeout)
 
     def listener(self) -> PostgresListener:
         mark = schema_mark(self.gateway.settings.schema)
@@ -268,6 +296,12 @@ class PostgresStore(PostgresReads):
             figures.get("stuck", 0),
         )  # fmt: skip
         await self.gateway.rows(_HEARTBEAT, params)
+
+    async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
+        await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
+
+    async def due_domains(self, domains: Sequence[str]) -> set[str]:
+        return {row[0] for row in await self.gateway.rows(_DUE_DOMAINS, (list(domains),))}
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})
@@ -296,9 +330,16 @@ class PostgresTransaction:
 class PostgresExtender:
     """The LeaseExtender: a blocking connection, reopened when lost."""
 
-    def __init__(self, conninfo: str, kwargs: dict[str, Any], statement: Statement) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        kwargs: dict[str, Any],
+        statement: Statement,
+        timeout_seconds: float,
+    ) -> None:
         self._conninfo = conninfo
         self._kwargs = kwargs
+        self._timeout_seconds = timeout_seconds
         self._statement = statement
         self._conn: psycopg.Connection[Any] | None = None
 
@@ -306,6 +347,7 @@ class PostgresExtender:
         if self._conn is None or self._conn.broken:
             self.close()
             self._conn = psycopg.Connection.connect(self._conninfo, **self._kwargs)
+            prepare_blocking(self._conn, self._timeout_seconds)
         params = (domain, encoding.leases(leases), seconds)
         return {row[0] for row in run_blocking(self._conn, self._statement, params)}
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, LiteralString, cast
 from uuid import UUID
 
+from commandbus.database.model import Lease
 from commandbus.errors import DuplicateCommandError, InvalidPayloadError
 from commandbus.models import CommandMetadata, CommandStatus, ParkReason, TroubleshootingItem
 from commandbus.payload import decode_payload
@@ -54,6 +56,24 @@ def parked_item_of(*row: Any) -> TroubleshootingItem:
         data = None  # it may be the very reason why the command is here
     values = cast("Any", (*row[:3], ParkReason(row[3]), *row[4:14], data, row[15]))
     return TroubleshootingItem(*values)
+
+
+def raw_leases(domain: str, answer: Any) -> list[Lease]:
+    """What must be known of leases to give them back, from rows that the driver cannot read.
+
+    In the order of receive_commands, in binary: the id, the type, the message, the epoch.
+    """
+    leases = []
+    for row in range(0 if answer is None else answer.ntuples):
+        command_id = UUID(bytes=bytes(answer.get_value(row, 0)))
+        msg_id, epoch = (int.from_bytes(answer.get_value(row, column), "big") for column in (2, 3))
+        now = datetime.now(UTC)
+        leases.append(
+            Lease(
+                domain, command_id, "", msg_id, epoch, 0, 0, False, command_id, "", None, now, None
+            )
+        )
+    return leases
 
 
 def raise_if_known(domain: str, known: list[Any] | None) -> None:

@@ -11,6 +11,8 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
+from commandbus.database.connections import PoolEmptyError
+from commandbus.database.sessions import UnreadableAnswerError
 from commandbus.errors import (
     BatchNotFoundError,
     BulkOperationNotFoundError,
@@ -38,6 +40,10 @@ _GONE = ("08", "57P", "53", "25P03")
 _ADDRESS = re.compile(
     r"connection info|connection option|percent-encoded|\bURI\b|port number|[\"'][^\"']*@"
 )
+# What a server, or a pooler, says that is full. A refused connection has no SQLSTATE to look at.
+_FULL = re.compile(
+    r"too many (?:clients|connections)|connection slots are reserved|no more connections allowed"
+)
 
 
 @contextmanager
@@ -47,9 +53,20 @@ def translated(domain: str = "") -> Iterator[None]:
         yield
     except CommandBusError:
         raise
+    except PoolEmptyError as error:
+        raise DatabaseUnavailableError(
+            f"{error} for too long; look for what holds them, or enlarge the pool (pool_size for "
+            "callers, worker_pool_size for workers, or the pool that you gave the bus)"
+        ) from error
     except (PoolTimeout, TooManyRequests) as error:
         raise DatabaseUnavailableError(
-            "no connection was free in time; enlarge the pool, or look for what holds them"
+            f"no connection was made in time ({error}); repeat the call"
+        ) from error
+    except UnreadableAnswerError as error:
+        cause = error.__cause__
+        raise DatabaseError(
+            f"an answer of PostgreSQL could not be read ({type(cause).__name__}: "
+            f"{redact_text(str(cause), 200)}); please report this"
         ) from error
     except PoolClosed as error:
         raise DatabaseUnavailableError("the bus is closed; open a new one") from error
@@ -87,6 +104,11 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
         )
     text = redact_text(" ".join(str(error).split()), 300)
     advice = "check that the server runs and that COMMANDBUS_DSN or --dsn is right"
+    if _FULL.search(text):
+        return DatabaseUnavailableError(
+            f"PostgreSQL has no connection left ({text}); a larger pool would not help: close "
+            "connections that nobody needs, raise max_connections, or put a pooler in front"
+        )
     if "password authentication failed" in text or "no password supplied" in text:
         advice = "check the user and the password in COMMANDBUS_DSN or --dsn"
     return DatabaseUnavailableError(f"cannot reach PostgreSQL: {text}; {advice}")
@@ -131,6 +153,12 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
         return SchemaMissingError(
             f"the database is not set up for commandbus ({redact_text(message, 120)}); "
             "run `commandbus db init`, or `commandbus db migrate` if an older version set it up"
+        )
+    if state == "25006":
+        return DatabaseUnavailableError(
+            f"PostgreSQL only reads here ({state}: {redact_text(message, 120)}): the server is a "
+            "standby, or the transaction is read-only; use the address of the primary, for "
+            "example with target_session_attrs=read-write"
         )
     if state in _AGAIN:
         return DatabaseUnavailableError(

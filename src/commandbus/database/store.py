@@ -249,6 +249,12 @@ class Store(Protocol):
     async def heartbeat(self, worker: str, domain: str, **figures: Unpack[WorkerFigures]) -> None:
         """Say that a worker is alive, whether it waits, and how many places it has lost."""
 
+    async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
+        """The same of many workers at once, each with the arguments of `heartbeat`."""
+
+    async def due_domains(self, domains: Sequence[str]) -> set[str]:
+        """Of these, the domains whose queue has a command that is due."""
+
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         """Remember, by command type, which keys of payloads must not be shown."""
 

@@ -40,7 +40,7 @@ class _Kept:
 class LeaseKeeper:
     """Knows the leases of this worker and extends each when a third of its time is over."""
 
-    extender: LeaseExtender
+    thread: LeaseThread
     domain: str
     vt_seconds: int
     deadline_seconds: float
@@ -49,26 +49,15 @@ class LeaseKeeper:
 
     def __post_init__(self) -> None:
         self._kept: dict[UUID, _Kept] = {}
-        self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
-        self._loop_seen = time.monotonic()
-        self._is_stalled = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"commandbus-lease-{self.domain}", daemon=True
-        )
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Begin to extend."""
+        self.thread.add(self)
 
     async def stop(self) -> None:
-        """End the thread and close its connection."""
-        self._stop.set()
-        # Not in a thread: at the end of the process no more of them can be started.
-        end = time.monotonic() + STOP_SECONDS
-        while self._thread.is_alive() and time.monotonic() < end:  # noqa: ASYNC110  (a thread sets no event of a loop that may be closing)
-            await asyncio.sleep(STOP_LOOK_SECONDS)
+        """Extend nothing any more."""
+        await self.thread.remove(self)
 
     def add(self, leases: Iterable[Lease], asked_at: float | None = None) -> None:
         """Extend these from now on (dict operations are atomic, so the thread needs no lock).
@@ -104,18 +93,8 @@ class LeaseKeeper:
         if kept is not None:
             kept.expires_at = time.monotonic() + seconds
 
-    def _run(self) -> None:
-        tick = min(self.vt_seconds / 6, STALL_SECONDS / 2)
-        while not self._stop.wait(tick):
-            self._watch_loop()
-            try:
-                self._extend_due()
-            except Exception as error:  # noqa: BLE001  (tried again at the next tick)
-                _log.warning("cannot extend leases: %s", redact_text(str(error)))
-                self.extender.close()
-        self.extender.close()
-
     def _extend_due(self) -> None:
+        """Extend what is due, in the thread."""
         now = time.monotonic()
         kept = list(self._kept.values())
         for entry in kept:
@@ -131,7 +110,7 @@ class LeaseKeeper:
         if not due:
             return
         leases = [entry.lease for entry in due]
-        lost = self.extender.extend(self.domain, leases, self.vt_seconds)
+        lost = self.thread.extender.extend(self.domain, leases, self.vt_seconds)
         for entry in due:
             if entry.lease.command_id not in lost:
                 entry.expires_at = now + self.vt_seconds
@@ -142,6 +121,66 @@ class LeaseKeeper:
     def _lose(self, entry: _Kept, why: str) -> None:
         self._kept.pop(entry.lease.command_id, None)
         self._loop.call_soon_threadsafe(self.on_lost, entry.lease, why)
+
+
+class LeaseThread:
+    """The one thread that extends leases, with the one connection for it, for all workers."""
+
+    def __init__(self, extender: LeaseExtender) -> None:
+        self.extender = extender
+        self._keepers: set[LeaseKeeper] = set()
+        self._lock = threading.Lock()  # held while leases of a keeper are extended
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._loop_seen = time.monotonic()
+        self._is_stalled = False
+
+    def add(self, keeper: LeaseKeeper) -> None:
+        """Keep the leases of this one too; the first starts the thread."""
+        self._keepers = self._keepers | {keeper}
+        if self._thread is None:
+            self._stop.clear()
+            self._loop_seen = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="commandbus-lease", daemon=True)
+            self._thread.start()
+
+    async def remove(self, keeper: LeaseKeeper) -> None:
+        """Extend none of its leases any more; the last ends the thread."""
+        self._keepers = self._keepers - {keeper}
+        if self._keepers or self._thread is None:
+            is_busy: Callable[[], bool] = self._lock.locked
+        else:
+            is_busy, self._thread = self._thread.is_alive, None
+            self._stop.set()
+            self._stop = threading.Event()
+        # Not in a thread: at the end of the process no more of them can be started.
+        end = time.monotonic() + STOP_SECONDS
+        while is_busy() and time.monotonic() < end:  # noqa: ASYNC110  (a thread sets no event)
+            await asyncio.sleep(STOP_LOOK_SECONDS)
+
+    def _run(self) -> None:
+        stop = self._stop  # another one if a worker begins after the last has ended
+        while not stop.wait(self._tick()):
+            self._watch_loop()
+            for keeper in self._keepers:
+                with self._lock:
+                    self._extend(keeper)
+        with self._lock:  # not while a later thread uses it
+            self.extender.close()
+
+    def _tick(self) -> float:
+        return min([STALL_SECONDS / 2, *(keeper.vt_seconds / 6 for keeper in self._keepers)])
+
+    def _extend(self, keeper: LeaseKeeper) -> None:
+        if keeper not in self._keepers:
+            return
+        try:
+            keeper._extend_due()
+        except Exception as error:  # noqa: BLE001  (tried again at the next tick)
+            _log.warning("cannot extend leases of %s: %s", keeper.domain, redact_text(str(error)))
+            self.extender.close()
 
     def _watch_loop(self) -> None:
         silence = time.monotonic() - self._loop_seen

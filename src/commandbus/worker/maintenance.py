@@ -6,9 +6,11 @@ again before its time. A chore that fails is logged and comes round again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import LiteralString
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.database.store import Store
@@ -24,26 +26,35 @@ from commandbus.upkeep.retention import Retention
 
 #: How often an idle worker looks for a bulk operation to go on with, in seconds.
 BULK_POLL_SECONDS = 5.0
+#: Bulk operations of different domains that one process acts on at once.
+BULK_AT_ONCE = 4
 #: A load that was not continued for this many seconds is reported.
 LOAD_IDLE_SECONDS = 300.0
 #: Seconds that one turn of pruning may take; the other chores wait meanwhile.
 PRUNE_SECONDS = 20.0
 
-_CLAIM_CHORE: LiteralString = (
-    "select {schema}.claim_chore(%s, make_interval(secs => cast(%s as float8)))"
+_CLAIM_CHORES: LiteralString = (
+    "select c.name from unnest(cast(%s as text[])) c(name)"
+    " where {schema}.claim_chore(c.name, make_interval(secs => cast(%s as float8)))"
+)
+_NEXT_BULKS: LiteralString = (
+    "select d.name, {schema}.next_bulk(d.name, %s) from unnest(cast(%s as text[])) d(name)"
 )
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
 
+Domains = Callable[[], Collection[str]]
+
 
 def maintenance_of(
-    store: Store, registry: HandlerRegistry, domain: str, settings: Settings
+    store: Store, registry: HandlerRegistry, domains: Domains, settings: Settings
 ) -> list[Loop]:
-    """What a worker of this domain runs beside its work."""
+    """What the workers of these domains run beside their work, once for all of them."""
     if not settings.maintenance or not store.has_gateway:
         return []  # in memory there is nothing to look after
+    name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
-    executor = BulkExecutor(store, editor, f"worker:{uuid4()}")
-    return [Maintenance(store, domain, settings), BulkRunner(executor, domain)]
+    runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
+    return [Maintenance(store, domains, settings), runner]
 
 
 class Maintenance(Loop):
@@ -51,28 +62,34 @@ class Maintenance(Loop):
 
     name = "maintenance"
 
-    def __init__(self, store: Store, domain: str, settings: Settings) -> None:
+    def __init__(self, store: Store, domains: Domains, settings: Settings) -> None:
         super().__init__()
         self._store = store
         self._gateway = store.gateway
-        self._domain = domain
+        self._domains = domains
         self._settings = settings
         self._retention = Retention(store)
-        self._chores: dict[str, Callable[[], Awaitable[None]]] = {
-            f"recover dispatch of {domain}": self._recover,
+
+    async def step(self) -> float | None:
+        """Ask for each chore, and do what is given."""
+        chores = self._chores()
+        every = self._settings.maintenance_interval_seconds
+        given = await self._gateway.rows(_CLAIM_CHORES, (list(chores), every))
+        for (name,) in given:
+            await self._do(name, chores[name])
+        # Asked for more often than due, so that a chore whose process ended is soon taken over.
+        return every / 5
+
+    def _chores(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        recovery = {
+            f"recover dispatch of {domain}": partial(self._recover, domain)
+            for domain in self._domains()
+        }
+        return recovery | {
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
             "prune old rows": self._prune_old,
         }
-
-    async def step(self) -> float | None:
-        """Ask for each chore, and do what is given."""
-        every = self._settings.maintenance_interval_seconds
-        for name, chore in self._chores.items():
-            if await self._gateway.value(_CLAIM_CHORE, (name, every)):
-                await self._do(name, chore)
-        # Asked for more often than due, so that a chore whose process ended is soon taken over.
-        return every / 5
 
     async def _do(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -83,32 +100,32 @@ class Maintenance(Loop):
                 name, type(error).__name__, redact_text(str(error)),
             )  # fmt: skip
 
-    async def _recover(self) -> None:
+    async def _recover(self, domain: str) -> None:
         report = await recover_dispatch(
             self._store,
-            self._domain,
+            domain,
             self._settings.dispatch_grace_seconds,
             self._settings.unconfirmed_after_seconds,
         )
         if report.unconfirmed:
             self._log.warning(
                 "%d commands of %s were accepted by a queue in another database and did not come "
-                "back; they are queued here", report.unconfirmed, self._domain,
+                "back; they are queued here", report.unconfirmed, domain,
             )  # fmt: skip
         if report.queued or report.failed:
             self._log.info(
                 "recovery of %s: %d queued, %d failed, %d given up",
-                self._domain, report.queued, report.failed, report.given_up,
+                domain, report.queued, report.failed, report.given_up,
             )  # fmt: skip
         if report.overdue:
             self._log.warning(
                 "%d commands of %s waited more than 30 minutes to be queued; look at "
-                "commandbus.v_pending_retry", report.overdue, self._domain,
+                "commandbus.v_pending_retry", report.overdue, domain,
             )  # fmt: skip
         if report.given_up:
             self._log.error(
                 "%d commands of %s could not be queued and are FAILED: Max queue retries exceeded",
-                report.given_up, self._domain,
+                report.given_up, domain,
             )  # fmt: skip
 
     async def _look_after_loads(self) -> None:
@@ -139,7 +156,7 @@ class Maintenance(Loop):
 
 
 class BulkRunner(Loop):
-    """Goes on with the bulk operations of a domain, one chunk at a time.
+    """Goes on with the bulk operations of some domains, one chunk of each at a time.
 
     No chore is claimed for it: an operation that another process works on is left alone, and if two
     take the same one, the database lets one act at a time and keeps to the rate.
@@ -147,17 +164,24 @@ class BulkRunner(Loop):
 
     name = "bulk"
 
-    def __init__(self, executor: BulkExecutor, domain: str) -> None:
+    def __init__(self, store: Store, executor: BulkExecutor, name: str, domains: Domains) -> None:
         super().__init__()
+        self._gateway = store.gateway
         self._executor = executor
-        self._domain = domain
+        self._executor_name = name
+        self._domains = domains
+        self._places = asyncio.Semaphore(BULK_AT_ONCE)
 
     async def step(self) -> float | None:
-        """Act on the next items of one operation, if there is one."""
-        operation_id = await self._executor.next_operation(self._domain)
-        if operation_id is None:
-            return BULK_POLL_SECONDS
-        step = await self._executor.run_chunk(operation_id)
+        """Act on the next items of one operation of each domain, if there is one."""
+        params = (self._executor_name, sorted(self._domains()))
+        found = [row for row in await self._gateway.rows(_NEXT_BULKS, params) if row[1] is not None]
+        waits = await asyncio.gather(*(self._act(*row) for row in found))
+        return min([BULK_POLL_SECONDS, *waits]) or None
+
+    async def _act(self, domain: str, operation_id: UUID) -> float:
+        async with self._places:
+            step = await self._executor.run_chunk(operation_id)
         if step.status is BulkStatus.FINISHED:
-            self._log.info("bulk operation %s of %s is finished", operation_id, self._domain)
-        return min(step.wait_seconds, BULK_POLL_SECONDS) or None
+            self._log.info("bulk operation %s of %s is finished", operation_id, domain)
+        return step.wait_seconds

@@ -62,18 +62,26 @@ class Receiver(Loop):
     limits: Callable[[], Mapping[str, int]]
     mark_in_progress: bool
     poll_max_seconds: float
-    announce_idle: Callable[[bool], Awaitable[None]] | None
+    announce_idle: Callable[[], Awaitable[None]] | None
+    #: Asks for many idle domains at once whether there is anything to lease.
+    is_due: Callable[[str], Awaitable[bool]]
     count_every: Callable[[], Collection[str]] = tuple
 
     def __post_init__(self) -> None:
         super().__init__()
         self._polls = Backoff(FIRST_POLL_SECONDS, self.poll_max_seconds)
         self._is_full = False
+        self._is_woken = False
         self._head_at = time.monotonic()
         self.is_idle = False
         self._quiet_since = time.monotonic()
         self._busy_since: float | None = None
         self._found_since_busy = 0
+
+    def wake(self) -> None:
+        """Lease now: there is something, or there may be."""
+        self._is_woken = True
+        super().wake()
 
     def room_freed(self) -> None:
         """A command has ended. It matters only if the receiver waits for room."""
@@ -87,6 +95,9 @@ class Receiver(Loop):
         if self._is_full:
             # room_freed() ends this pause; its length matters only if that call is missed.
             return self.poll_max_seconds
+        is_woken, self._is_woken = self._is_woken, False
+        if self.is_idle and not is_woken and not await self.is_due(self.domain):
+            return await self._found_nothing()
         asked_at = time.monotonic()
         from_head = asked_at - self._head_at >= HEAD_SECONDS
         leases = await self.store.receive(
@@ -135,6 +146,7 @@ class Receiver(Loop):
                 self._busy_since = None
         if not self.is_idle and now - self._quiet_since > IDLE_AFTER_SECONDS:
             await self._set_idle(is_idle=True)
+            self._is_woken = True
             # One more look at once: a sender that saw us busy may have committed meanwhile.
             return None
         return self._polls.next()
@@ -142,4 +154,4 @@ class Receiver(Loop):
     async def _set_idle(self, *, is_idle: bool) -> None:
         self.is_idle = is_idle
         if self.announce_idle is not None:
-            await self.announce_idle(is_idle)
+            await self.announce_idle()

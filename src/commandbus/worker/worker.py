@@ -7,17 +7,16 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease
-from commandbus.database.store import LeaseExtender, Store
+from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
 from commandbus.handler import HandlerRegistry, SendPreparer
-from commandbus.loops import Loop
 from commandbus.names import wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
@@ -25,11 +24,9 @@ from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
 from commandbus.worker.executor import Executor
 from commandbus.worker.lease import LeaseKeeper
-from commandbus.worker.maintenance import maintenance_of
 from commandbus.worker.receiver import Receiver
+from commandbus.worker.shared import Shared
 
-#: Seconds between two heartbeats.
-HEARTBEAT_SECONDS = 5.0
 #: How long leases may take to be given back after a cancel, in seconds.
 ABORT_GRACE_SECONDS = 2.0
 
@@ -62,6 +59,8 @@ class Worker:
     default_policy: RetryPolicy
     prepare: SendPreparer
     worker_id: str = field(default_factory=new_worker_id)
+    #: What it has together with the other workers of its bus; None: it is the only one.
+    shared: Shared | None = None
     #: Set once the worker takes commands, and once it has ended.
     started: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,28 +80,20 @@ class Worker:
         """Work until stopped. Cancelling cancels the handlers, and still gives the leases back."""
         domain = self.options.domain
         try:
+            shared = self.shared or Shared(self.store, self.settings, self.registry)
             async with AsyncExitStack() as stack:
-                control = await stack.enter_async_context(
-                    # one each for receive, commit, heartbeat, confirm, extend and chores
-                    self.store.dedicated("control", 6)
-                )
-                handlers = control
+                await stack.enter_async_context(shared.used())
+                handlers = shared.control
                 if any(entry.is_transactional for entry in self.registry.of_domain(domain)):
-                    handlers = await stack.enter_async_context(
-                        self.store.dedicated("handlers", self.options.concurrency)
-                    )
-                await control.ensure_domain(domain)
-                if declared := self.registry.secret_keys(domain):
-                    await control.declare_secrets(domain, declared)
-                await self._run_parts(
-                    _Parts(self, control, handlers, await control.open_extender())
-                )
+                    handlers = await shared.handlers(self.options.concurrency, stack)
+                await shared.set_up(domain, self.registry.secret_keys(domain))
+                await self._run_parts(_Parts(self, shared, handlers))
         finally:
             self.finished.set()
 
     async def _run_parts(self, parts: _Parts) -> None:
         self._parts = parts
-        parts.keeper.start()
+        parts.start()
         _log.info("worker %s serves %s", self.worker_id, self.options.domain)
         self.started.set()
         try:
@@ -117,7 +108,7 @@ class Worker:
                     for task in background:
                         task.cancel()
         finally:
-            await parts.keeper.stop()
+            await parts.stop()
             parts.executor.end()
             await parts.say_goodbye()
             _log.info("worker %s has stopped", self.worker_id)
@@ -159,7 +150,11 @@ class Workers:
     default_policy: RetryPolicy
     preparer: Preparer
     running: set[Worker] = field(default_factory=set)
+    shared: Shared = field(init=False)
     _stops: int = 0  # calls of `stop` that have not returned
+
+    def __post_init__(self) -> None:
+        self.shared = Shared(self.store, self.settings, self.registry)
 
     def new(self, options: WorkerOptions) -> Worker:
         """A worker that is to be run."""
@@ -170,6 +165,7 @@ class Workers:
             settings=self.settings,
             default_policy=self.default_policy,
             prepare=self.preparer.command,
+            shared=self.shared,
         )
 
     async def run(self, options: WorkerOptions) -> None:
@@ -207,12 +203,13 @@ class Workers:
 class _Parts:
     """The agents of one worker, wired to one another. It is the Room that the receiver fills."""
 
-    def __init__(
-        self, worker: Worker, control: Store, handlers: Store, extender: LeaseExtender
-    ) -> None:
+    def __init__(self, worker: Worker, shared: Shared, handlers: Store) -> None:
         options, settings = worker.options, worker.settings
+        control = shared.control
         self._worker = worker
+        self._shared = shared
         self._store = control
+        self.domain = options.domain
         self.completer = Completer(control, options.domain, on_settled=self._ended)
         self.receiver = Receiver(
             control,
@@ -225,6 +222,7 @@ class _Parts:
             poll_max_seconds=settings.poll_max_seconds,
             announce_idle=self.beat if options.use_notify else None,
             count_every=lambda: worker.registry.count_every(options.domain, worker.default_policy),
+            is_due=shared.is_due,
         )
         self.execution = Execution(
             control,
@@ -249,7 +247,7 @@ class _Parts:
             max_prefetch=settings.max_prefetch,
         )
         self.keeper = LeaseKeeper(
-            extender,
+            shared.leases,
             options.domain,
             vt_seconds=options.vt_seconds,
             deadline_seconds=settings.lease_deadline_seconds,
@@ -259,15 +257,23 @@ class _Parts:
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the receiver."""
-        agents = [self.completer.run(), _Heartbeat(self).run()]
-        domain, settings = self._worker.options.domain, self._worker.settings
-        loops = maintenance_of(self._store, self._worker.registry, domain, settings)
-        agents.extend(loop.run() for loop in loops)
-        if self._worker.options.use_notify:
-            listener = self._store.listener()
-            listener.subscribe(wakeup_channel(domain), self.receiver.wake)
-            agents.append(listener.run())
-        return agents
+        return [self.completer.run(), self._shared.broken()]
+
+    def start(self) -> None:
+        """Begin to be one of the workers of the bus."""
+        self.keeper.start()
+        self._shared.add(self, wakeup_channel(self.domain), self._wake())
+
+    async def stop(self) -> None:
+        """Cease to be one."""
+        self._shared.remove(self, wakeup_channel(self.domain), self._wake())
+        await self.keeper.stop()
+
+    def _wake(self) -> Callable[[], None] | None:
+        return self.receiver.wake if self._worker.options.use_notify else None
+
+    def give_back_aged(self) -> None:
+        self.executor.release_aged()
 
     def wanted(self) -> int:
         return self.executor.wanted()
@@ -294,36 +300,25 @@ class _Parts:
     def _extended(self, lease: Lease, seconds: float) -> None:
         self.keeper.set_expiry(lease, seconds)
 
-    async def beat(self, is_idle: bool) -> None:
+    async def beat(self) -> None:
         """Tell the database that this worker lives, and whether it waits."""
+        await self._store.heartbeat(**self.figures())
+
+    def figures(self) -> dict[str, Any]:
+        """What a heartbeat says."""
         options = self._worker.options
-        await self._store.heartbeat(
-            self._worker.worker_id,
-            options.domain,
+        return {
+            "worker": self._worker.worker_id,
+            "domain": options.domain,
             # A worker that does not listen needs no wake-ups: each one delays all commits.
-            is_idle=is_idle and options.use_notify,
-            concurrency=options.concurrency,
-            in_flight=self.executor.in_flight,
-            stuck=self.executor.stuck,
-        )
+            "is_idle": self.receiver.is_idle and options.use_notify,
+            "concurrency": options.concurrency,
+            "in_flight": self.executor.in_flight,
+            "stuck": self.executor.stuck,
+        }
 
     async def say_goodbye(self) -> None:
         """Take this worker off the list; if that fails, it is taken for gone after a while."""
         with suppress(CommandBusError, TimeoutError):
             async with asyncio.timeout(ABORT_GRACE_SECONDS):
                 await self._store.worker_gone(self._worker.worker_id)
-
-
-class _Heartbeat(Loop):
-    """Says every few seconds that the worker lives, and gives back what waits too long."""
-
-    name = "heartbeat"
-
-    def __init__(self, parts: _Parts) -> None:
-        super().__init__()
-        self._parts = parts
-
-    async def step(self) -> float | None:
-        self._parts.executor.release_aged()
-        await self._parts.beat(self._parts.receiver.is_idle)
-        return HEARTBEAT_SECONDS

@@ -12,9 +12,9 @@ declare
 begin
     get diagnostics v_stack = pg_context;
     if tg_op = 'DELETE' and v_stack ~ (
-        '^PL/pgSQL function (commandbus\.)?refuse_audit_change\(\) line \d+ at GET DIAGNOSTICS\n'
-        'SQL statement "delete from commandbus\.command_bus_audit a where a\.audit_id = any\(v_ids\)"\n'
-        'PL/pgSQL function commandbus\.prune_audit\([a-z, ]*\) line \d+ at SQL statement(\n|$)') then
+        E'^PL/pgSQL function (commandbus[.])?refuse_audit_change[(][)] line [0-9]+ at GET DIAGNOSTICS\n'
+        'SQL statement "delete from commandbus[.]command_bus_audit a where a[.]audit_id = any[(]v_ids[)]"\n'
+        'PL/pgSQL function commandbus[.]prune_audit[(][a-z, ]*[)] line [0-9]+ at SQL statement(\n|$)') then
         return null;
     end if;
     raise exception '% on % is refused: the audit is append-only', tg_op, tg_table_name

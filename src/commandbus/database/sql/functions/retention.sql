@@ -164,9 +164,9 @@ end $$;
 -- same name may hold other things. In the archive of a queue of ours is what was no reply: it goes too.
 create or replace function commandbus.is_old_reply(p_table text) returns text
 language sql stable as $$
-    select case when p_table like 'a\_%\_\_replies' and commandbus.is_made_by_us(substr(p_table, 3))
+    select case when p_table like E'a\\_%\\_\\_replies' and commandbus.is_made_by_us(substr(p_table, 3))
                 then 'q.archived_at < $1'
-                when p_table like 'a\_%' then 'q.archived_at < $1 and q.message ? ''outcome'''
+                when p_table like E'a\\_%' then 'q.archived_at < $1 and q.message ? ''outcome'''
                 -- what a reader has leased is left to that reader
                 else 'q.enqueued_at < $1 and q.vt <= now() and q.message ? ''outcome''' end
 $$;
@@ -188,7 +188,7 @@ declare
 begin
     o_is_done := true;
     for v_table in select t from commandbus.reply_tables(p_domain) t loop
-        if v_table like 'a\_%' then
+        if v_table like E'a\\_%' then
             execute format(
                 'delete from pgmq.%1$I where msg_id in ('
                 '    select q.msg_id from pgmq.%1$I q where %2$s'

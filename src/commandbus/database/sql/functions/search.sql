@@ -210,7 +210,7 @@ language sql stable as $$
       from pgmq.meta m
       join commandbus.command_bus_command c
         on c.domain = commandbus.queue_domain(m.queue_name) and c.command_id = p_command_id
-     where m.queue_name like '%\_\_commands'
+     where m.queue_name like E'%\\_\\_commands'
     union
     select b.domain from commandbus.command_bus_batch b where b.batch_id = p_command_id
      order by 1

@@ -240,7 +240,7 @@ language sql stable as $$
         select from pgmq.meta m
           join commandbus.command_bus_command c
             on c.domain = commandbus.queue_domain(m.queue_name) and c.command_id = p_command_id
-         where m.queue_name like '%\_\_commands')
+         where m.queue_name like E'%\\_\\_commands')
 $$;
 
 -- As offer_commands, but a duplicate is an error that names the ids.

@@ -29,7 +29,7 @@ begin
     v_text := regexp_replace(
         v_text, '(?<![A-Za-z0-9])[0-9a-fA-F]{8,}(?![A-Za-z0-9])', '<hex>', 'g');
     v_text := regexp_replace(v_text, '[0-9]+([.,:][0-9]+)*', '<n>', 'g');
-    v_text := regexp_replace(v_text, '[ \t\n\r\f\v]+', ' ', 'g');
+    v_text := regexp_replace(v_text, E'[ \\t\\n\\r\\f\\v]+', ' ', 'g');
     return left(btrim(v_text), 200);
 end $$;
 

@@ -1,0 +1,153 @@
+"""Foreign connections: `conn=`, whatever the application has its transaction on.
+
+A psycopg connection (sync or async), an SQLAlchemy session or connection (sync or async), or an
+asyncpg connection. Each is known by the module of its class, so that nothing optional has to be
+imported. Their settings are the application's: nothing here changes one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from typing import Any
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from commandbus.database.connections import Statement, fetch, run_blocking
+from commandbus.database.sessions import Row
+from commandbus.errors import InvalidInputError
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+async def run_on_foreign(
+    conn: Any, statement: Statement, params: Row, *, may_autocommit: bool = False
+) -> list[Row]:
+    """Run a statement in the transaction of the caller's own connection."""
+    params = _in_ascii(statement, params)
+    origin = _origin(conn)
+    try:
+        if origin == "psycopg":
+            return await _run_psycopg(conn, statement, params, may_autocommit)
+        if origin == "sqlalchemy":
+            return await _run_sqlalchemy(conn, statement, params, may_autocommit)
+        if origin == "asyncpg":
+            _refuse_if(not may_autocommit and not conn.is_in_transaction())
+            return [tuple(row) for row in await conn.fetch(statement.asyncpg, *params)]
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(
+            f"a text cannot be written in {error.encoding}, the client_encoding of conn; use "
+            "a connection with client_encoding UTF8"
+        ) from None
+    raise InvalidInputError(
+        f"conn is a {type(conn).__module__}.{type(conn).__name__}; use a psycopg, SQLAlchemy or "
+        "asyncpg connection, or an SQLAlchemy session"
+    )
+
+
+def _origin(conn: Any) -> str | None:
+    if isinstance(conn, psycopg.AsyncConnection | psycopg.Connection):
+        return "psycopg"
+    # Engines, pools and session factories come from the same packages, and have no transaction. An
+    # asyncpg connection from a pool is a proxy of the same package.
+    needed = {"sqlalchemy": "execute", "asyncpg": "is_in_transaction"}
+    for base in type(conn).__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in needed:
+            return package if hasattr(conn, needed[package]) else None
+    return None
+
+
+def _in_ascii(statement: Statement, params: Row) -> Row:
+    # The encoding of the connection may lack characters of a payload. JSON can do without them.
+    return tuple(
+        _NOT_ASCII.sub(_escaped, value)
+        if index in statement.documents and isinstance(value, str) and not value.isascii()
+        else value
+        for index, value in enumerate(params)
+    )
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = found[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{code[i : i + 4]}" for i in range(0, len(code), 4))
+
+
+def _refuse_if(is_autocommit: bool) -> None:
+    if is_autocommit:
+        raise InvalidInputError(
+            "conn commits each statement, so the command would exist whatever becomes of your "
+            "transaction; open a transaction on it, or leave conn out. The setting "
+            "allow_autocommit_conn allows it"
+        )
+
+
+def refuse_unusual(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], what: str) -> None:
+    """Refuse a session in which the literals of our functions, and of PGMQ's, mean something else.
+
+    The driver knows it from the server's greeting, so this asks nothing.
+    """
+    if conn.pgconn.parameter_status(b"standard_conforming_strings") == b"off":
+        raise InvalidInputError(f"{what} has standard_conforming_strings = off; set it to on")
+
+
+async def _run_psycopg(
+    conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any],
+    statement: Statement,
+    params: Row,
+    may_autocommit: bool,
+) -> list[Row]:
+    refuse_unusual(conn, "conn")
+    if isinstance(conn, psycopg.AsyncConnection):
+        if not may_autocommit and _is_outside(conn):
+            if conn.pgconn.pipeline_status is not PipelineStatus.OFF:
+                # A `begin` may be on its way; entering a pipeline once more waits for it.
+                async with conn.pipeline():
+                    pass
+            _refuse_if(_is_outside(conn))
+        return await fetch(conn, statement.psycopg, *params)
+    return await asyncio.to_thread(_run_blocking, conn, statement, params, may_autocommit)
+
+
+def _run_blocking(
+    conn: psycopg.Connection[Any], statement: Statement, params: Row, may_autocommit: bool
+) -> list[Row]:
+    if not may_autocommit and _is_outside(conn):
+        if conn.pgconn.pipeline_status is not PipelineStatus.OFF:
+            with conn.pipeline():
+                pass
+        _refuse_if(_is_outside(conn))
+    return run_blocking(conn, statement, params)
+
+
+def _is_outside(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
+    status = conn.info.transaction_status
+    is_outside = status is TransactionStatus.IDLE or (
+        status is TransactionStatus.ACTIVE and conn.pgconn.pipeline_status is not PipelineStatus.OFF
+    )
+    return conn.autocommit and is_outside
+
+
+async def _run_sqlalchemy(
+    conn: Any, statement: Statement, params: Row, may_autocommit: bool
+) -> list[Row]:
+    from sqlalchemy import text  # noqa: PLC0415  (only there when the caller has it)
+
+    clause = text(statement.sqlalchemy)
+    values = {f"p{index}": value for index, value in enumerate(params, 1)}
+
+    def run(session: Any) -> list[Row]:
+        if not may_autocommit:
+            # A session begins with its first statement; `connection` is the one it will be on.
+            own = session.connection
+            proxy = own().connection if callable(own) else own
+            _refuse_if(bool(getattr(proxy.dbapi_connection, "autocommit", False)))
+        result = session.execute(clause, values)
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+    if inspect.iscoroutinefunction(conn.execute):
+        rows: list[Row] = await conn.run_sync(run)
+        return rows
+    return await asyncio.to_thread(run, conn)

@@ -1,0 +1,214 @@
+"""Shared: what the workers of one bus have together, so that a thousand domains fit in one process.
+
+Connections (receiving and committing, transactional handlers, one that listens, one that extends
+leases), heartbeats, chores, and the looks into queues that are idle. The first worker opens it, the
+last one closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol
+
+from commandbus.database.store import Listener, Store
+from commandbus.errors import CommandBusError
+from commandbus.handler import HandlerRegistry
+from commandbus.loops import Loop
+from commandbus.privacy.redaction import redact_text
+from commandbus.settings import Settings
+from commandbus.worker.lease import LeaseThread
+from commandbus.worker.maintenance import maintenance_of
+
+#: Seconds between two heartbeats.
+HEARTBEAT_SECONDS = 5.0
+#: Workers that set up their domain at once; the others wait here, not for a connection.
+STARTS_AT_ONCE = 2
+#: Seconds in which looks into idle queues gather, to be one statement.
+GATHER_SECONDS = 0.05
+
+_log = logging.getLogger("commandbus.worker")
+
+
+class Member(Protocol):
+    """One of the workers, seen from here."""
+
+    @property
+    def domain(self) -> str:
+        """The domain that it serves."""
+
+    def figures(self) -> Mapping[str, Any]:
+        """Its heartbeat, as Store.heartbeat takes it."""
+
+    def give_back_aged(self) -> None:
+        """Let go of leases that wait too long for a slot."""
+
+
+class Shared:
+    """What the workers of one bus share, while there are any."""
+
+    def __init__(self, store: Store, settings: Settings, registry: HandlerRegistry) -> None:
+        self._store = store
+        self._registry = registry
+        self._settings = settings
+        self._users = 0
+        self._lock = asyncio.Lock()
+        self._beginning = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._stack = AsyncExitStack()
+        self._members: set[Member] = set()
+        self._asked: defaultdict[str, list[asyncio.Future[bool]]] = defaultdict(list)
+        self._looking: asyncio.Task[None] | None = None
+        self._handlers: Store | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: asyncio.Future[None]
+        self._chores: list[Loop] = []
+        self.control: Store
+        self.listener: Listener
+        self.leases: LeaseThread
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[None]:
+        """Open while any worker is in such a block."""
+        async with self._lock:
+            if not self._users:
+                await self._open()
+            self._users += 1
+        try:
+            yield
+        finally:
+            async with self._lock:
+                self._users -= 1
+                if not self._users:
+                    await self._close()
+
+    async def _open(self) -> None:
+        try:
+            # One each for receive, commit, heartbeat, confirm, extend and chores is enough for one
+            # worker; many workers take turns.
+            size = self._settings.worker_pool_size
+            self.control = await self._stack.enter_async_context(
+                self._store.dedicated("control", size)
+            )
+            self.leases = LeaseThread(await self.control.open_extender())
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self.listener = self.control.listener()
+        self._chores = maintenance_of(self.control, self._registry, self.domains, self._settings)
+        self._failure = asyncio.get_running_loop().create_future()
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        if any(task.get_name() == name for task in self._tasks):
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failure.done():
+            self._failure.set_exception(error)
+
+    async def broken(self) -> None:
+        """Never returns; raises if a shared part breaks: better no worker than half of one."""
+        await asyncio.shield(self._failure)
+
+    async def _close(self) -> None:
+        tasks, self._tasks, self._handlers = self._tasks, [], None
+        if self._looking is not None:
+            tasks.append(self._looking)
+            self._looking = None
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        stack, self._stack = self._stack, AsyncExitStack()
+        await stack.aclose()
+
+    async def set_up(self, domain: str, secret_keys: Mapping[str, Collection[str]]) -> None:
+        """Create what a domain needs, if it is missing."""
+        async with self._beginning:
+            await self.control.ensure_domain(domain)
+            if secret_keys:
+                await self.control.declare_secrets(domain, secret_keys)
+
+    async def handlers(self, concurrency: int, own: AsyncExitStack) -> Store:
+        """Connections for transactional handlers: the shared ones, unless one worker needs more."""
+        size = self._settings.handler_pool_size
+        if concurrency > size:
+            return await own.enter_async_context(self._store.dedicated("handlers", concurrency))
+        async with self._lock:
+            if self._handlers is None:
+                self._handlers = await self._stack.enter_async_context(
+                    self._store.dedicated("handlers", size)
+                )
+        return self._handlers
+
+    def domains(self) -> list[str]:
+        """The domains that are served."""
+        return sorted({member.domain for member in self._members})
+
+    def add(self, member: Member, channel: str, wake: Callable[[], None] | None) -> None:
+        """This worker begins: `wake` is called when the channel is notified."""
+        self._members.add(member)
+        for part in (_Heartbeats(self), *self._chores):
+            self._run(part.name, part.run())
+        if wake is not None:
+            self.listener.subscribe(channel, wake)
+            self._run("listener", self.listener.run())
+
+    def remove(self, member: Member, channel: str, wake: Callable[[], None] | None) -> None:
+        """This worker has ended."""
+        self._members.discard(member)
+        if wake is not None:
+            self.listener.unsubscribe(channel, wake)
+
+    async def beat(self) -> None:
+        """Say of all workers at once that they live."""
+        for member in tuple(self._members):
+            member.give_back_aged()
+        if self._members:
+            await self.control.heartbeats([member.figures() for member in self._members])
+
+    async def is_due(self, domain: str) -> bool:
+        """Whether the queue of an idle domain has a command; asked for many domains at once."""
+        if len(self._members) == 1:
+            return True  # to receive is one statement as well
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._asked[domain].append(answer)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._look())
+        return await answer
+
+    async def _look(self) -> None:
+        while self._asked:
+            await asyncio.sleep(GATHER_SECONDS)
+            asked, self._asked = self._asked, defaultdict(list)
+            due: set[str] = set()
+            try:
+                due = await self.control.due_domains(sorted(asked))
+            except CommandBusError as error:
+                _log.warning("cannot look into idle queues: %s", redact_text(str(error)))
+            finally:
+                for domain, answers in asked.items():
+                    for answer in answers:
+                        if not answer.done():
+                            answer.set_result(domain in due)
+
+
+class _Heartbeats(Loop):
+    """Says every few seconds that the workers live, and has them give back what waits too long."""
+
+    name = "heartbeat"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__()
+        self._shared = shared
+
+    async def step(self) -> float | None:
+        await self._shared.beat()
+        return HEARTBEAT_SECONDS
