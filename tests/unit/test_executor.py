@@ -573,13 +573,22 @@ async def test_a_transaction_that_cannot_be_committed_is_a_failed_attempt(
     assert not bench.handlers_store.transactions[0].is_committed
 
 
-async def test_a_transaction_that_cannot_begin_is_a_failed_attempt(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DatabaseUnavailableError("all connections are in use"), OutcomeKind.RELEASE),
+        (RuntimeError("a mistake in the pool of the application"), OutcomeKind.RETRY),
+    ],
+)
+async def test_a_handler_that_got_no_connection_has_not_failed(
+    bench: Bench, error: Exception, kind: OutcomeKind
+) -> None:
     async def work(command: Command, ctx: HandlerContext) -> None:
         raise AssertionError("not called")
 
-    bench.handlers_store.transaction_error = DatabaseUnavailableError("no connection")
+    bench.handlers_store.transaction_error = error
     outcome = await bench.outcome_of(work, transactional=True)
-    assert outcome.kind is OutcomeKind.RETRY
+    assert outcome.kind is kind
 
 
 async def test_a_cancelled_transaction_is_rolled_back_and_given_back(bench: Bench) -> None:

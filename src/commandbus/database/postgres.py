@@ -77,6 +77,8 @@ _ARCHIVE_REPLIES: LiteralString = (
     "select pgmq.archive({schema}.physical_queue(%s), cast(%s as bigint[]))"
 )
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
+#: How long the leases of one domain may take to be extended, in seconds.
+EXTEND_TIMEOUT_SECONDS = 5.0
 _HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s, %s)"
 _HEARTBEATS: LiteralString = (
     "select {schema}.worker_heartbeat("
@@ -283,7 +285,9 @@ class PostgresStore(PostgresReads):
 
     async def open_extender(self) -> PostgresExtender:
         conninfo, kwargs = await ConnectionSource.of(self._pool).resolve()
-        timeout = self.gateway.settings.statement_timeout_seconds
+        # One connection extends the leases of all domains: where one hangs, the others must not
+        # wait until their leases are over.
+        timeout = min(self.gateway.settings.statement_timeout_seconds, EXTEND_TIMEOUT_SECONDS)
         return PostgresExtender(conninfo, kwargs, self.gateway.statement(_EXTEND), timeout)
 
     def listener(self) -> PostgresListener:

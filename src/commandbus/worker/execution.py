@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
-from commandbus.errors import HandlerNotFoundError, InvalidPayloadError, LeaseLostError
+from commandbus.errors import (
+    DatabaseUnavailableError,
+    HandlerNotFoundError,
+    InvalidPayloadError,
+    LeaseLostError,
+)
 from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
 from commandbus.loops import is_being_cancelled
 from commandbus.models import Command
+from commandbus.privacy.redaction import redact_text
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import command_of, completed, failed, parked, timed_out
 from commandbus.worker.running import GRACE_SECONDS, Run
 from commandbus.worker.threads import HandlerThreads
+
+_log = logging.getLogger("commandbus.worker")
 
 
 @dataclass(eq=False, slots=True)
@@ -123,6 +132,13 @@ class Execution:
         except Exception as error:  # noqa: BLE001  (no connection, no commit, a refused send)
             if run.is_abandoned:
                 return None
+            if run.entry is None and isinstance(error, DatabaseUnavailableError):
+                # No connection was to be had: the handler did not run, so it has not failed.
+                _log.warning(
+                    "%s goes back to its queue, uncounted; no connection for its handler: %s",
+                    run.lease.command_id, redact_text(str(error)),
+                )  # fmt: skip
+                return Outcome(run.lease, OutcomeKind.RELEASE)
             return failed(run.lease, entry, error, self.default_policy)
         return None
 
