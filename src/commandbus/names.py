@@ -154,7 +154,9 @@ def domain_first(given: tuple[Any, ...], domain: Any, command_id: Any) -> tuple[
     if len(given) > 2:
         raise TypeError("give at most two arguments by position: domain and command_id")
     first, second = (*given, None, None)[:2]
-    if _is_id(first) and not _is_id(second):
+    if second is None and command_id is None and domain is None:
+        first, second = None, first  # one argument alone can only be the id
+    elif _is_id(first) and not _is_id(second):
         first, second = second, first
         if first is not None or domain is not None:
             warnings.warn(

@@ -21,12 +21,12 @@ from commandbus import (
 )
 
 EFFECTS = """
-create table if not exists effect (
+create table if not exists public.effect (
     command_id uuid not null, epoch bigint not null, step text not null, pid int not null,
     at timestamptz not null default clock_timestamp()
 );
-create table if not exists gate (is_open boolean not null);
-insert into gate values (false);
+create table if not exists public.gate (is_open boolean not null);
+insert into public.gate values (false);
 """
 
 
@@ -79,7 +79,8 @@ def register(bus: CommandBus, domain: str, record: Any, gate: Any) -> None:
     async def slow_write(command: Command, ctx: HandlerContext) -> None:
         await record(command, ctx, "start")
         await ctx.conn.execute(
-            "insert into effect (command_id, epoch, step, pid) values (%s, %s, 'written', %s)",
+            "insert into public.effect (command_id, epoch, step, pid)"
+            " values (%s, %s, 'written', %s)",
             (command.command_id, ctx.lease_epoch, os.getpid()),
         )
         await gate()
@@ -93,7 +94,8 @@ async def main() -> None:
         async def record(command: Command, ctx: HandlerContext, step: str) -> None:
             async with store._pool.connection() as conn:  # type: ignore[attr-defined]
                 await conn.execute(
-                    "insert into effect (command_id, epoch, step, pid) values (%s, %s, %s, %s)",
+                    "insert into public.effect (command_id, epoch, step, pid)"
+                    " values (%s, %s, %s, %s)",
                     (command.command_id, ctx.lease_epoch, step, os.getpid()),
                 )
 
@@ -101,7 +103,7 @@ async def main() -> None:
             """Wait until the test opens the gate: no test depends on how long something takes."""
             while True:
                 async with store._pool.connection() as conn:  # type: ignore[attr-defined]
-                    cursor = await conn.execute("select is_open from gate")
+                    cursor = await conn.execute("select is_open from public.gate")
                     if (await cursor.fetchone())[0]:
                         return
                 await asyncio.sleep(0.05)

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from commandbus.database import connections
 from commandbus.database.pgmq import notify
 from commandbus.database.pgmq.notify import PostgresListener
 from tests.integration.looking import Conn, value
@@ -243,23 +244,15 @@ async def test_a_session_that_answers_no_probe_is_given_up(
     """Half-open: the connection looks alive, and nothing comes back."""
     monkeypatch.setattr(notify, "PROBE_TIMEOUT_SECONDS", 0.05)
     made: list[psycopg.AsyncConnection[Any]] = []
-    connect = connector(dsn, made)
+    ask = connections.fetch
 
-    class Mute:
-        async def execute(self, query: str, params: object = None) -> None:
+    async def answers_nothing(session: Any, *query: Any) -> Any:
+        if session is made[0]:
             await asyncio.Event().wait()
+        return await ask(session, *query)
 
-    async def connect_mute() -> psycopg.AsyncConnection[Any]:
-        session = await connect()
-        if len(made) == 1:
-            cursor: Any = session.cursor
-            # Only the probe asks for a row factory.
-            session.cursor = (  # type: ignore[method-assign]
-                lambda **options: Mute() if options else cursor()  # type: ignore[assignment]
-            )
-        return session
-
-    listener = PostgresListener(connect_mute, probe_seconds=0.01)
+    monkeypatch.setattr(notify, "fetch", answers_nothing)
+    listener = PostgresListener(connector(dsn, made), probe_seconds=0.01)
     listener.subscribe("shop", Bell().ring)
     async with running(listener):
         await until_listening_on(listener, made, 2)

@@ -103,7 +103,8 @@ async def test_an_idle_worker_whose_sessions_were_killed_hears_the_next_hint(
         Runs(bus)
         async with working(bus, "shop"):
             for _ in range(3):
-                sent = await bus.send("shop", "Work", uuid4(), {}, conn=conn)
+                async with conn.transaction():
+                    sent = await bus.send("shop", "Work", uuid4(), {}, conn=conn)
                 await until_status_on(conn, sent)
                 await conn.execute(
                     "select pg_terminate_backend(pid) from pg_stat_activity"

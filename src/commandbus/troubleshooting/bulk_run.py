@@ -28,7 +28,6 @@ CHUNK = 500
 #: Seconds whose share of a rate one chunk has at most, as in run_bulk_chunk.
 STEP_SECONDS = 0.25
 
-_NEXT: LiteralString = "select {schema}.next_bulk(%s, %s, p_can_edit => true)"
 _EDIT_OF: LiteralString = (
     "select o.domain, o.rate, o.arguments -> 'edit', o.done + o.skipped + o.failed + 1"
     " from {schema}.command_bus_bulk_operation o"
@@ -50,11 +49,6 @@ class BulkExecutor:
         self._store = store
         self._editor = editor
         self._name = name
-
-    async def next_operation(self, domain: str) -> UUID | None:
-        """An operation of the domain that this executor may go on with."""
-        found: UUID | None = await self._store.gateway.value(_NEXT, (domain, self._name))
-        return found
 
     async def run_chunk(self, operation_id: UUID) -> BulkStep:
         """Act on the next items of an operation, in one transaction."""

@@ -38,7 +38,8 @@ _CLAIM_CHORES: LiteralString = (
     " where {schema}.claim_chore(c.name, make_interval(secs => cast(%s as float8)))"
 )
 _NEXT_BULKS: LiteralString = (
-    "select d.name, {schema}.next_bulk(d.name, %s) from unnest(cast(%s as text[])) d(name)"
+    "select d.name, {schema}.next_bulk(d.name, %s, p_can_edit => true)"
+    " from unnest(cast(%s as text[])) d(name)"
 )
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
 
