@@ -401,7 +401,7 @@ async def test_an_error_of_our_own_ends_the_lease_and_is_logged(
 
     async def run(run: Run) -> None:
         if is_begun:
-            run.begin(bench.registry.get("shop", "Work"), 1.0, 1.0)
+            run.begin(bench.registry.get("shop", "Work"), 1.0)
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(Execution, "run", lambda self, started: run(started))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from commandbus.models import Command
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import command_of, completed, failed, parked, timed_out
-from commandbus.worker.running import GRACE_SECONDS, Run
+from commandbus.worker.running import Run
 from commandbus.worker.threads import HandlerThreads
 
 _log = logging.getLogger("commandbus.worker")
@@ -68,7 +69,7 @@ class Execution:
         """Execute one command; None if its outcome is committed already, with its transaction."""
         lease = run.lease
         try:
-            entry = self.registry.get(lease.domain, lease.command_type)
+            entry = run.found or self.registry.get(lease.domain, lease.command_type)
             command = command_of(lease)
         except HandlerNotFoundError as error:
             return parked(lease, "HANDLER_NOT_FOUND", str(error))
@@ -80,8 +81,7 @@ class Execution:
 
     async def _outcome_of(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> Outcome:
         timeout = entry.timeout_seconds or self.timeout_seconds
-        # The failure must be recorded before the lease is given up.
-        run.begin(entry, timeout, min(GRACE_SECONDS, (self.deadline_seconds - timeout) / 2))
+        run.begin(entry, timeout)
         try:
             result = await self._call(run, entry, context)
             outcome = completed(run.lease, result, context.sends, max_bytes=self.max_result_bytes)
@@ -96,7 +96,9 @@ class Execution:
             # Also a CancelledError, if something that the handler waited for was cancelled. A
             # command given back without a counted attempt would come again and again.
             return self.failure(run, entry, error)
-        run.end()
+        run.due_at = math.inf  # a time-out comes too late now, and must not stop the commit
+        if run.is_cancelled:
+            run.end()
         return outcome
 
     async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:

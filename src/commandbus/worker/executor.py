@@ -56,13 +56,14 @@ class Executor:
         self._suspects_since = 0.0
         self._alone: Key | None = None  # the suspect that nothing may run beside
         self._running: dict[Key, Run] = {}
-        self._timeouts = TimeOuts(self._running, on_hung=self._abandon)
+        deadline = self.execution.deadline_seconds
+        self._timeouts = TimeOuts(self._running, deadline, on_hung=self._abandon)
         #: Async handlers that did not end after their time-out; those with a transaction keep
         #: their slot, because they keep a connection.
         self._abandoned: set[Run] = set()
         self._held = 0
         self._places = ThreadPlaces(self.execution, self.concurrency)
-        self.execution.on_thread_freed = self._go_on
+        self.execution.on_thread_freed = self._thread_freed
         self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -98,12 +99,14 @@ class Executor:
         free = self.concurrency - self._held - len(self._running) - len(self._buffer)
         if free <= 0 and len(self._buffer) * 2 > ahead:
             return 0
-        return max(self._places.limit(free, ahead) + ahead, 0)
+        if not self._places.are_free:
+            free = self._places.limit(free, ahead)
+        return max(free + ahead, 0)
 
     @property
     def leaves_threads_out(self) -> bool:
         """Whether to lease no commands that need a thread; asked after `wanted`."""
-        return self._places.are_left_out
+        return not self._places.are_free and self._places.are_left_out
 
     def _prefetch(self) -> int:
         now = time.monotonic()
@@ -208,6 +211,11 @@ class Executor:
             return
         if self._alone in self._running:
             return
+        if self._places.are_free:  # nearly always: then a free slot is all that a command needs
+            while self._buffer and len(self._running) + self._held < self.concurrency:
+                self._start(self._buffer.popleft(), self.execution.run)
+                self._buffered_since = time.monotonic()
+            return
         while self._has_slot and (lease := self._next()) is not None:
             self._start(lease, self.execution.run)
         if self._places.are_lost:
@@ -259,8 +267,10 @@ class Executor:
 
     def _start(self, lease: Lease, execute: Callable[[Run], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
-        run = Run(lease, self._timeouts.watch, self.execution.needs_thread(lease))
-        self._places.used += run.needs_thread
+        registry = self.execution.registry
+        run = Run(lease, self._timeouts, registry.find(lease.domain, lease.command_type))
+        if run.needs_thread:
+            self._places.used += 1
         self._running[_key_of(lease)] = run
         run.task = asyncio.get_running_loop().create_task(self._run_and_report(run, execute))
 
@@ -282,36 +292,43 @@ class Executor:
             # A lease must not be kept without end, whatever this is.
             outcome = self._broken(run, error)
         finally:
-            self._leave(run)
+            if run.is_abandoned:
+                self._abandoned.discard(run)
+                self._held -= run.is_transactional
+            else:
+                self._leave(run)
         if run.is_abandoned:
             _log.warning("handler of %s has ended, long after its time-out", run.lease.command_id)
             self._go_on()
         else:
-            self._report(run.lease, outcome)
+            self._report(run, outcome)
 
     def _leave(self, run: Run) -> None:
-        if run.is_abandoned:
-            self._abandoned.discard(run)
-            self._held -= run.is_transactional
-            return
         self._running.pop(_key_of(run.lease), None)
-        self._places.used -= run.needs_thread
+        if run.needs_thread:
+            self._places.used -= 1
+            self._places.look()
         self._finished += 1
 
-    def _report(self, lease: Lease, outcome: Outcome | None) -> None:
+    def _report(self, run: Run, outcome: Outcome | None) -> None:
         if outcome is not None:
             self.completer.put(outcome)
         else:
-            self.on_ended([lease])
+            self.on_ended([run.lease])
         if not self._running:
             self._idle.set()
-        self._go_on()
-
-    def _go_on(self) -> None:
-        self._places.look()
         if not self._is_closing:
             self._pump()
         self.on_room()
+
+    def _go_on(self) -> None:
+        if not self._is_closing:
+            self._pump()
+        self.on_room()
+
+    def _thread_freed(self) -> None:
+        self._places.look()
+        self._go_on()
 
     def _broken(self, run: Run, error: BaseException) -> Outcome | None:
         """An error that is not the handler's: it counts as its failure, so that it has an end."""
@@ -331,7 +348,7 @@ class Executor:
         run.is_abandoned = True
         self._abandoned.add(run)
         self._held += run.is_transactional
-        self._report(run.lease, self.execution.failure(run, run.entry, None))
+        self._report(run, self.execution.failure(run, run.entry, None))
 
     async def _run_alone(self, run: Run) -> Outcome | None:
         # If the suspect kills its worker, commands that ended before it must not run again.

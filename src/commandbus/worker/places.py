@@ -32,6 +32,8 @@ class ThreadPlaces:
         self.are_left_out = False
         #: Whether no place is left at all.
         self.are_lost = False
+        #: Whether no thread is stuck, and nothing waits for one; `look` finds out.
+        self.are_free = True
 
     @property
     def waiting_since(self) -> float:
@@ -63,6 +65,7 @@ class ThreadPlaces:
         if not self.waiting:
             self._waiting_since = time.monotonic()
         self.waiting.append(lease)
+        self.are_free = False
 
     def next(self) -> Lease | None:
         """The next command that waited, if there is a thread for it."""
@@ -72,7 +75,10 @@ class ThreadPlaces:
         return self.waiting.popleft()
 
     def look(self) -> None:
-        """Say when the last place is lost, and when there are some again."""
+        """Say when the last place is lost, and when there are some again.
+
+        To be called when a run that needed a thread has ended, or a stuck thread.
+        """
         are_lost = self._execution.stuck_threads >= self._size
         if are_lost and not self.are_lost:
             _log.error(
@@ -82,3 +88,4 @@ class ThreadPlaces:
         elif self.are_lost and not are_lost:
             _log.warning("threads are free again: commands that need one are leased again")
         self.are_lost = are_lost
+        self.are_free = not (self.waiting or are_lost or self._execution.stuck_threads)

@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 from commandbus.database.model import Lease
@@ -22,17 +21,14 @@ _log = logging.getLogger("commandbus.worker")
 Key = tuple[UUID, int]
 
 
-@dataclass(eq=False, slots=True)
 class Run:
     """One execution. What waits (for a thread, for a connection) has not begun yet."""
 
-    lease: Lease
-    on_begun: Callable[[Run], None]
-    needs_thread: bool = False
+    # On the class: most runs end before any of these changes, and to set each costs time.
     task: asyncio.Task[None] | None = None
+    #: The handler that was called; None: not yet.
     entry: HandlerEntry | None = None
     timeout_seconds: float = math.inf
-    grace_seconds: float = GRACE_SECONDS
     #: When the executor has to act, by the monotonic clock; never while the handler is not called.
     due_at: float = math.inf
     in_thread: bool = False
@@ -41,7 +37,15 @@ class Run:
     has_timed_out: bool = False
     #: Its failure is recorded, and the handler has not ended.
     is_abandoned: bool = False
-    _is_cancelled: bool = False
+    #: Its task was cancelled because of the time-out.
+    is_cancelled: bool = False
+
+    def __init__(self, lease: Lease, timeouts: TimeOuts, found: HandlerEntry | None) -> None:
+        self.lease = lease
+        #: The handler that is to be called, if there is one.
+        self.found = found
+        self.needs_thread = found is not None and not found.is_async
+        self._timeouts = timeouts
 
     @property
     def is_begun(self) -> bool:
@@ -61,64 +65,66 @@ class Run:
         """Whether it keeps a connection while it runs."""
         return self.entry is not None and self.entry.is_transactional
 
-    def begin(self, entry: HandlerEntry, timeout_seconds: float, grace_seconds: float) -> None:
+    def begin(self, entry: HandlerEntry, timeout_seconds: float) -> None:
         """The handler is called now."""
         self.entry = entry
         self.timeout_seconds = timeout_seconds
-        self.grace_seconds = grace_seconds
-        self.due_at = time.monotonic() + timeout_seconds
-        self.on_begun(self)
+        self.due_at = due_at = time.monotonic() + timeout_seconds
+        if due_at < self._timeouts.at:
+            self._timeouts.plan(due_at)
 
     def end(self) -> None:
         """The handler has ended: a time-out comes too late now, and must not stop the commit."""
         self.due_at = math.inf
-        if self._is_cancelled and self.task is not None:
-            self._is_cancelled = False
+        if self.is_cancelled and self.task is not None:
+            self.is_cancelled = False
             self.task.uncancel()
 
     def cancel(self) -> None:
         """Cancel the handler because of its time-out."""
         if self.task is not None:
-            self._is_cancelled = True
+            self.is_cancelled = True
             self.task.cancel()
 
 
 class TimeOuts:
     """Ends runs that take too long: one timer for all, since nearly all end long before."""
 
-    def __init__(self, running: Mapping[Key, Run], on_hung: Callable[[Run], None]) -> None:
+    def __init__(
+        self, running: Mapping[Key, Run], deadline_seconds: float, on_hung: Callable[[Run], None]
+    ) -> None:
         self._running = running
+        self._deadline_seconds = deadline_seconds  # when a lease is given up
         self._on_hung = on_hung  # an async handler does not end although it was cancelled
-        self._at = math.inf
+        #: When the first run is due, by the monotonic clock.
+        self.at = math.inf
         self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self, run: Run) -> None:
-        """Look at this run when it is due."""
-        if run.due_at < self._at:
-            self._plan(run.due_at)
 
     def close(self) -> None:
         """Look no more."""
-        self._at = math.inf
+        self.at = math.inf
         if self._timer is not None:
             self._timer.cancel()
 
-    def _plan(self, at: float) -> None:
-        if at < self._at:
+    def plan(self, at: float) -> None:
+        """Look at what runs no later than then."""
+        if at < self.at:
             self.close()
-            self._at = at
+            self.at = at
             self._timer = asyncio.get_running_loop().call_at(at, self._look)
 
     def _look(self) -> None:
-        self._at = math.inf
+        self.at = math.inf
         now = time.monotonic()
         for run in [run for run in self._running.values() if run.due_at <= now]:
             self.end(run)
-        self._plan(min((run.due_at for run in self._running.values()), default=math.inf))
+        self.plan(min((run.due_at for run in self._running.values()), default=math.inf))
 
     def end(self, run: Run) -> None:
         """Its time is over, or the time that it had to end."""
         lease = run.lease
+        # The failure must be recorded before the lease is given up.
+        grace = min(GRACE_SECONDS, (self._deadline_seconds - run.timeout_seconds) / 2)
         if not run.has_timed_out:
             _log.warning(
                 "handler of %s (%s) ran longer than %g s: it is %s",
@@ -126,15 +132,15 @@ class TimeOuts:
                 "asked to stop" if run.in_thread else "cancelled",
             )  # fmt: skip
             run.has_timed_out = run.must_stop = True
-            run.due_at = time.monotonic() + run.grace_seconds
-            self._plan(run.due_at)
+            run.due_at = time.monotonic() + grace
+            self.plan(run.due_at)
             if not run.in_thread:
                 run.cancel()
             return
         _log.warning(
             "handler of %s (%s) has not ended %g s after its time-out: its command has failed, and "
             "its result will be ignored%s", lease.command_id, lease.command_type,
-            run.grace_seconds, "; it keeps its thread until it ends" if run.in_thread else "",
+            grace, "; it keeps its thread until it ends" if run.in_thread else "",
         )  # fmt: skip
         run.due_at = math.inf
         if run.in_thread:
