@@ -53,6 +53,11 @@ async def test_a_worker_whose_threads_all_hang_leaves_commands_to_another(
             for command_id in hung:
                 await until_status(sick, "shop", command_id, PARKED)
             await until(lambda: sick.stuck_domains == ["shop"])
+            # Where it hangs can be read, though nothing was raised there.
+            parked = await sick.troubleshooting.require("shop", hung[0])
+            assert parked.stack is not None
+            assert parked.stack["last"].endswith("hang")
+            assert parked.stack["last"].partition(":")[0].endswith("test_worker_hangs.py")
             sent = [await send(sick) for _ in range(20)]
             await until_status(sick, "shop", await send(sick, "Async"), CommandStatus.COMPLETED)
             async with working(bus, "shop", concurrency=2):

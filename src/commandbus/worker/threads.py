@@ -10,8 +10,10 @@ import asyncio
 import contextvars
 import inspect
 import queue
+import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 #: What to call, and where its result goes.
@@ -30,6 +32,8 @@ class HandlerThreads:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads = 0
         self._unfinished = 0
+        #: The threads that calls are in, by their identifiers.
+        self._where: dict[asyncio.Future[Any], int] = {}
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a thread, with the context of the caller.
@@ -47,6 +51,9 @@ class HandlerThreads:
             ).start()
         try:
             result, error = await future
+        except asyncio.CancelledError as cancelled:
+            # Where the thread is now is what somebody wants to know of a call that hangs.
+            raise cancelled.with_traceback(_traceback_of(self._where.get(future))) from None
         finally:
             if future.cancelled():
                 self.stuck += 1
@@ -66,6 +73,7 @@ class HandlerThreads:
             result: Any = None
             error: BaseException | None = None
             if not future.cancelled():
+                self._where[future] = threading.get_ident()
                 try:
                     result = function()
                 except StopIteration as stop:
@@ -83,6 +91,7 @@ class HandlerThreads:
         self, future: asyncio.Future[Any], result: Any, error: BaseException | None
     ) -> None:
         self._unfinished -= 1
+        self._where.pop(future, None)
         if future.cancelled():
             self.stuck -= 1
             if inspect.iscoroutine(result):
@@ -90,3 +99,13 @@ class HandlerThreads:
             self._on_freed()
             return
         future.set_result((result, error))
+
+
+def _traceback_of(thread: int | None) -> TracebackType | None:
+    """Where a thread is at this moment, as if it had raised an error there."""
+    traceback: TracebackType | None = None
+    frame = None if thread is None else sys._current_frames().get(thread)
+    while frame is not None:
+        traceback = TracebackType(traceback, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return traceback
