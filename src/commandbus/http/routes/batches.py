@@ -8,7 +8,9 @@ from fastapi import APIRouter, Response
 
 from commandbus.access.model import Caller, Scope
 from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain, requires
+from commandbus.http.openapi import problem_response
 from commandbus.http.platform import Here, Wait, accepted
+from commandbus.http.problems import Kind
 from commandbus.http.schemas.base import DomainPath, PageOf50, PageOf100
 from commandbus.http.schemas.batches import (
     BatchCreated,
@@ -100,9 +102,13 @@ async def list_batch_commands(
     return PageView[CommandView].of(page)
 
 
-@router.get("/{batch_id}/load", dependencies=[requires(Scope.READ)])
+@router.get(
+    "/{batch_id}/load",
+    dependencies=[requires(Scope.READ)],
+    responses={409: problem_response(Kind.CONFLICT)},
+)
 async def get_load(domain: DomainPath, batch_id: UUID, here: Here) -> LoadView:
-    """Show how far the load of a batch is, and what can be done with the batch."""
+    """Show how far the load of a batch is, and what can be done with it; 409 if it is no load."""
     load = await here.bus.loads.require(domain, batch_id)
     actions = await here.bus.batches.actions(domain, batch_id, load)
     return LoadView.of(load, actions=actions.allowed)
