@@ -9,8 +9,9 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 FAULT_ARGS ?=
 MUTANT_ARGS ?=
-# One process per core, at most four: each brings its own share of databases.
-PYTEST_PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadgroup
+# At most four processes: each brings its own share of databases. Tests wait for servers and processes, so one more than
+# there are cores keeps the cores busy.
+PYTEST_PARALLEL ?= --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses=4 --dist=loadgroup
 
 # Where a PostgreSQL 15 server may live: `make test-pg15 PG15_BIN=...` settles it.
 PG15_BIN ?= $(firstword $(wildcard \
