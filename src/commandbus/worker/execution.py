@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,9 +95,7 @@ class Execution:
             # Also a CancelledError, if something that the handler waited for was cancelled. A
             # command given back without a counted attempt would come again and again.
             return self.failure(run, entry, error)
-        run.due_at = math.inf  # a time-out comes too late now, and must not stop the commit
-        if run.is_cancelled:
-            run.end()
+        run.end()
         return outcome
 
     async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:

@@ -317,9 +317,7 @@ class Executor:
             self.on_ended([run.lease])
         if not self._running:
             self._idle.set()
-        if not self._is_closing:
-            self._pump()
-        self.on_room()
+        self._go_on()
 
     def _go_on(self) -> None:
         if not self._is_closing:

@@ -38,7 +38,7 @@ class Run:
     #: Its failure is recorded, and the handler has not ended.
     is_abandoned: bool = False
     #: Its task was cancelled because of the time-out.
-    is_cancelled: bool = False
+    _is_cancelled: bool = False
 
     def __init__(self, lease: Lease, timeouts: TimeOuts, found: HandlerEntry | None) -> None:
         self.lease = lease
@@ -76,14 +76,14 @@ class Run:
     def end(self) -> None:
         """The handler has ended: a time-out comes too late now, and must not stop the commit."""
         self.due_at = math.inf
-        if self.is_cancelled and self.task is not None:
-            self.is_cancelled = False
+        if self._is_cancelled and self.task is not None:
+            self._is_cancelled = False
             self.task.uncancel()
 
     def cancel(self) -> None:
         """Cancel the handler because of its time-out."""
         if self.task is not None:
-            self.is_cancelled = True
+            self._is_cancelled = True
             self.task.cancel()
 
 
