@@ -149,6 +149,15 @@ class PermissionDeniedError(CommandBusError):
         self.scope = scope
 
 
+class GovernedTypeError(PermissionDeniedError):
+    """The command type belongs to batch types: it is submitted as one of them, or not at all."""
+
+    def __init__(self, text: str, batch_types: Sequence[str]) -> None:
+        CommandBusError.__init__(self, f"{text}; sending it otherwise needs 'bypass-governance'")
+        self.scope = "bypass-governance"
+        self.batch_types = tuple(batch_types)
+
+
 class RateLimitExceededError(CommandBusError):
     """A limit of governed batches or of the HTTP service is reached; nothing was created."""
 

@@ -23,6 +23,27 @@ class NewBatch:
     created_by: str | None
     on_complete: bytes | None
     notifies: bool
+    #: Who sends its commands, for the audit; None: who creates it.
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Governing:
+    """A batch type that governs a command type, and where it is submitted."""
+
+    command_type: str
+    batch_type: str
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OnBehalf:
+    """Somebody for whom a verb acts in one domain; the database decides by it whether it may."""
+
+    user_id: str
+    may_bypass: bool
+    #: Of the domain, those that this process has declared.
+    declared: tuple[Governing, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +98,8 @@ class OutgoingCommands:
     domain: str
     commands: tuple[NewCommand, ...]
     batch_id: UUID | None = None
+    #: Who sends them, for the audit.
+    actor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
