@@ -14,12 +14,12 @@ from psycopg.types.json import Jsonb
 
 from commandbus import CommandBus
 from commandbus.access.model import EVERYTHING, Scope
-from commandbus.database.model import Outcome, OutcomeKind
 from commandbus.errors import GovernedTypeError, InvalidOperationError, PermissionDeniedError
-from commandbus.models import AuditEventType, ParkReason
+from commandbus.models import AuditEventType
 from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_farm import Farm, farm_on
-from tests.integration.http_shop import FAILURE, work_off
+from tests.integration.http_shop import work_off
+from tests.security.parking import parking
 from tests.waiting import until, working
 
 #: Everything that a token can have by any name but one.
@@ -236,8 +236,7 @@ async def parked(bus: CommandBus) -> UUID:
     await bus.send("vms", "DeleteVM", command_id, {"name": "web-1"}, actor="app")
     leases = await bus._store.receive("vms", vt_seconds=60, quantity=9, worker="t", limits={})
     assert [lease.command_id for lease in leases] == [command_id]
-    outcome = Outcome(leases[0], OutcomeKind.PARK, reason=ParkReason.PERMANENT, failure=FAILURE)
-    await bus._store.settle("vms", [outcome])
+    await bus._store.settle("vms", [parking(leases[0])])
     return command_id
 
 
