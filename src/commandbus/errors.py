@@ -14,6 +14,7 @@
     │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
     │       └── BatchSizeExceededError  too many items, and waiting cannot help
     ├── PermissionDeniedError           the caller lacks a scope
+    │   └── GovernedTypeError           the command type is submitted as a batch, or not at all
     ├── RateLimitExceededError          too much at once; it says when to try again
     ├── TicketNotFoundError             no such governed batch, or one of another user
     ├── CommandNotFoundError            no such command

@@ -204,11 +204,12 @@ def _decide(decision: str) -> Any:
 
 def _on_ticket(base: str, verb: str, body: Any) -> Any:
     async def ask(world: World) -> Asked:
+        items: tuple[Item, ...] = ()
         if base == APPROVALS:
             item = {"ticket_id": str(await world.waiting()), "decision": "approve"}
             kind, domain, items = "BATCH_APPROVE", "approvals", (item,)
         else:
-            kind, domain, items = "BATCH_CREATE", "vms", ()
+            kind, domain = "BATCH_CREATE", "vms"
         if verb == "retry":
             ticket = await world.failed(kind, domain, *items)
         else:

@@ -17,7 +17,7 @@ from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_shop import work_off
 
 COMMANDS = "/api/v1/commands"
-CALLERS = {"ann": caller("send"), "eve": caller("send", "admin", user="eve")}
+CALLERS: dict[str, Any] = {"ann": caller("send"), "eve": caller("send", "admin", user="eve")}
 
 
 def form(command_id: UUID, **more: Any) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_names_of_operations_are_different_for_different_paths() -> None:
                 batch_type("A", "/api/v1/a", operation="x"),
                 batch_type("B", "/api/v1/a", operation="y", permission=Scope.ADMIN),
             ],
-            r"A and B share the path /api/v1/a and need different scopes \(admin, send\)",
+            r"A and B share the path /api/v1/a and need different scopes \(admin, submit\)",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString, Unpack
 from uuid import UUID, uuid4
@@ -152,7 +153,9 @@ class Batches:
             if conn is not None or batch.on_complete is not None or batch.notifies:
                 raise InvalidInputError("a batch on behalf of a caller has no conn or on_complete")
             with repeats_named(ids):
-                await self._create_for(on_behalf, batch, prepared)
+                await self._create_for(
+                    on_behalf, replace(batch, created_by=on_behalf.user_id), prepared
+                )
             return batch.batch_id
         with repeats_named(ids), self._completions.announced(batch, options.get("on_complete")):
             transaction = await self._store.create_batch(batch, prepared, conn=conn)
@@ -168,6 +171,10 @@ class Batches:
     async def _create_for(
         self, on_behalf: OnBehalf, batch: NewBatch, prepared: Sequence[NewCommand]
     ) -> None:
+        if not self._store.has_gateway:
+            on_behalf.refuse_governed({command.command_type for command in prepared})
+            await self._store.create_batch(batch, prepared)
+            return
         gateway, domain = self._store.gateway, batch.domain
         await gateway.ensure_domain(domain)
         params = (

@@ -62,6 +62,11 @@ class BlockingGovernance(BlockingFacet["Governance"]):
         """The limits in force, how full they are, and who is excepted."""
         return self._bridge.run(self._facet.limits_status(caller))
 
+    @property
+    def is_available(self) -> bool:
+        """Whether this bus can have governed batches: a bus in memory cannot."""
+        return self._facet.is_available
+
     def declare(self, batch_type: BatchType) -> None:
         """Declare what may be submitted as a governed batch."""
         return self._facet.declare(batch_type)
@@ -96,11 +101,6 @@ class BlockingGovernance(BlockingFacet["Governance"]):
         return self._bridge.run(self._facet.remove_governed_type(
             caller, domain, command_type, batch_type,
         ))
-
-    @property
-    def is_available(self) -> bool:
-        """Whether this bus can have governed batches: a bus in memory cannot."""
-        return self._facet.is_available
 
     def submit(
         self, caller: Caller, batch_type: str, items: Sequence[Item], *,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from commandbus.errors import GovernedTypeError
 from commandbus.models import NewCommand, ParkReason
 
 
@@ -44,6 +45,14 @@ class OnBehalf:
     may_bypass: bool
     #: Of the domain, those that this process has declared.
     declared: tuple[Governing, ...]
+
+    def refuse_governed(self, command_types: Collection[str]) -> None:
+        """What require_ungoverned does, where there is no database to ask: in memory, for tests."""
+        found = [each for each in self.declared if each.command_type in command_types]
+        if found and not self.may_bypass:
+            names = sorted({each.batch_type for each in found})
+            kinds = " and ".join(sorted({each.command_type for each in found}))
+            raise GovernedTypeError(f"{kinds} must be submitted as {' or '.join(names)}", names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,11 @@ class Governed(Limits):
         self._preparer = preparer
         self._registered: frozenset[str] = frozenset()
 
+    @property
+    def is_available(self) -> bool:
+        """Whether this bus can have governed batches: a bus in memory cannot."""
+        return self._store.has_gateway
+
     def declare(self, batch_type: BatchType) -> None:
         """Declare what may be submitted as a governed batch.
 
@@ -117,13 +122,19 @@ class Governed(Limits):
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
-        who = encoding.on_behalf(self.on_behalf_of(caller, domain))
+        who = self.on_behalf_of(caller, domain)
+        if not self.is_available:
+            who.refuse_governed([command_type])
+            await self._store.send(domain, [command], actor=who.user_id)
+            return SentCommand(command.command_id, CommandStatus.PENDING, False)
         digest = self._preparer.digest(domain, command)
         await self.register()
         gateway = self._store.gateway
         await gateway.ensure_domain(domain)
         ((verdict, status),) = await gateway.rows(
-            _SEND, (domain, encoding.send(command), digest, who), domain=domain
+            _SEND,
+            (domain, encoding.send(command), digest, encoding.on_behalf(who)),
+            domain=domain,
         )
         if verdict == "refused":
             raise DuplicateCommandError(domain, [command.command_id])

@@ -70,11 +70,6 @@ class Governance(Governed):
         self._approvals = Approvals(store, registry, self_approval=settings.self_approval)
         self.declare(self._approvals.batch_type)
 
-    @property
-    def is_available(self) -> bool:
-        """Whether this bus can have governed batches: a bus in memory cannot."""
-        return self._store.has_gateway
-
     # -- submission
 
     async def submit(
