@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, GovernedType, Item,
         LimitState, LimitsStatus, SentCommand, Submission, TicketAction, TicketStatus, UserLimits,
     )
-    from commandbus.governance.service import Among, BatchTypes, Governance
-    from commandbus.governance.types import BatchType
+    from commandbus.governance.service import Among, Governance
+    from commandbus.governance.types import BatchType, BatchTypes
     from commandbus.paging import Page
 
 

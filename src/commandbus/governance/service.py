@@ -34,6 +34,7 @@ from commandbus.governance.model import (
 )
 from commandbus.governance.submission import check_reason, check_request, submit
 from commandbus.governance.tickets import page_children, page_tickets, tickets_by_id
+from commandbus.governance.types import BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
 from commandbus.names import check_choice_or_none, check_text, check_uuid
@@ -55,6 +56,8 @@ class Governance(Governed):
 
     Types can be declared on any bus; everything else needs PostgreSQL.
     """
+
+    types: BatchTypes
 
     def __init__(
         self,
