@@ -55,7 +55,7 @@ begin
 end $$;
 
 -- The one place that decides whether these command types may be touched outside their batch types:
--- returns those that are governed, which the caller must put into the audit by record_bypass, or raises.
+-- returns those that are governed, which the caller must put into the audit by audit_bypass, or raises.
 create or replace function commandbus.require_ungoverned(
     p_domain text, p_types text[], p_on_behalf jsonb
 ) returns text[]
@@ -88,7 +88,7 @@ end $$;
 
 -- Says which of these commands were touched by the right to pass by governance. In the transaction that
 -- touches them.
-create or replace function commandbus.record_bypass(
+create or replace function commandbus.audit_bypass(
     p_domain text, p_command_ids uuid[], p_types text[], p_governed text[], p_on_behalf jsonb,
     p_how text, p_batch_id uuid default null
 ) returns void
@@ -121,7 +121,7 @@ begin
     if commandbus.offer_commands(
            p_domain, jsonb_build_array(p_command), null, p_on_behalf ->> 'user') = '{}' then
         perform commandbus.remember_sender(p_domain, array[v_id], array[p_digest], p_on_behalf);
-        perform commandbus.record_bypass(p_domain, array[v_id], v_types, v_governed, p_on_behalf, 'send');
+        perform commandbus.audit_bypass(p_domain, array[v_id], v_types, v_governed, p_on_behalf, 'send');
         return query select 'sent', 'PENDING';
         return;
     end if;
@@ -154,7 +154,7 @@ begin
         p_domain, p_batch_id, p_commands, p_name, p_custom_data, p_on_behalf ->> 'user');
     if v_known = '{}' then
         perform commandbus.remember_sender(p_domain, v_ids, p_digests, p_on_behalf);
-        perform commandbus.record_bypass(
+        perform commandbus.audit_bypass(
             p_domain, v_ids, v_types, v_governed, p_on_behalf, 'batch', p_batch_id);
     end if;
     return v_known;
@@ -192,7 +192,7 @@ begin
       left join commandbus.command_bus_batch b on b.batch_id = c.batch_id
      where c.domain = p_domain and c.command_id = any(p_command_ids) and b.batch_type is null;
     if v_ids is not null then
-        perform commandbus.record_bypass(
+        perform commandbus.audit_bypass(
             p_domain, v_ids, v_types, commandbus.require_ungoverned(p_domain, v_types, p_on_behalf),
             p_on_behalf, 'edit');
     end if;
@@ -252,7 +252,7 @@ begin
     v_result := commandbus.load_chunk(
         p_domain, p_batch_id, p_checkpoint_no, p_first_row, p_commands, p_digest, p_on_behalf ->> 'user');
     if v_result = 'committed' then
-        perform commandbus.record_bypass(
+        perform commandbus.audit_bypass(
             p_domain, v_ids, v_types, v_governed, p_on_behalf, 'load', p_batch_id);
     end if;
     return v_result;
