@@ -294,6 +294,24 @@ async def test_a_database_of_the_first_version_is_upgraded_with_its_batches(
     assert await fetch(empty, "select * from commandbus.batch_approval_tickets") == []
 
 
+async def test_tokens_that_could_submit_because_they_may_send_still_can(
+    empty: AsyncConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = migrations.migrations()
+    monkeypatch.setattr(migrations, "migrations", lambda: found[:8])
+    monkeypatch.setattr(migrations, "function_text", lambda: "select 1;")
+    await migrate(empty, Settings())
+    monkeypatch.undo()
+    await empty.execute(
+        "insert into commandbus.command_bus_api_token (token_id, user_id, scopes, secret_hash)"
+        " select repeat(n::text, 32), 'ada', s::text[], 'x' from (values (1, '{read}'),"
+        " (2, '{read,send}'), (3, '{admin}')) v(n, s)"
+    )
+    await migrate(empty, Settings())
+    stored = "select scopes from commandbus.command_bus_api_token order by token_id"
+    assert await fetch(empty, stored) == [(["read"],), (["read", "send", "submit"],), (["admin"],)]
+
+
 async def test_another_schema_name_gives_the_same_schema_and_no_trace_of_the_default(
     empty: AsyncConnection, installed: str
 ) -> None:
