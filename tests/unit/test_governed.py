@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from commandbus import BatchCommand, CommandBus
+from commandbus import BatchCommand, CommandBus, RetryPolicy, Settings
 from commandbus.access.model import Caller, Scope
+from commandbus.commands.sending import Preparer
 from commandbus.errors import GovernedTypeError, InvalidInputError, PermissionDeniedError
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, caller, client_of, problem
@@ -70,3 +72,24 @@ async def test_over_http_the_refusal_names_what_to_submit(bus: CommandBus) -> No
         form = {"domain": "shop", "command_type": "PlaceOrder", "data": {}}
         body = problem(await client.post("/api/v1/commands", json=form), 403, "PERMISSION_DENIED")
     assert body["batch_types"] == ["GUARDED", "ORDERS"]
+
+
+async def test_a_caller_sends_in_its_own_domains_only(bus: CommandBus) -> None:
+    bound = caller("send", domains=("other",))
+    with pytest.raises(PermissionDeniedError, match="in domain 'shop'"):
+        await bus.governance.send(bound, "shop", "Look", uuid4(), {})
+
+
+def test_without_a_place_for_keys_digests_are_those_of_one_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "file"
+    folder.write_text("no folder")
+    monkeypatch.setenv("COMMANDBUS_KEYS_FOLDER", str(folder))
+    first, second = (Preparer(Settings(), RetryPolicy()) for _ in range(2))
+    command = first.command("shop", "Work", uuid4(), {"b": 1, "a": 2}, None, None)
+    assert first.digest("shop", command) == first.digest("shop", command)
+    assert first.digest("shop", command) != second.digest("shop", command)
+    assert "repeats of sends" in caplog.text
+    named = Preparer(Settings(token_pepper="p"), RetryPolicy())
+    assert named.digest("shop", command) != named.digest("bank", command)
