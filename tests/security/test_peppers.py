@@ -218,3 +218,11 @@ def test_the_program_says_why_it_makes_no_token(
     refused = CliRunner().invoke(program, arguments)
     assert refused.exit_code == 2
     assert "COMMANDBUS_TOKEN_PEPPER" in refused.output
+
+
+def test_a_pepper_that_could_be_guessed_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    Peppers(Settings(token_pepper=ONE))
+    assert caplog.messages == []
+    Peppers(Settings(token_pepper="s3cret"))
+    assert "is short" in caplog.text
+    assert "s3cret" not in caplog.text

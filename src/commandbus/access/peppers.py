@@ -48,6 +48,12 @@ class Peppers:
         self._looked_at = float("-inf")
         self._marks: dict[Key, bytes] = {}
         self._logged: dict[bytes, float] = {}
+        if self._given is not None and len(self._given) < MIN_BYTES:
+            _log.warning(
+                "the pepper of API tokens is short, and could be guessed; use %d random bytes or "
+                "more, and list this one in COMMANDBUS_TOKEN_PEPPER_OLD",
+                MIN_BYTES,
+            )
 
     @property
     def place(self) -> str:
@@ -99,16 +105,6 @@ class Peppers:
             f"({self.place}); give every process that makes or checks tokens the same one, in "
             "COMMANDBUS_TOKEN_PEPPER or a copy of the file token_pepper.key"
         )
-
-    def weaknesses(self) -> list[str]:
-        """What to say of them at the start of a service."""
-        found = []
-        if self._given is not None and len(self._given) < MIN_BYTES:
-            found.append(
-                f"the pepper of API tokens has {len(self._given)} bytes and could be guessed; use "
-                f"{MIN_BYTES} random bytes or more"
-            )
-        return found
 
     def _known(self, mark: bytes) -> list[Key]:
         """All peppers. Looks again for one, if there is none or the mark is of another."""
