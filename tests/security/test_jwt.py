@@ -37,6 +37,7 @@ from commandbus.access.model import Caller, Scope
 from commandbus.http import HttpSettings, JwtAuth, create_app
 from commandbus.http.auth import fetching, key_sets
 from commandbus.http.auth.authenticators import NotAuthenticated
+from commandbus.privacy.redaction import redact_text
 from commandbus.testing import fake_bus
 from tests.http_world import client_of, problem
 
@@ -270,6 +271,7 @@ def test_a_key_that_is_wrong_for_its_algorithm_is_refused(
     with pytest.raises(InvalidSettingError, match=says) as refused:
         auth_of(algorithm, key=key())
     assert "BEGIN" not in str(refused.value)
+    assert redact_text(str(refused.value), 2_000) == str(refused.value)
 
 
 # -- a key set in a file
@@ -353,7 +355,7 @@ def remove(file: Path) -> None:
 def test_a_key_set_without_a_usable_key_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     file.write_text(text)
-    with pytest.raises(InvalidSettingError, match="jwt_jwks: cannot use"):
+    with pytest.raises(InvalidSettingError, match="which cannot be used"):
         auth_of("ES256", jwks=str(file))
 
 
@@ -367,7 +369,7 @@ async def test_keys_of_other_kinds_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"jwks": "nowhere.json"}, "cannot use"),
+        ({"jwks": "nowhere.json"}, "cannot be used"),
         ({"jwks": "k", "key": "k"}, "both set"),
         ({"jwks": "http://example.org/keys"}, "https"),
         ({"jwks": "http://10.0.0.1/keys"}, "https"),

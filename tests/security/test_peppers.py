@@ -213,10 +213,14 @@ def test_the_program_says_why_it_makes_no_token(
 ) -> None:
     arguments = ["token", "create", "--user", "ann", "--scope", "read", "--dsn", dsn]
     monkeypatch.setenv("COMMANDBUS_KEYS_FOLDER", str(tmp_path / "one"))
-    assert CliRunner().invoke(program, arguments).exit_code == 0
+    made = CliRunner().invoke(program, arguments)
+    assert made.exit_code == 0
+    assert f"{tmp_path}/one/token_pepper.key" in made.stderr  # once: where it is, and to keep it
+    assert "pepper" not in CliRunner().invoke(program, arguments).stderr
     monkeypatch.setenv("COMMANDBUS_KEYS_FOLDER", str(tmp_path / "other"))
     refused = CliRunner().invoke(program, arguments)
     assert refused.exit_code == 2
+    assert "[REDACTED]" not in refused.output
     assert "COMMANDBUS_TOKEN_PEPPER" in refused.output
 
 

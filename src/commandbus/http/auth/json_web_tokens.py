@@ -101,7 +101,7 @@ class JwtAuth:
             if self._algorithm != "HS256":
                 check_public_key(prepared, self._algorithm)
         except InvalidSettingError as error:
-            raise InvalidSettingError(f"jwt_key: {error}") from None
+            raise InvalidSettingError(f"jwt_key cannot be used, because {error}") from None
         except Exception:  # noqa: BLE001  (whatever it is, it may quote the key)
             kind = "secret" if self._algorithm == "HS256" else "public key in PEM"
             raise InvalidSettingError(

@@ -137,7 +137,9 @@ class KeySetFile:
         try:
             self._keys = self._read()
         except (OSError, ValueError) as error:
-            raise InvalidSettingError(f"jwt_jwks: cannot use {path}: {error}") from None
+            raise InvalidSettingError(
+                f"jwt_jwks names {path}, which cannot be used ({error})"
+            ) from None
 
     async def find(self, key_id: str | None) -> Any | None:
         """The key of this id."""
