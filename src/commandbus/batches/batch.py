@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -56,6 +57,9 @@ from commandbus.settings import Settings
 
 if TYPE_CHECKING:
     from commandbus.loads.model import LoadMetadata
+
+#: Commands that are checked and encoded without a pause: some milliseconds of work.
+PREPARED_AT_ONCE = 500
 
 _PAGE: LiteralString = (
     BATCHES_WHERE + "b.domain = %s and (cast(%s as text) is null or b.status = %s)"
@@ -134,7 +138,7 @@ class Batches:
         **options: Unpack[BatchOptions],
     ) -> UUID:
         """Create a batch with all its commands, or nothing."""
-        batch, prepared = self._prepare(domain, commands, options)
+        batch, prepared = await self._prepare(domain, commands, options)
         began = time.perf_counter()
         ids = (command.command_id for command in prepared)
         with repeats_named(ids), self._completions.announced(batch, options.get("on_complete")):
@@ -148,7 +152,7 @@ class Batches:
         )
         return batch.batch_id
 
-    def _prepare(
+    async def _prepare(
         self, domain: str, commands: Sequence[BatchCommand], options: BatchOptions
     ) -> tuple[NewBatch, list[NewCommand]]:
         check_domain(domain)
@@ -161,7 +165,14 @@ class Batches:
                 "use `bus.loads.load`, which commits in checkpoints and can be resumed"
             )
         max_attempts = options.get("max_attempts")
-        prepared = [self._preparer.batch_command(domain, c, max_attempts) for c in commands]
+        prepared: list[NewCommand] = []
+        for start in range(0, count, PREPARED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)  # others on this event loop first
+            prepared += [
+                self._preparer.batch_command(domain, command, max_attempts)
+                for command in commands[start : start + PREPARED_AT_ONCE]
+            ]
         return new_batch(self._preparer, domain, options), prepared
 
     async def dispatch(
@@ -186,7 +197,7 @@ class Batches:
         which workers run by themselves.
         """
         how = check_mode(mode, dispatch_rate, queue)
-        batch, prepared = self._prepare(domain, commands, options)
+        batch, prepared = await self._prepare(domain, commands, options)
         with repeats_named(command.command_id for command in prepared):
             return await self._dispatch.dispatch(
                 batch,

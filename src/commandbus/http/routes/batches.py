@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from fastapi import APIRouter, Response
@@ -41,16 +42,19 @@ async def create_command_batch(
     domain: DomainPath, form: CreateBatch, response: Response, here: Here, caller: Sender
 ) -> BatchCreated:
     """Create a batch with all its commands, or nothing."""
+    here.charge_commands(len(form.commands))
     await refuse_new_domain(here, caller, domain)
-    commands = [
-        BatchCommand(
+    commands: list[BatchCommand] = []
+    for number, each in enumerate(form.commands, 1):
+        made = BatchCommand(
             each.command_type,
             each.command_id or new_id(),
             each.data,
             correlation_id=each.correlation_id,
         )
-        for each in form.commands
-    ]
+        commands.append(made)
+        if number % 1_000 == 0:
+            await asyncio.sleep(0)  # other requests first
     batch_id = await here.bus.create_batch(
         domain, commands, name=form.name, custom_data=form.custom_data, created_by=caller.user_id
     )
@@ -81,11 +85,10 @@ async def get_command_batch(
     found = await here.bus.batches.require(domain, batch_id)
     if found.completed_at is None and wait:
         response.headers["Preference-Applied"] = f"wait={wait:g}"
-        with here.polls.place():
-            try:
-                found = await here.bus.batches.wait(domain, batch_id, timeout=wait)
-            except TimeoutError:
-                found = await here.bus.batches.require(domain, batch_id)
+        try:
+            found = await here.wait(here.bus.batches.wait(domain, batch_id, timeout=wait), found)
+        except TimeoutError:
+            found = await here.bus.batches.require(domain, batch_id)
     return _view(found, caller)
 
 
@@ -119,6 +122,7 @@ async def resume_load(
     domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here
 ) -> LoadResultView:
     """Continue a load that stopped. The rows are its whole source, from the beginning."""
+    here.charge_commands(len(form.rows))
     result = await here.bus.loads.resume(domain, batch_id, form.rows)
     return LoadResultView.of(result)
 

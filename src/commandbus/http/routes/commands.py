@@ -59,6 +59,7 @@ async def send_command(
     and creates nothing. The same id with another type or payload is 409.
     """
     refuse_domain(caller, form.domain)
+    here.charge_commands(1)
     await refuse_new_domain(here, caller, form.domain)
     command_id = _chosen_id(form, idempotency_key)
     reply_to = None if form.wants_reply else NO_REPLY
