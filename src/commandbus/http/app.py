@@ -48,9 +48,9 @@ def create_app(
     """The app of a bus, to serve by itself or to mount in another: `main.mount("/bus", app)`.
 
     `auth=None` is for development: every process on this machine may do everything, nobody else
-    anything; the settings must name a loopback address and no proxy. `prefix` goes before every path. `routers` are added under /api/v1; each of
-    their routes needs a scope too. Batch types that are declared later have no routes. The bus is
-    not opened and not closed here.
+    anything; the settings must name a loopback address and no proxy. `prefix` goes before every
+    path. `routers` are added under /api/v1; each of their routes needs a scope too. Batch types
+    that are declared later have no routes. The bus is not opened and not closed here.
     """
     settings = settings or HttpSettings()
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
@@ -117,9 +117,7 @@ def _add_layers(app: FastAPI, here: Platform) -> None:
     guarded = (f"{prefix}/api/", *(() if settings.metrics_public else (f"{prefix}/metrics",)))
     patience = Patience()
     app.add_middleware(BodyMiddleware, settings=settings, budgets=here.budgets)
-    app.add_middleware(
-        CountMiddleware, governance=here.bus.governance, counted=f"{prefix}{API}/"
-    )
+    app.add_middleware(CountMiddleware, governance=here.bus.governance, counted=f"{prefix}{API}/")
     app.add_middleware(CallerMiddleware, budgets=here.budgets, patience=patience)
     app.add_middleware(
         GateMiddleware,

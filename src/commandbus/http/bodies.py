@@ -113,7 +113,8 @@ class _Replay:
 
 
 async def _never() -> Message:
-    return await asyncio.get_running_loop().create_future()
+    waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await waiting
 
 
 def _check_media_type(headers: Headers) -> None:

@@ -41,6 +41,8 @@ class RequestInfo:
 
     request_id: str
     caller: Caller | None = None
+    #: Whether the caller was given a place.
+    is_admitted: bool = False
     #: Whether the request has a body that nobody has read to its end.
     has_unread_body: bool = False
     #: Asks once more whether the caller's credentials are good; raises NotAuthenticated.

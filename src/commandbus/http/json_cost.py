@@ -59,7 +59,8 @@ def _check_depth(brackets: bytes, max_depth: int) -> None:
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
     if brackets:
         raise _refused(
-            f"the body is nested more than {max_depth} deep, or its brackets do not match; flatten it"
+            f"the body is nested more than {max_depth} deep, or its brackets do not match; "
+            "flatten it"
         )
 
 

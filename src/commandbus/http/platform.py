@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header
 from starlette.requests import Request
@@ -16,7 +15,7 @@ from commandbus.http.budgets import Budgets
 from commandbus.http.context import info_of
 from commandbus.http.metrics import NoMetrics
 from commandbus.http.settings import HttpSettings
-from commandbus.http.waiting import LongPolls, wait_of
+from commandbus.http.waiting import LongPolls, Work, wait_of
 
 Value = TypeVar("Value")
 
@@ -53,7 +52,7 @@ class Platform:
         if info is not None and info.caller is not None:
             self.budgets.commands.spend(info.caller, number)
 
-    async def wait(self, work: Coroutine[Any, Any, Value], otherwise: Value) -> Value:
+    async def wait(self, work: Work[Value], otherwise: Value) -> Value:
         """The result of `work`, for which this request waits; `otherwise` if the service ends."""
         if self.request is None:
             raise RuntimeError("only a request can wait")

@@ -73,6 +73,7 @@ class CallerMiddleware:
         try:
             self.budgets.requests.spend(info.caller)
             with self.budgets.concurrency.place(info.caller):
+                info.is_admitted = True
                 await self.app(scope, receive, send)
         except RateLimitExceededError:
             # Here the place has been given back: who waits for a refusal takes it from nobody.

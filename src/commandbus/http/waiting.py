@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.responses import StreamingResponse
@@ -32,6 +32,8 @@ def wait_of(prefer: str | None, longest: float) -> float:
 
 
 Value = TypeVar("Value")
+#: What is begun once there is a place for it.
+Work = Callable[[], Coroutine[Any, Any, Value]]
 
 
 class Stream(StreamingResponse):
@@ -53,10 +55,8 @@ class Stream(StreamingResponse):
                 await send(message)
 
         try:
-            await self._polls.attended(scope, receive, self.stream_response(send_in_time), None)
-        except (ClientGone, TimeoutError):
-            return
-        except CredentialsEnded:
+            await self._polls.attended(scope, receive, lambda: self.stream_response(send_in_time))
+        except (ClientGone, CredentialsEnded, TimeoutError):
             return
 
 
@@ -95,13 +95,15 @@ class LongPolls:
             event.set()
 
     async def wait(
-        self, scope: Scope, receive: Receive, work: Coroutine[Any, Any, Value], otherwise: Value
+        self, scope: Scope, receive: Receive, work: Work[Value], otherwise: Value
     ) -> Value:
         """The result of `work`, for which a request waits; `otherwise` as soon as the service is
         about to end. Nobody is answered who has gone, or may not ask any more.
         """
         try:
-            return await self.attended(scope, receive, self.unless_closing(work, otherwise), work)
+            return await self.attended(
+                scope, receive, lambda: self.unless_closing(work(), otherwise)
+            )
         except CredentialsEnded:
             raise unauthenticated() from None
 
@@ -115,40 +117,25 @@ class LongPolls:
         finally:
             await _ended(task, closing)
 
-    async def attended(
-        self,
-        scope: Scope,
-        receive: Receive,
-        work: Coroutine[Any, Any, Value],
-        inner: Coroutine[Any, Any, Any] | None,
-    ) -> Value:
-        """The result of `work`, in a place, as long as its client is there and may ask.
-
-        ClientGone or CredentialsEnded otherwise. `inner` is what `work` would await: closed with
-        it if there is no place.
+    async def attended(self, scope: Scope, receive: Receive, work: Work[Value]) -> Value:
+        """The result of `work`, in a place, as long as its client is there (else ClientGone) and
+        may ask (else CredentialsEnded).
         """
         info = info_of(scope)
         if info is None or info.caller is None:
             raise unauthenticated()
-        try:
-            place = self._places.place(info.caller)
-            place.__enter__()
-        except BaseException:
-            for unused in (work, inner):
-                if unused is not None:
-                    unused.close()
-            raise
-        task: asyncio.Future[Value] = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(_until_gone(receive))
-        ended = asyncio.ensure_future(self._until_ended(info))
-        try:
-            await asyncio.wait({task, gone, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise ClientGone if gone.done() else CredentialsEnded
-        finally:
-            await _ended(task, gone, ended)
-            place.__exit__(None, None, None)
+        with self._places.place(info.caller):
+            task: asyncio.Future[Value] = asyncio.ensure_future(work())
+            gone = asyncio.ensure_future(_until_gone(receive))
+            ended = asyncio.ensure_future(self._until_ended(info))
+            watched: set[asyncio.Future[Any]] = {task, gone, ended}
+            try:
+                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                raise ClientGone if gone.done() else CredentialsEnded
+            finally:
+                await _ended(*watched)
 
     async def _until_ended(self, info: RequestInfo) -> None:
         """Return when the credentials of a request are good no more."""

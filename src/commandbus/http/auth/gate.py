@@ -13,9 +13,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from commandbus.access.model import Caller
+from commandbus.errors import RateLimitExceededError
 from commandbus.http.auth.authenticators import Authenticator, NotAuthenticated
 from commandbus.http.auth.json_web_tokens import JwtAuth
-from commandbus.http.budgets import Minutes, Patience, refusal
+from commandbus.http.budgets import Minutes, Patience
 from commandbus.http.context import info_of
 from commandbus.http.peers import address_of
 from commandbus.http.problems import unauthenticated
@@ -54,18 +55,15 @@ class Strangers:
         requests = self.requests.add(key)
         failures = self.failures.add(key) if is_wrong else 0
         if failures > self.max_failures:
-            error = refusal(
-                key, "auth_failures", failures - 1, self.max_failures, self.failures.seconds_left()
-            )
-            error.limit_type = "auth_failures"
+            kind, value, limit = "auth_failures", failures, self.max_failures
         elif requests > self.max_requests:
-            error = refusal(
-                key, "requests", requests - 1, self.max_requests, self.requests.seconds_left()
-            )
+            kind, value, limit = "address_requests", requests, self.max_requests
         else:
             return
         await self._patience.before_refusing(key)
-        raise error
+        raise RateLimitExceededError(
+            kind, "address", value - 1, limit, self.requests.seconds_left(), contact_admin=False
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class GateMiddleware:
     auth: Authenticator
     strangers: Strangers
     guarded: tuple[str, ...]
-    #: Paths that are served to everybody, however often: what watches a service must not be refused.
+    #: Paths that are always served: what watches over a service must not be refused.
     free: frozenset[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

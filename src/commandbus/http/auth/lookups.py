@@ -1,7 +1,7 @@
 """Look-ups of tokens that the service does not know: in groups, and paced if they find nothing.
 
-Whoever guesses tokens, from however many addresses, costs the database one small query at a time and
-not many of them in a second. A valid token that comes in between is looked up with the others.
+Whoever guesses tokens, from however many addresses, costs the database one small query at a time
+and not many of them in a second. A valid token that comes in between is looked up with the others.
 """
 
 from __future__ import annotations

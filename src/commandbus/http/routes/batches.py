@@ -86,7 +86,9 @@ async def get_command_batch(
     if found.completed_at is None and wait:
         response.headers["Preference-Applied"] = f"wait={wait:g}"
         try:
-            found = await here.wait(here.bus.batches.wait(domain, batch_id, timeout=wait), found)
+            found = await here.wait(
+                lambda: here.bus.batches.wait(domain, batch_id, timeout=wait), found
+            )
         except TimeoutError:
             found = await here.bus.batches.require(domain, batch_id)
     return _view(found, caller)

@@ -141,7 +141,9 @@ def _add_reading(router: APIRouter, group: Group, name: str) -> None:
         if wait and not is_news:
             # Without an ETag the client waits for the end of the batch, otherwise for any change.
             seen = governance.version(ticket) if known else None
-            await here.wait(governance.wait(caller, batch_id, seen=seen, timeout=wait), ticket)
+            await here.wait(
+                lambda: governance.wait(caller, batch_id, seen=seen, timeout=wait), ticket
+            )
             ticket, page, tag = await read()
             headers["Preference-Applied"] = f"wait={wait:g}"
         headers["ETag"] = f'"{tag}"'
