@@ -78,7 +78,7 @@ def create_app(
     required = requirements_of(app)
     refuse_routes_without_scope(required, prefix, public)
     add_openapi(app, required)
-    _add_layers(app, here)
+    _add_layers(app, here, public)
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse)
     return app
@@ -111,19 +111,19 @@ def _refuse_openness(settings: HttpSettings) -> None:
         )
 
 
-def _add_layers(app: FastAPI, here: Platform) -> None:
+def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
     """The innermost first: a request passes them from the last line to the first."""
     settings, prefix = here.settings, here.prefix
     guarded = (f"{prefix}/api/", *(() if settings.metrics_public else (f"{prefix}/metrics",)))
-    patience = Patience()
     app.add_middleware(BodyMiddleware, settings=settings, budgets=here.budgets)
     app.add_middleware(CountMiddleware, governance=here.bus.governance, counted=f"{prefix}{API}/")
-    app.add_middleware(CallerMiddleware, budgets=here.budgets, patience=patience)
+    app.add_middleware(CallerMiddleware, budgets=here.budgets, patience=Patience())
     app.add_middleware(
         GateMiddleware,
         auth=here.auth,
-        strangers=Strangers(settings, patience),
+        strangers=Strangers(settings),
         guarded=guarded,
+        public=frozenset(f"{prefix}{path}" for path in public),
         free=frozenset(f"{prefix}{path}" for path in ("/livez", "/readyz", "/startupz")),
     )
     if isinstance(here.auth, NoAuth):

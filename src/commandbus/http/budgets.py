@@ -23,7 +23,7 @@ from commandbus.http.settings import HttpSettings
 MAX_KEYS = 10_000
 #: Refusals in a minute that a client gets at once, and the seconds that it waits for each further.
 PROMPT_REFUSALS = 20
-LATE_SECONDS = 1.0
+LATE_SECONDS = 3.0
 #: Limits of this module and of the gate, as `limit_type` names them. A closed set, for metrics.
 KINDS = frozenset(
     f"{who}_{what}"
@@ -151,15 +151,17 @@ class Patience:
 
     def __init__(
         self,
+        prompt: int = PROMPT_REFUSALS,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._prompt = prompt
         self._pause = pause
         self._refused = Minutes(clock)
 
     async def before_refusing(self, key: Key) -> None:
         """Wait, if this one was refused often in this minute."""
-        if self._refused.add(key) > PROMPT_REFUSALS:
+        if self._refused.add(key) > self._prompt:
             await self._pause(LATE_SECONDS)
 
 

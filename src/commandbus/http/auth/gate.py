@@ -22,6 +22,8 @@ from commandbus.http.peers import address_of
 from commandbus.http.problems import unauthenticated
 from commandbus.http.settings import HttpSettings
 
+_READING = frozenset({"GET", "HEAD"})
+
 
 def path_below(scope: Scope) -> str:
     """The path inside this app, wherever it is mounted."""
@@ -45,11 +47,13 @@ class Strangers:
         self.max_failures = settings.max_auth_failures
         self.requests = Minutes(clock)
         self.failures = Minutes(clock)
-        self._patience = patience or Patience()
+        self._patience = patience or Patience(2 * settings.max_auth_failures)
 
-    async def charge(self, address: str, *, is_wrong: bool) -> None:
+    async def charge(
+        self, address: str, *, is_wrong: bool = False, is_public: bool = False
+    ) -> None:
         """Count a request, and a failure if its credentials are wrong; RateLimitExceededError if
-        it is one too many.
+        it is one too many. What leads nowhere is answered late if there is much of it.
         """
         key = ("address", address)
         requests = self.requests.add(key)
@@ -58,12 +62,16 @@ class Strangers:
             kind, value, limit = "auth_failures", failures, self.max_failures
         elif requests > self.max_requests:
             kind, value, limit = "address_requests", requests, self.max_requests
-        else:
+        elif is_public:
             return
+        else:
+            kind, value, limit = "", 0, 0
         await self._patience.before_refusing(key)
-        raise RateLimitExceededError(
-            kind, "address", value - 1, limit, self.requests.seconds_left(), contact_admin=False
-        )
+        if kind:
+            raise RateLimitExceededError(
+                kind, "address", value - 1, limit, self.requests.seconds_left(),
+                contact_admin=False,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,9 @@ class GateMiddleware:
     auth: Authenticator
     strangers: Strangers
     guarded: tuple[str, ...]
-    #: Paths that are always served: what watches over a service must not be refused.
+    #: Paths that everybody may read, and those of them that are always served: what watches over a
+    #: service must not be refused.
+    public: frozenset[str]
     free: frozenset[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,8 +96,8 @@ class GateMiddleware:
             info.caller = await self._authenticate(scope, headers)
             check = getattr(self.auth, "check_again", self.auth.authenticate)
             info.check_again = partial(check, headers)
-        elif info is not None and path not in self.free:
-            await self.strangers.charge(address_of(scope), is_wrong=False)
+        elif info is not None and not (path in self.free and scope["method"] in _READING):
+            await self.strangers.charge(address_of(scope), is_public=path in self.public)
         await self.app(scope, receive, send)
 
     async def _authenticate(self, scope: Scope, headers: Headers) -> Caller:
