@@ -28,7 +28,7 @@ def measured_steps() -> Iterator[Steps]:
 
     gc.collect()
     gc.disable()  # it looks at all that other tests have left
-    asyncio.events.Handle._run = measured  # type: ignore[method-assign]
+    asyncio.events.Handle._run = measured  # type: ignore[method-assign,assignment]
     try:
         yield steps
     finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, TypeVar
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header
 from starlette.requests import Request
@@ -38,6 +40,8 @@ class Platform:
     root: str = ""
     #: The current request.
     request: Request | None = None
+    #: What is being found out now, for all who ask at the same time.
+    running: dict[str, asyncio.Future[str]] = field(default_factory=dict)
 
     def url(self, path: str) -> str:
         """A path of this app as the client must write it, wherever the app is mounted.
@@ -57,6 +61,15 @@ class Platform:
         if self.request is None:
             raise RuntimeError("only a request can wait")
         return await self.polls.wait(self.request.scope, self.request.receive, work, otherwise)
+
+    async def shared(self, name: str, work: Callable[[], Coroutine[Any, Any, str]]) -> str:
+        """The result of `work`, begun once for all who ask for it at the same time: what everybody
+        may ask for must not cost more the more often it is asked.
+        """
+        running = self.running.get(name)
+        if running is None or running.done():
+            running = self.running[name] = asyncio.ensure_future(work())
+        return await asyncio.shield(running)
 
     def on_revoked(self, token_id: str) -> None:
         """End what is open with a token that was just revoked. Other processes of the service

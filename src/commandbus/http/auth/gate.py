@@ -96,8 +96,11 @@ class GateMiddleware:
             info.caller = await self._authenticate(scope, headers)
             check = getattr(self.auth, "check_again", self.auth.authenticate)
             info.check_again = partial(check, headers)
-        elif info is not None and not (path in self.free and scope["method"] in _READING):
-            await self.strangers.charge(address_of(scope), is_public=path in self.public)
+        elif info is not None:
+            is_reading = scope["method"] in _READING
+            if not is_reading or path not in self.free:
+                is_public = is_reading and path in self.public
+                await self.strangers.charge(address_of(scope), is_public=is_public)
         await self.app(scope, receive, send)
 
     async def _authenticate(self, scope: Scope, headers: Headers) -> Caller:
