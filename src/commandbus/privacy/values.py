@@ -166,7 +166,7 @@ def _plain_forms(value: str) -> set[str]:
     found.update(view.text for view in _views(value))
     if not value.isascii():
         found.add(value.upper())
-        # Bytes that were written one by one, as %C3%A9 or \xc3\xa9; and \ud83d\ude00.
+        # Bytes that were written one by one; and the halves of a pair, as JSON writes them.
         found.add(value.encode("utf-8", "surrogatepass").decode("latin-1"))
         pairs = value.encode("utf-16-be", "surrogatepass")
         found.add("".join(chr(pairs[n] << 8 | pairs[n + 1]) for n in range(0, len(pairs), 2)))
