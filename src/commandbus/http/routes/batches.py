@@ -27,14 +27,14 @@ from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.views import PageView
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
 from commandbus.names import new_id
-from commandbus.privacy.redaction import redact_value
+from commandbus.privacy.redaction import redact_payload
 
 router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
 
 
 def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
     # What an application wrote there is as confidential as a payload.
-    shown = redact_value(batch.custom_data) if caller.may(Scope.READ_PAYLOAD) else None
+    shown = redact_payload(batch.custom_data) if caller.may(Scope.READ_PAYLOAD) else None
     return BatchView.of(batch, custom_data=shown)
 
 
