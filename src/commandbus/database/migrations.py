@@ -31,13 +31,13 @@ from commandbus.settings import Settings
 MIGRATION_LOCK = 0x636D64627573
 
 #: Loaded in this order: plain SQL functions are checked against what they call, and loading a
-#: function again takes its planner settings away, which the last file gives back.
+#: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "audit", "workers", "payloads", "replies",
     "batches", "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle",
     "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures",
-    "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
-    "tokens", "planner",
+    "rights", "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
+    "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.
@@ -289,7 +289,7 @@ async def _execute_script(conn: psycopg.AsyncConnection[Any], text: str) -> None
 def function_bodies(schema: str) -> dict[str, str]:
     """The body of each of our functions, as the database should have it."""
     text = _in_schema(function_text(), schema)
-    found = re.findall(
-        rf"create or replace function {schema}\.(\w+)\s*\(.*?\$\$(.*?)\$\$", text, re.S
-    )
+    # Not those that were bound when they were made: PostgreSQL keeps no text of them.
+    head = rf"create or replace function {schema}\.(\w+)\s*\("
+    found = re.findall(rf"{head}(?:(?!create or replace ).)*?\$\$(.*?)\$\$", text, re.S)
     return dict(found)
