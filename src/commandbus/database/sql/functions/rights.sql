@@ -84,8 +84,8 @@ language sql immutable as $$
         ('begin_submission', '{api}'),
         ('create_ticket', '{api}'),
         ('retry_ticket', '{operator,api}'),
-        ('decide_ticket', '{operator,api}'),
-        ('decision_maker', '{operator,api}'),
+        ('decide_ticket', '{worker,operator,api}'),
+        ('decision_maker', '{worker,operator,api}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
@@ -109,7 +109,7 @@ language sql immutable as $$
         ('find_domains', '{operator,api,reader}'),
         ('domain_figures', '{worker,operator,api,reader}'),
         ('dispatch_figures', '{worker,operator,api,reader}'),
-        ('queue_exists', '{worker,operator,api,reader}'),
+        ('knows_domain', '{worker,operator,api,reader}'),
         ('count_prunable', '{operator,reader}'),
         ('doctor_domains', '{worker,operator,api,reader}'),
         -- the doctor
