@@ -205,7 +205,7 @@ async def test_a_reader_lists_everything_but_payloads(database: RoledDatabase, s
         assert await bus.get_command("shop", shop.pending)
         assert await bus.get_batch("shop", shop.batch)
         assert (await bus.search.audit(domain="shop")).items
-        assert await bus.upkeep.domain_figures()
+        assert await bus.upkeep.figures.domains()
         with pytest.raises(DatabaseError, match="permission denied"):
             await bus.troubleshooting.page("shop")
 

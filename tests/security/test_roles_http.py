@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
+import psycopg
 import pytest
 
 from tests.conftest import Server
@@ -17,6 +18,14 @@ from tests.security.roled import RoledDatabase, roled_database
 from tests.waiting import working
 
 pytestmark = pytest.mark.postgres
+
+
+#: What the application gives its own logins: the demo looks whether its tables are there.
+OWN_TABLES = (
+    "do $$ begin execute format('grant create on database %I to {role}', current_database()); end $$",
+    "grant all on schema commandbus_demo to {role}",
+    "grant all on all tables in schema commandbus_demo to {role}",
+)
 
 
 @pytest.fixture
@@ -40,21 +49,18 @@ async def test_governed_batches_are_submitted_decided_and_done_by_their_roles(
     database: RoledDatabase,
 ) -> None:
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(farm_on(database.dsn("migrator"), **LOOSE))  # its tables
-        async with database.connect("migrator") as owner:
-            for role in ("api", "worker"):
-                name = f"{database.prefix}_{role}"
-                await owner.execute(f"grant usage on schema commandbus_demo to {name}".encode())
-                await owner.execute(
-                    f"grant all on all tables in schema commandbus_demo to {name}".encode()
-                )
+        await stack.enter_async_context(farm_on(database.owner, **LOOSE))  # makes the tables
+        async with await psycopg.AsyncConnection.connect(database.owner, autocommit=True) as owner:
+            for text in OWN_TABLES:
+                for role in ("api", "worker"):
+                    await owner.execute(text.format(role=database.login(role)).encode())
         service = await stack.enter_async_context(farm_on(database.dsn("api"), **LOOSE))
         workers = await stack.enter_async_context(farm_on(database.dsn("worker"), **LOOSE))
         for domain in workers.bus.domains:
             await stack.enter_async_context(working(workers.bus, domain))
-        ada, petra, root = (
-            await stack.enter_async_context(service.client(who)) for who in ("ada", "petra", "root")
-        )
+        ada = await stack.enter_async_context(service.client("ada"))
+        petra = await stack.enter_async_context(service.client("petra"))
+        root = await stack.enter_async_context(service.client("root"))
 
         made = (await ada.post(VMS, json=create("a"))).json()
         assert (await ended(ada, made["status_url"]))["status"] == "COMPLETED"

@@ -115,7 +115,7 @@ FOR_SOME: list[tuple[str, set[str]]] = [
     ("select user_id from commandbus.command_bus_api_token", {"operator", "api", "reader"}),
     (f"select * from {AUDIT}", {"operator", "api", "reader"}),
     ("select * from commandbus.doctor()", {"operator", "api", "reader"}),
-    ("select * from commandbus.batch_approval_tickets", {"operator", "api", "reader"}),
+    ("select * from commandbus.batch_approval_tickets", {"worker", "operator", "api", "reader"}),
     ("select arguments from commandbus.command_bus_bulk_operation", {"worker", "operator", "api"}),
     ("select last_error_msg from commandbus.command_bus_command", {"worker", "operator", "api", "reader"}),
     ("select value from commandbus.command_bus_setting", set(RESTRICTED)),

@@ -175,8 +175,8 @@ language sql immutable as $$
         ('v_pending_retry', null, '{operator,api,reader}'),
         ('v_batch_success_rate', null, '{operator,api,reader}'),
         ('v_queue_lag', null, '{operator,api,reader}'),
-        ('batch_approval_tickets', null, '{operator,api,reader}'),
-        ('approval_tickets', null, '{operator,api,reader}'),
+        ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
+        ('approval_tickets', null, '{worker,operator,api,reader}'),
         -- payloads and results: through functions only
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')

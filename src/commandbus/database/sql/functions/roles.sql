@@ -149,7 +149,12 @@ begin
       from commandbus.role_names(v_prefix) n where n.id is null;
     return query
     select 'role', n.role, 'role ' || n.name || ' has more than a role of commandbus needs',
-           format('alter role %I nologin nosuperuser nocreatedb nocreaterole noreplication nobypassrls', n.name)
+           -- only what it has: to name another attribute takes a right of its own
+           format('alter role %I ', n.name) || concat_ws(' ',
+               case when r.rolcanlogin then 'nologin' end, case when r.rolsuper then 'nosuperuser' end,
+               case when r.rolcreatedb then 'nocreatedb' end, case when r.rolcreaterole then 'nocreaterole' end,
+               case when r.rolreplication then 'noreplication' end,
+               case when r.rolbypassrls then 'nobypassrls' end)
       from commandbus.role_names(v_prefix) n join pg_roles r on r.oid = n.id
      where r.rolcanlogin or r.rolsuper or r.rolcreatedb or r.rolcreaterole or r.rolreplication or r.rolbypassrls;
     return query
