@@ -133,7 +133,8 @@ class Preparer:
     @cached_property
     def _digest_key(self) -> bytes:
         try:
-            return self._settings.token_pepper.encode() or Keys.load("token_pepper")
+            given, folder = self._settings.token_pepper, self._settings.keys_folder or None
+            return given.encode() or Keys.load("token_pepper", folder=folder)
         except InvalidSettingError as error:
             # Sending goes on: only a repeat that meets another process is refused.
             _log.warning("repeats of sends are known to this process alone: %s", error)

@@ -87,6 +87,13 @@ language sql immutable as $$
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
+        ('register_batch_types', '{worker,api}'),
+        ('remove_governed_type', '{operator}'),
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{api}'),
+        ('start_bulk_for', '{api}'),
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
         ('pending_users', '{operator,api,reader}'),
@@ -177,7 +184,9 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
-        -- payloads and results: through functions only
+        ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
+        -- payloads and results, and digests of payloads: through functions only
+        ('command_bus_sender', null, '{}'),
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')
     ) e(relation, columns, roles)
