@@ -32,7 +32,7 @@ _CLOSE = r"(?:[\\\"'\])]|%2[27]|%5D|&(?:quot|apos|\#\w{2,4});|\\u002[27]){0,8}"
 _SIGN = r"(?:[=:]>|->|:=|={1,3}|:|\uff1a|\uff1d|%3[ADad])"
 # Letters, digits, _ . - and characters that take no room.
 _RUN = r"\w.\-\u00ad\u200b-\u200f\u2060-\u2064\ufeff"
-_HTML_QUOTE = r"&(?:quot|apos|\#3[49]|\#x2[27]);"
+_HTML_QUOTE = r"&(?:quot|apos|\#(?:34|39|x22|x27));"
 _VALUE = re.compile(
     # In quotes, also in quotes that are escaped themselves; the end of the text ends them too.
     r"(?:b?\"(?:[^\"\\]|\\.)*+(?:\"|\Z)|b?'(?:[^'\\]|\\.)*+(?:'|\Z)"
