@@ -23,7 +23,8 @@ STRICT = (
     "http/auth/scopes", "http/auth/gate", "access/tokens",
 )  # fmt: skip
 FILES = (
-    "retry", *STRICT[:6], "worker/threads", "privacy/redaction", "privacy/sensitive", "privacy/texts", "privacy/values", "privacy/views", *STRICT[6:],
+    "retry", *STRICT[:6], "worker/threads", "privacy/redaction", *STRICT[6:],
+    "privacy/sensitive", "privacy/texts", "privacy/values", "privacy/views",
     "names", "payload", "privacy/secrets", "handler",
 )  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Attacks that must not succeed."""
+"""What an attacker would try, one file for each subject."""
