@@ -31,11 +31,10 @@ def is_terminal() -> bool:
 
 def new_session(user: str) -> SessionToken:
     """A token with every scope but that of passing governance by."""
-    from commandbus.access.model import Scope
+    from commandbus.access.model import EVERYTHING
     from commandbus.http.auth.session import SessionToken
 
-    scopes = [scope for scope in Scope if scope != "bypass-governance"]
-    return SessionToken(user, scopes, TOKEN_LIFE)
+    return SessionToken(user, EVERYTHING, TOKEN_LIFE)
 
 
 @asynccontextmanager

@@ -9,6 +9,8 @@ Each caller is told about its own command.
 from __future__ import annotations
 
 import asyncio
+import hmac
+import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +25,9 @@ from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,
     InvalidInputError,
+    InvalidSettingError,
 )
+from commandbus.keys import Keys
 from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import (
     NO_REPLY,
@@ -53,6 +57,8 @@ class Preparer:
     def __init__(self, settings: Settings, policy: RetryPolicy) -> None:
         self._settings = settings
         self._policy = policy
+        self._pepper = b""
+        self._looked_at = float("-inf")
 
     def command(
         self,
@@ -112,6 +118,34 @@ class Preparer:
             }
         )
 
+    def digest(self, domain: str, command: NewCommand) -> bytes:
+        """Of what a repeat of the command must have in common with it.
+
+        Keyed, so that a reader of the table of digests cannot try payloads. Services on one
+        database share the pepper, as for their tokens; with another pepper a repeat is refused.
+        """
+        content = [domain, command.command_type, orjson.loads(command.data)]
+        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+        return hmac.digest(self._digest_key(), b"commandbus sent command " + text, "sha256")
+
+    def _digest_key(self) -> bytes:
+        """The pepper; none where there is none, because a send must not fail for it.
+
+        It is not made here: that of the machine that makes the tokens would be another one.
+        """
+        # Another process may have made it meanwhile; not looked for with each of 10,000 commands.
+        if not self._pepper and time.monotonic() - self._looked_at >= 1:
+            self._looked_at = time.monotonic()
+            self._pepper = self._settings.token_pepper.encode() or self._kept_pepper()
+        return self._pepper
+
+    def _kept_pepper(self) -> bytes:
+        folder = self._settings.keys_folder or None
+        try:
+            return Keys.load("token_pepper", folder=folder, allow_create=False) or b""
+        except InvalidSettingError:  # the service says it, where it checks tokens
+            return b""
+
     def _reply_queue(self, domain: str) -> str:
         if self._settings.replies == "domain":
             return replies_queue(domain)
@@ -142,6 +176,7 @@ class Sending:
         *,
         batch_id: UUID | None,
         max_attempts: int | None,
+        actor: str | None,
         conn: Any,
     ) -> list[UUID]:
         """Send all in one transaction, or none. A generator is read while it is sent."""
@@ -161,7 +196,7 @@ class Sending:
                 yield command
 
         with repeats_named(ids):
-            await self._store.send(domain, prepared(), batch_id=batch_id, conn=conn)
+            await self._store.send(domain, prepared(), batch_id=batch_id, actor=actor, conn=conn)
         return ids
 
     def _check_count(self, commands: int) -> None:
@@ -172,11 +207,17 @@ class Sending:
             )
 
     async def send(
-        self, domain: str, command: NewCommand, *, batch_id: UUID | None = None, conn: Any = None
+        self,
+        domain: str,
+        command: NewCommand,
+        *,
+        batch_id: UUID | None = None,
+        actor: str | None = None,
+        conn: Any = None,
     ) -> None:
         """Send one command, or raise what is wrong with it."""
-        if batch_id is not None or conn is not None:
-            await self._store.send(domain, [command], batch_id=batch_id, conn=conn)
+        if batch_id is not None or conn is not None or actor is not None:
+            await self._store.send(domain, [command], batch_id=batch_id, actor=actor, conn=conn)
             return
         if self._on_their_way[domain] < LANES:
             self._on_their_way[domain] += 1
