@@ -241,3 +241,13 @@ async def test_a_send_makes_no_pepper_and_does_not_fail_for_one(
         sent = await machine.governance.send(caller, "payments", "Debit", command_id, {"amount": 1})
         assert sent.is_repeat == is_repeat
     assert files_of(folder) == []
+
+
+def test_a_derived_key_is_that_of_the_pepper_or_of_the_process_alone(folder: Path) -> None:
+    one, same, other = (Peppers(Settings(token_pepper=text)) for text in (ONE, ONE, OTHER))
+    assert one.derived("cursors") == same.derived("cursors") != other.derived("cursors")
+    assert one.derived("cursors") != one.derived("seals")
+    lonely = Peppers(Settings(keys_folder=str(folder)))
+    assert lonely.derived("cursors") == lonely.derived("cursors")
+    assert lonely.derived("x") != Peppers(Settings(keys_folder=str(folder))).derived("x")
+    assert files_of(folder) == []
