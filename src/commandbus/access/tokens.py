@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -52,6 +52,11 @@ _FIND: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + _COLUMNS
     + ", t.secret_hash from {schema}.command_bus_api_token t where t.token_id = %s"
+)
+_FIND_MANY: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + ", t.secret_hash from {schema}.command_bus_api_token t where t.token_id = any(%s)"
 )
 _PAGE: LiteralString = (
     "select "  # noqa: S608  (literals only)
@@ -153,6 +158,13 @@ class Tokens:
     async def find(self, token_id: str) -> StoredToken | None:
         """What is stored of a token, also of one that has ended; None if there is none."""
         return await self._store.gateway.row(_FIND, (token_id,), into=_stored_token_of)
+
+    async def find_many(self, token_ids: Collection[str]) -> dict[str, StoredToken]:
+        """What is stored of tokens, by id, also of those that have ended."""
+        found = await self._store.gateway.rows(
+            _FIND_MANY, (list(token_ids),), into=_stored_token_of
+        )
+        return {stored.token.token_id: stored for stored in found}
 
     def is_proved(self, stored: StoredToken | None, secret: str) -> bool:
         """Whether the secret is that of the token, and the token is still good."""

@@ -208,8 +208,24 @@ FINDINGS: dict[str, KnownFinding] = {
         "upgrade it: alter extension pgmq update",
     ),
     "RIGHTS_MISSING": KnownFinding(
-        Severity.ERROR, "this role lacks rights on tables that every process needs",
-        "grant them, or run the doctor as the role of the workers",
+        Severity.ERROR, "the owner of the functions lacks rights on tables that they need",
+        "`commandbus db roles --apply`, or alter table ... owner to the owner of the schema",
+    ),
+    "FUNCTION_OPEN": KnownFinding(
+        Severity.ERROR,
+        "functions can be called by roles that should not, or look names up as the caller says",
+        "run `commandbus db migrate`; find out who changed them",
+    ),
+    "ROLE_RIGHTS": KnownFinding(
+        Severity.ERROR, "a database role of commandbus has more rights than it should, or fewer",
+        "`commandbus db roles` shows all of it, `commandbus db roles --apply` puts it right",
+    ),
+    "ROLE_OWNER": KnownFinding(
+        Severity.WARNING,
+        "this login can do everything to the tables, the audit among them, although there are "
+        "roles with less",
+        "give the process a login that is a member of the role that it needs, and keep this one "
+        "for migrations",
     ),
     "TOKEN_PEPPER": KnownFinding(
         Severity.WARNING, "tokens in use were made with a pepper that this process does not have: "
