@@ -151,7 +151,9 @@ begin
      where a.audit_id >= v_from and a.audit_id <= v_safe order by a.audit_id offset p_limit - 1 limit 1;
     v_upper := coalesce(v_upper, v_safe);
     return query
-    select coalesce(v_last.seal_number, 0) + 1, v_from, v_upper, count(*)::int, min(a.ts),
+    select coalesce(v_last.seal_number, 0) + 1, v_from, v_upper, count(*)::int,
+           -- those that a program can read: the owner can write others
+           min(a.ts) filter (where a.ts between '1000-01-01 00:00Z' and '9998-01-01 00:00Z'),
            coalesce(string_agg(
                int4send((a.audit_id - v_from)::int) || commandbus.audit_row_digest(a), ''::bytea
                order by a.audit_id), ''::bytea),
