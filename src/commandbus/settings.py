@@ -78,6 +78,8 @@ class Settings(EnvironmentSettings):
     maintenance: bool = True
     #: Seconds between two rounds of a chore, by all workers together.
     maintenance_interval_seconds: float = 300.0
+    #: Whether workers seal the audit, if they have the key or no seal was ever made.
+    seal_audit: bool = True
     #: Where replies go when a command names no queue: "domain" (<domain>.replies), "none", or the
     #: logical name of a queue that all domains share.
     replies: str = "domain"
@@ -154,7 +156,10 @@ class Settings(EnvironmentSettings):
                 f"schema is {self.schema!r}, which is a reserved word or belongs to others; choose "
                 "another name, for example 'commandbus'"
             )
-        for name in ("mark_in_progress", "maintenance", "self_approval", "allow_autocommit_conn"):
+        for name in (
+            "mark_in_progress", "maintenance", "seal_audit", "self_approval",
+            "allow_autocommit_conn",
+        ):  # fmt: skip
             if type(getattr(self, name)) is not bool:
                 raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; use True or False")
         if not _is_reply_setting(self.replies):

@@ -73,7 +73,7 @@ class HeadFile:
         """The head that was kept; None: none was."""
         with suppress(FileNotFoundError):
             if self.path.stat().st_size:
-                return (read_heads(self.path) or [None])[-1]
+                return read_heads(self.path)[-1]
         return None
 
     def keep(self, head: Head) -> None:

@@ -69,8 +69,8 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
         f"look for them in a backup; {_LOOK}",
     ),
     "AUDIT_SEQUENCE": KnownFinding(
-        Severity.ERROR, "the numbers of the audit do not come from its sequence one by one, so that "
-        "it cannot be sealed in time",
+        Severity.ERROR, "the numbers of the audit do not come from its sequence one by one, so "
+        "that it cannot be sealed",
         "an id above the sequence was written by hand; `alter sequence ... cache 1` undoes a cache",
     ),
     "AUDIT_UNSEALED": KnownFinding(

@@ -57,11 +57,9 @@ _OF_RANGE: LiteralString = (
     " and cast(%s as bigint)"
 )
 _DIGEST_NOW: LiteralString = (
-    "select sha256(coalesce(" + _ENTRIES + ", cast('' as bytea)))" + _OF_RANGE  # noqa: S608  (literals only)
+    "select sha256(coalesce(" + _ENTRIES + ", cast('' as bytea)))" + _OF_RANGE
 )
-_ENTRIES_NOW: LiteralString = (
-    "select coalesce(" + _ENTRIES + ", cast('' as bytea))" + _OF_RANGE  # noqa: S608  (literals only)
-)
+_ENTRIES_NOW: LiteralString = "select coalesce(" + _ENTRIES + ", cast('' as bytea))" + _OF_RANGE
 _ENTRIES_SEALED: LiteralString = (
     "select s.entries from {schema}.command_bus_audit_seal s where s.seal_number = %s"
 )

@@ -95,9 +95,7 @@ class RowCheck:
             self._check_rule(removal)
         if not ranges or ranges[0][0] < self._first_id:  # not sealed then, or not all of it is read
             return
-        following = self._open.setdefault(
-            number, _Open(removal, hashlib.sha256(), ranges[-1][1])
-        )
+        following = self._open.setdefault(number, _Open(removal, hashlib.sha256(), ranges[-1][1]))
         taken = sorted(_within(list(entries), ranges))
         following.digest.update(b"".join(entries[each] for each in taken))
         before = moment_of(removal.before)

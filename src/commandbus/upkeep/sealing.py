@@ -226,8 +226,8 @@ class Sealing:
         found = await self._store.gateway.row(_ONE_HEAD, (known.seal_number,), into=Head)
         if found is None or found.digest != known.digest:
             raise InvalidOperationError(
-                f"seal {known.seal_number} of {known.sealed_at} is not in the database any more, or "
-                "it is another one: seals were removed or replaced. Look with `commandbus doctor "
+                f"seal {known.seal_number} of {known.sealed_at} is not in the database any more, "
+                "or it is another one: seals were removed or replaced. Look with `commandbus doctor "
                 f"--audit`. If the database was restored from a backup, remove {file.path}"
             )
 
@@ -253,4 +253,3 @@ def _keep(file: HeadFile | None, head: Head) -> None:
             file.keep(head)
     except OSError:  # a folder that cannot be written: the docs say to export heads
         return
-

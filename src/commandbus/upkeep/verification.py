@@ -295,7 +295,7 @@ class _Chain:
         told: set[int] = set()
         for head in heads:
             digest = self._digests.get(head.seal_number)
-            if digest is not None and digest.hex() == head.digest or head.seal_number in told:
+            if (digest is not None and digest.hex() == head.digest) or head.seal_number in told:
                 continue
             told.add(head.seal_number)
             if digest is None:
