@@ -138,7 +138,7 @@ begin
       from commandbus.command_bus_audit_seal s order by s.seal_number desc limit 1;
     v_from := coalesce(
         v_last.last_id + 1, least(1, (select min(a.audit_id) from commandbus.command_bus_audit a)));
-    v_safe := least(v_safe, (commandbus.audit_sequence()).o_last);
+    v_safe := case when v_safe is not null then least(v_safe, (commandbus.audit_sequence()).o_last) end;
     if v_safe is null or v_safe < v_from then
         if not exists (select from commandbus.command_bus_audit_removal r where r.sealed_by is null) then
             return;
