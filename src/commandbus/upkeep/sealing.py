@@ -53,10 +53,13 @@ _LAST: LiteralString = (
 )
 _LAST_HEAD: LiteralString = _LAST + " order by s.seal_number desc limit %s"
 _ONE_HEAD: LiteralString = _LAST + " where s.seal_number = %s"
-#: Which database it is: the same after a restart or a change of address, another one after a copy.
+#: Which database it is: the same after a restart or at another address, another one if it was
+#: dropped and made again, or copied to another server.
 _DATABASE: LiteralString = (
-    "select current_database() || ' ' || case when has_function_privilege('pg_control_system()',"
-    " 'execute') then (select cast(system_identifier as text) from pg_control_system()) else '' end"
+    "select d.oid || ' ' || d.datname || ' ' || case when has_function_privilege("
+    "'pg_control_system()', 'execute') then (select cast(c.system_identifier as text)"
+    " from pg_control_system() c) else '' end"
+    " from pg_database d where d.datname = current_database()"
 )
 
 
