@@ -35,6 +35,54 @@ table commandbus.command_bus_audit
     CREATE UNIQUE INDEX command_bus_audit_pkey ON commandbus.command_bus_audit USING btree (audit_id)
     CREATE TRIGGER command_bus_audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON commandbus.command_bus_audit FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_audit_change()
 
+table commandbus.command_bus_audit_horizon
+    is_one boolean not null default true
+    safe_to bigint
+    candidate_id bigint
+    waits_for text[] not null default '{}'::text[]
+    noted_at timestamp with time zone
+    constraint command_bus_audit_horizon_is_one_check CHECK (is_one)
+    constraint command_bus_audit_horizon_pkey PRIMARY KEY (is_one)
+    CREATE UNIQUE INDEX command_bus_audit_horizon_pkey ON commandbus.command_bus_audit_horizon USING btree (is_one)
+
+table commandbus.command_bus_audit_removal
+    removal_number bigint not null
+    domain text not null
+    ids int8multirange not null
+    row_count integer not null
+    sealed_to bigint not null
+    rows_digest bytea not null
+    before timestamp with time zone not null
+    keep_seconds bigint
+    actor text
+    removed_at timestamp with time zone not null default clock_timestamp()
+    sealed_by bigint
+    constraint command_bus_audit_removal_pkey PRIMARY KEY (removal_number)
+    CREATE INDEX ix_audit_removal_ids ON commandbus.command_bus_audit_removal USING gist (ids)
+    CREATE INDEX ix_audit_removal_sealed ON commandbus.command_bus_audit_removal USING btree (sealed_by)
+    CREATE UNIQUE INDEX command_bus_audit_removal_pkey ON commandbus.command_bus_audit_removal USING btree (removal_number)
+    CREATE TRIGGER command_bus_audit_removal_append_only BEFORE DELETE OR UPDATE ON commandbus.command_bus_audit_removal FOR EACH ROW EXECUTE FUNCTION commandbus.refuse_seal_change()
+    CREATE TRIGGER command_bus_audit_removal_no_truncate BEFORE TRUNCATE ON commandbus.command_bus_audit_removal FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_seal_change()
+
+table commandbus.command_bus_audit_seal
+    seal_number bigint not null
+    first_id bigint not null
+    last_id bigint not null
+    row_count integer not null
+    oldest_ts timestamp with time zone
+    entries bytea not null
+    entries_digest bytea not null
+    removals bytea not null
+    previous bytea not null
+    sealed_at timestamp with time zone not null
+    key_id text not null
+    digest bytea not null
+    signature bytea not null
+    constraint command_bus_audit_seal_pkey PRIMARY KEY (seal_number)
+    CREATE UNIQUE INDEX command_bus_audit_seal_pkey ON commandbus.command_bus_audit_seal USING btree (seal_number)
+    CREATE TRIGGER command_bus_audit_seal_append_only BEFORE DELETE OR UPDATE ON commandbus.command_bus_audit_seal FOR EACH ROW EXECUTE FUNCTION commandbus.refuse_seal_change()
+    CREATE TRIGGER command_bus_audit_seal_no_truncate BEFORE TRUNCATE ON commandbus.command_bus_audit_seal FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_seal_change()
+
 table commandbus.command_bus_batch
     batch_id uuid not null
     domain character varying(255) not null
@@ -386,6 +434,7 @@ table commandbus.rate_limit_override
     CREATE UNIQUE INDEX rate_limit_override_pkey ON commandbus.rate_limit_override USING btree (user_id)
 
 relation S command_bus_audit_audit_id_seq
+relation S command_bus_audit_removal_removal_number_seq
 relation v approval_tickets
 relation v batch_approval_tickets
 relation v v_batch_success_rate
@@ -396,6 +445,8 @@ function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_rece
     plpgsql, volatile, body 5d9a69f49106f16aa1f5efb533911494
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
+function commandbus.add_seal(p_number bigint, p_first bigint, p_last bigint, p_rows integer, p_oldest timestamp with time zone, p_entries bytea, p_entries_digest bytea, p_removals bytea, p_removal_numbers bigint[], p_previous bytea, p_sealed_at timestamp with time zone, p_key_id text, p_digest bytea, p_signature bytea) returns void
+    plpgsql, volatile, body 85b19fd6ca201a49ac3bdd6347439885
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body 14361a0140d8b4147a2ce7cabfecdf59
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
@@ -404,6 +455,12 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
+    sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
+function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
+    plpgsql, stable, body 94b22d3b382b3bd06eda8e583d8866d8
+function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
+    sql, volatile, body d229875f8b14059499d0b5af6259d207
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
@@ -438,8 +495,10 @@ function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since time
     plpgsql, stable, body 57525be45e3ce412068e2d52dbf494f0
 function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, body 4df8ad861ee08101e0ed647a7bd5620f
+function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, body f2c15bb4aeda4248cc2f74b9eb7a6a4a
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body 680da98499b8c227135cabbe9c4ce2e5
+    sql, stable, body 2715c5a314a48228549b80eaf91dad89
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -493,11 +552,13 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, set enable_seqscan=off, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, body 94790331e7775d292a6544e61947d099
+    sql, stable, body eb7d2f6caf57b562d88f7003bf10fac2
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, stable, body 7d6afda1fa78d3825d6c89e6bedf29f8
+function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
+    plpgsql, volatile, set enable_seqscan=off, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
@@ -600,6 +661,8 @@ function commandbus.message_head(p_domain text, p_now timestamp with time zone) 
     sql, stable, body 1767088c8b63b4c36acf772c07bc9277
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
+function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for text[], OUT o_noted_at timestamp with time zone) returns record
+    plpgsql, volatile, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 84cee5ed7611777b49b8fc3f9ae11215
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
@@ -635,7 +698,7 @@ function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jso
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, body cfacd73de87b15bce1c51392761ca287
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 4d91f070dc26b48cf30cb2dda57465fb
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 3d72107b1a0d91a5549998d9121d0fbe
 function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, body 0308f3432042083d4c8509c65de395df
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -670,6 +733,8 @@ function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity int
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
+function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
+    sql, volatile, set enable_seqscan=off, body 3d965c8f4acc4b1cd3eb78f829dd78de
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
     sql, volatile, body 9770394d662f538446704251dbb96f0d
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
@@ -686,6 +751,8 @@ function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from t
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
+function commandbus.refuse_seal_change() returns trigger
+    plpgsql, volatile, body f48fa981515b737b2ed8b81b35ba9772
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
@@ -804,6 +871,7 @@ function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boo
     plpgsql, volatile, body 6ff25c4a4798ed12393c4af99494e5b4
 
 migration 1 = initial
+migration 13 = audit_seals
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

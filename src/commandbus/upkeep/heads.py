@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -83,6 +84,6 @@ class HeadFile:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Whole under another name first: a reader never sees a part of it.
-        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        unfinished = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         unfinished.write_text(head.line, encoding="utf-8")
         unfinished.replace(self.path)

@@ -201,7 +201,9 @@ language sql as $$
            sha256(coalesce(string_agg(commandbus.audit_row_digest(a), ''::bytea order by a.audit_id)
                            filter (where a.audit_id <= s.last_id), ''::bytea)),
            p_before,
-           (select case when p_before <= now() - r.keep then extract(epoch from r.keep)::bigint end
+           -- a month has as many seconds as it has at this time
+           (select case when p_before <= now() - r.keep
+                        then floor(extract(epoch from now() - (now() - r.keep)))::bigint end
               from commandbus.command_bus_retention r
              where r.kind = 'audit' and r.domain in (p_domain, '*') order by r.domain = '*' limit 1),
            p_actor
@@ -231,7 +233,11 @@ begin
       from (select e.audit_id, e.ts from commandbus.command_bus_audit e
              where e.audit_id > coalesce(v_sealed_to, -9223372036854775808)
              order by e.audit_id limit 1) a
-     where a.ts < now() - interval '1 hour';
+     where a.ts < now() - interval '1 hour'
+       -- where no worker has run for an hour, nobody was there to begin
+       and (v_sealed_to is not null or exists (
+            select from commandbus.command_bus_worker w
+             where w.heartbeat_at > now() - interval '1 minute' and w.started_at < now() - interval '1 hour'));
     return query
     select 'SEAL_WAITS', null::text, 'since ' || commandbus.iso8601(h.noted_at) || ' for '
                || coalesce('session ' || w.pid, 'the prepared transaction ' || w.virtual_transaction),
@@ -249,9 +255,11 @@ begin
     end if;
     return query
     select 'AUDIT_UNPROTECTED', null::text, t.name, null::bigint
-      from (values ('command_bus_audit_seal'), ('command_bus_audit_removal')) t(name)
+      from (values ('command_bus_audit_seal', 'commandbus.command_bus_audit_seal'::regclass),
+                   ('command_bus_audit_removal', 'commandbus.command_bus_audit_removal'::regclass)
+           ) t(name, place)
      where not exists (
            select from pg_trigger g
-            where g.tgrelid = ('commandbus.' || t.name)::regclass
+            where g.tgrelid = t.place
               and g.tgname = t.name || '_append_only' and g.tgenabled in ('O', 'A'));
 end $$;
