@@ -496,7 +496,7 @@ function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since time
 function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body f2c15bb4aeda4248cc2f74b9eb7a6a4a
+    plpgsql, stable, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, body 2715c5a314a48228549b80eaf91dad89
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
