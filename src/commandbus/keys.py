@@ -140,7 +140,7 @@ class _Folder:
                 self._make()
                 found = self._read()
         except OSError as error:
-            _refuse(self._name, f"cannot use {self.path}: {error.strerror}", error)
+            _refuse(self._name, f"{self.path} cannot be used ({error.strerror})", error)
         return found
 
     def _read(self) -> Key | None:
@@ -240,11 +240,13 @@ def _read_named(path: Path, variable: str) -> Key:
     try:
         content, status = _read_file(path)
     except OSError as error:
-        raise InvalidSettingError(f"{variable}: cannot read {path}: {error.strerror}") from None
+        raise InvalidSettingError(
+            f"cannot read {path}, which {variable} names ({error.strerror})"
+        ) from None
     if status.st_uid not in {os.geteuid(), 0} or status.st_mode & _WRITABLE_BY_OTHERS:
         raise InvalidSettingError(
-            f"{variable}: other accounts can write {path}; it must belong to this account or "
-            "root, and nobody else may write it"
+            f"other accounts can write {path}, which {variable} names; it must belong to this "
+            "account or root, and nobody else may write it"
         )
     return _checked(content, f"{variable} ({path})")
 
@@ -272,9 +274,11 @@ def _checked(content: bytes, source: str) -> Key:
 
 
 def _refuse(name: str, why: str, cause: OSError | None = None) -> NoReturn:
+    # No colon after a name like this: what follows would be taken for a secret, and masked.
     variable = f"COMMANDBUS_{name.upper()}"
     raise InvalidSettingError(
-        f"no key {name}: {why}. Either set {FOLDER_VARIABLE} to a private folder that can be "
-        f"written and lasts, or give every process the same key in {variable} or {variable}_FILE "
+        f"there is no key {name}, because {why}. Either set {FOLDER_VARIABLE} to a private folder "
+        "that can be written and lasts, or give every process the same key in "
+        f"{variable} or {variable}_FILE "
         "(`openssl rand -base64 32` makes one)"
     ) from cause

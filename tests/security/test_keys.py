@@ -13,6 +13,7 @@ import pytest
 
 from commandbus.errors import InvalidSettingError
 from commandbus.keys import Key, Keys
+from commandbus.privacy.redaction import redact_text
 
 TEXT = "0123456789abcdef0123456789abcdef"
 
@@ -128,7 +129,9 @@ def test_a_named_file_must_be_there_and_be_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (tmp_path / "missing", tmp_path, pipe):
-        with pytest.raises(InvalidSettingError, match="PEPPER_FILE: cannot read"):
+        with pytest.raises(
+            InvalidSettingError, match=r"cannot read .* which COMMANDBUS_PEPPER_FILE names"
+        ):
             load(None, COMMANDBUS_PEPPER_FILE=str(path))
 
 
@@ -151,6 +154,22 @@ def test_a_folder_that_cannot_be_made_says_how_to_share_a_key(tmp_path: Path) ->
     (tmp_path / "file").touch()
     with pytest.raises(InvalidSettingError, match="COMMANDBUS_PEPPER_FILE"):
         load(tmp_path / "file" / "below")
+
+
+def test_what_went_wrong_can_be_read_although_texts_are_redacted(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "open").touch(mode=0o666)
+    (tmp_path / "open").chmod(0o666)
+    for options in (
+        {"COMMANDBUS_KEYS_FOLDER": str(tmp_path / "file" / "below")},
+        {"COMMANDBUS_TOKEN_PEPPER_FILE": str(tmp_path / "missing")},
+        {"COMMANDBUS_TOKEN_PEPPER_FILE": str(tmp_path / "open")},
+        {"COMMANDBUS_TOKEN_PEPPER_FILE": "x", "COMMANDBUS_TOKEN_PEPPER": TEXT},
+        {"COMMANDBUS_TOKEN_PEPPER": "s3cre"},
+    ):
+        with pytest.raises(InvalidSettingError) as caught:
+            Keys.load("token_pepper", environ=options)
+        assert redact_text(str(caught.value), 2_000) == str(caught.value)
 
 
 def test_the_default_folder_is_that_of_the_configuration(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class Sealing:
     def _keys(self) -> SealKeys:
         if self._seal_keys is None:
             settings = self._store.gateway.settings
-            self._seal_keys = SealKeys(getattr(settings, "keys_folder", None))
+            self._seal_keys = SealKeys(settings.keys_folder)
         return self._seal_keys
 
     def _key(self, last_id: str | None, new_key: bool) -> Key:
