@@ -113,7 +113,7 @@ def server() -> Iterator[Server]:
             "max_connections": "300",
             "autovacuum": "off",
             "max_prepared_transactions": "10",
-        },  # fmt: skip
+        },
     )
     embedded.start()
     yield Server(embedded.dsn)

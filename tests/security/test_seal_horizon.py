@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,10 +18,9 @@ SEQUENCE = "commandbus.command_bus_audit_audit_id_seq"
 
 
 @pytest.fixture(autouse=True)
-def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMANDBUS_KEYS_FOLDER", str(tmp_path / "keys"))
     monkeypatch.setattr("commandbus.upkeep.sealing.WAIT_SECONDS", 0.2)
-    yield
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from tests.security.sealed import Conn, as_owner, codes, spots, write
 
 AUDIT = "commandbus.command_bus_audit"
 REMOVAL = "commandbus.command_bus_audit_removal"
+COLUMNS = "domain, ids, row_count, sealed_to, rows_digest, before"
 
 
 @pytest.fixture(autouse=True)
-def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMMANDBUS_KEYS_FOLDER", str(tmp_path / "keys"))
-    yield
 
 
 async def sealed_and_pruned(bus: CommandBus, conn: Conn) -> None:
@@ -89,9 +88,9 @@ async def test_a_removal_beside_a_lawful_one_is_found(bus: CommandBus, conn: Con
     ("forgery", "expected"),
     [
         # a record of its own, which says that a seal signed it
-        (f"insert into {REMOVAL} (domain, ids, row_count, sealed_to, rows_digest, before, sealed_by)"
+        (f"insert into {REMOVAL} ({COLUMNS}, sealed_by)"
          " values ('shop', '{[13,14)}', 1, 20, sha256(''), now(), 2)", "was not signed by seal 2"),
-        (f"insert into {REMOVAL} (domain, ids, row_count, sealed_to, rows_digest, before, sealed_by)"
+        (f"insert into {REMOVAL} ({COLUMNS}, sealed_by)"
          " values ('shop', '{[13,14)}', 1, 20, sha256(''), now(), 99)", "a seal that is not there"),
         # one that was signed, made larger
         (f"update {REMOVAL} set ids = ids + '{{[13,14)}}', row_count = 11", "not as it was signed"),
@@ -125,7 +124,7 @@ async def test_a_record_that_waited_while_seals_were_made_is_not_believed(
     await as_owner(
         conn,
         f"delete from {AUDIT} where audit_id = 13",
-        f"insert into {REMOVAL} (domain, ids, row_count, sealed_to, rows_digest, before, removed_at)"
+        f"insert into {REMOVAL} ({COLUMNS}, removed_at)"
         " values ('shop', '{[13,14)}', 1, 20, sha256(''), now(), now() - interval '1 day')",
     )
 

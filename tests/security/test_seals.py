@@ -1,9 +1,8 @@
-"""The audit's seals against the owner of the database: whatever is done to a sealed row is found."""
+"""Seals against the owner of the database: whatever is done to a sealed event is found."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
@@ -17,10 +16,16 @@ AUDIT = "commandbus.command_bus_audit"
 
 
 @pytest.fixture(autouse=True)
-def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Each test has a folder of keys of its own."""
     monkeypatch.setenv("COMMANDBUS_KEYS_FOLDER", str(tmp_path / "keys"))
-    yield tmp_path / "keys"
+    return tmp_path / "keys"
+
+
+def forget_heads(keys: Path) -> None:
+    """As on a machine that never sealed."""
+    for kept in keys.glob("seals_*.jsonl"):
+        kept.unlink()
 
 
 async def sealed_twice(bus: CommandBus, conn: Conn) -> None:
@@ -222,8 +227,8 @@ async def test_functions_that_the_owner_replaced_do_not_help(
     await conn.execute(
         "create schema evil; create function evil.sha256(bytea) returns bytea language sql"
         " as $$ select pg_catalog.sha256('') $$;"
-        "create or replace function commandbus.audit_row_digest(p_event commandbus.command_bus_audit)"
-        " returns bytea language sql as $$ select '\\x00'::bytea $$"
+        "create or replace function commandbus.audit_row_digest("
+        "p_event commandbus.command_bus_audit) returns bytea language sql as $$ select '\\x00'::bytea $$"
     )
     name = conn.info.dbname
     await conn.execute(f"alter database {name} set search_path = evil, pg_catalog".encode())
@@ -282,8 +287,7 @@ async def test_the_last_seal_removed_is_found_by_what_is_known_outside(
     with pytest.raises(Exception, match="seals were removed or replaced"):
         await bus.upkeep.seal_audit()
     # another one has it from the exported file
-    for kept in keys.glob("seals_*.jsonl"):
-        kept.unlink()
+    forget_heads(keys)
     assert await codes(bus) == {}
     assert await codes(bus, heads=exported) == {"SEAL_MISSING": 1}
     # sealed again with the key, it is another seal
@@ -314,8 +318,7 @@ async def test_an_end_that_was_cut_off_and_sealed_again_later_is_late(
     bus: CommandBus, conn: Conn, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await sealed_twice(bus, conn)
-    for kept in keys.glob("seals_*.jsonl"):
-        kept.unlink()
+    forget_heads(keys)
     await as_owner(
         conn,
         "delete from commandbus.command_bus_audit_seal where seal_number = 2",

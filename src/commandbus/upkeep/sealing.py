@@ -230,8 +230,8 @@ class Sealing:
         if found is None or found.digest != known.digest:
             raise InvalidOperationError(
                 f"seal {known.seal_number} of {known.sealed_at} is not in the database any more, "
-                "or it is another one: seals were removed or replaced. Look with `commandbus doctor "
-                f"--audit`. If the database was restored from a backup, remove {file.path}"
+                "or it is another one: seals were removed or replaced. Look with `commandbus "
+                f"doctor --audit`. If the database was restored from a backup, remove {file.path}"
             )
 
 
