@@ -480,7 +480,7 @@ function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) re
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
-    plpgsql, stable, body 94b22d3b382b3bd06eda8e583d8866d8
+    sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
     sql, volatile, body d229875f8b14059499d0b5af6259d207
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void

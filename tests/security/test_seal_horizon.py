@@ -160,6 +160,8 @@ async def test_an_id_above_the_sequence_is_told(bus: CommandBus, conn: Conn) -> 
 async def test_the_doctor_tells_what_is_not_sealed_and_what_sealing_waits_for(
     bus: CommandBus, conn: Conn, begin: Begin
 ) -> None:
+    await write(conn, 1)
+    await bus.upkeep.seal_audit()
     await write(conn, 2, age="2 hours")
     slow = await begin()
     await write(slow, 1)
@@ -169,7 +171,7 @@ async def test_the_doctor_tells_what_is_not_sealed_and_what_sealing_waits_for(
     )
 
     found = {each.code: each for each in (await bus.upkeep.doctor()).findings}
-    assert "event 1 of" in found["AUDIT_UNSEALED"].examples[0]
+    assert "event 2 of" in found["AUDIT_UNSEALED"].examples[0]
     assert f"session {slow.info.backend_pid}" in found["SEAL_WAITS"].examples[0]
     assert {found[code].severity for code in ("AUDIT_UNSEALED", "SEAL_WAITS")} == {
         "warning", "notice",

@@ -92,6 +92,8 @@ async def test_a_removal_beside_a_lawful_one_is_found(bus: CommandBus, conn: Con
          " values ('shop', '{[13,14)}', 1, 20, sha256(''), now(), 2)", "was not signed by seal 2"),
         (f"insert into {REMOVAL} ({COLUMNS}, sealed_by)"
          " values ('shop', '{[13,14)}', 1, 20, sha256(''), now(), 99)", "a seal that is not there"),
+        (f"insert into {REMOVAL} ({COLUMNS}, sealed_by)"
+         " values ('shop', '{[13,14)}', 1, 20, sha256(''), now(), -1)", "a seal that is not there"),
         # one that was signed, made larger
         (f"update {REMOVAL} set ids = ids + '{{[13,14)}}', row_count = 11", "not as it was signed"),
     ],

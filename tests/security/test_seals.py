@@ -228,7 +228,8 @@ async def test_functions_that_the_owner_replaced_do_not_help(
         "create schema evil; create function evil.sha256(bytea) returns bytea language sql"
         " as $$ select pg_catalog.sha256('') $$;"
         "create or replace function commandbus.audit_row_digest("
-        "p_event commandbus.command_bus_audit) returns bytea language sql as $$ select '\\x00'::bytea $$"
+        "p_event commandbus.command_bus_audit) returns bytea"
+        " language sql as $$ select '\\x00'::bytea $$"
     )
     name = conn.info.dbname
     await conn.execute(f"alter database {name} set search_path = evil, pg_catalog".encode())

@@ -90,13 +90,13 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
         "see that a worker with the key always runs. If one did, the end of the chain was cut off "
         "and sealed again: compare with exported heads",
     ),
+    "REMOVAL_BY_HAND": KnownFinding(
+        Severity.WARNING, "events were removed from the audit, and no retention rule asked for it",
+        "see that it was meant: `commandbus db prune --older-than` does it, and the owner can",
+    ),
     "SEAL_WAITS": KnownFinding(
         Severity.NOTICE, "a transaction that is open for long keeps the audit from being sealed",
         "wait for its end, or end the session; then sealing goes on",
-    ),
-    "REMOVAL_BY_HAND": KnownFinding(
-        Severity.NOTICE, "events were removed from the audit, and no retention rule asked for it",
-        "see that it was meant: `commandbus db prune --older-than` does it, and the owner can",
     ),
     "REMOVAL_UNSIGNED": KnownFinding(
         Severity.NOTICE, "records of removals wait for the next seal to sign them",

@@ -255,8 +255,9 @@ class _Chain:
     ) -> None:
         """Compare the records with what the seals say of them."""
         by_seal: dict[int, list[Removal]] = {}
-        numbers = page[0].seal.seal_number, page[-1].seal.seal_number
-        for each in await reader.signed_removals(*numbers):
+        # from the page before on, so that no number between two pages is left out
+        after = self.seals[-1].seal_number if self.seals else -(2**63)
+        for each in await reader.signed_removals(after + 1, page[-1].seal.seal_number):
             by_seal.setdefault(each.sealed_by or 0, []).append(each)
         for seal in (signed.seal for signed in page):
             signed_ones = removals_of(seal.removals)

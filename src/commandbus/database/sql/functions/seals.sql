@@ -51,13 +51,12 @@ create or replace trigger command_bus_audit_removal_no_truncate
 create or replace function commandbus.audit_sequence(
     out o_sequence regclass, out o_last bigint, out o_cache bigint
 )
-language plpgsql stable as $$
-begin
-    o_sequence := pg_get_serial_sequence('commandbus.command_bus_audit', 'audit_id')::regclass;
-    select q.seqcache into o_cache from pg_sequence q where q.seqrelid = o_sequence;
-    execute format('select case when s.is_called then s.last_value else s.last_value - 1 end from %s s',
-                   o_sequence) into o_last;
-end $$;
+language sql volatile as $$
+    select q.seqrelid::regclass, case when s.is_called then s.last_value else s.last_value - 1 end,
+           q.seqcache
+      from commandbus.command_bus_audit_audit_id_seq s, pg_sequence q
+     where q.seqrelid = 'commandbus.command_bus_audit_audit_id_seq'::regclass
+$$;
 
 -- Transactions that are open and have taken a number for the audit. nextval locks its sequence until the
 -- end of the transaction, also in a rolled back savepoint or a prepared transaction, and before it takes
