@@ -193,7 +193,8 @@ end $$;
 create or replace function commandbus.record_removal(
     p_domain text, p_ids bigint[], p_before timestamptz, p_actor text
 ) returns void
-language sql as $$
+language plpgsql as $$
+begin
     insert into commandbus.command_bus_audit_removal (
         domain, ids, row_count, sealed_to, rows_digest, before, keep_seconds, actor)
     select p_domain, range_agg(int8range(a.audit_id, a.audit_id, '[]')), count(*), s.last_id,
@@ -210,8 +211,8 @@ language sql as $$
      cross join (select coalesce((select x.last_id from commandbus.command_bus_audit_seal x
                                    order by x.seal_number desc limit 1), 0)) s(last_id)
      where a.audit_id = any(p_ids)
-     group by s.last_id
-$$;
+     group by s.last_id;
+end $$;
 
 -- Seals by what everyone can see: is the audit sealed in time, can it be, and is what protects it there?
 -- `commandbus doctor --audit` looks into the seals themselves.
