@@ -78,6 +78,8 @@ class Settings(EnvironmentSettings):
     maintenance: bool = True
     #: Seconds between two rounds of a chore, by all workers together.
     maintenance_interval_seconds: float = 300.0
+    #: Whether workers seal the audit, if they have the key or no seal was ever made.
+    seal_audit: bool = True
     #: Where replies go when a command names no queue: "domain" (<domain>.replies), "none", or the
     #: logical name of a queue that all domains share.
     replies: str = "domain"
@@ -183,7 +185,7 @@ class Settings(EnvironmentSettings):
 
 
 _SWITCHES = (
-    "mark_in_progress", "maintenance", "self_approval", "unpeppered_tokens",
+    "mark_in_progress", "maintenance", "seal_audit", "self_approval", "unpeppered_tokens",
     "allow_autocommit_conn",
 )  # fmt: skip
 _RANGES: dict[str, tuple[float, float]] = {

@@ -35,6 +35,54 @@ table commandbus.command_bus_audit
     CREATE UNIQUE INDEX command_bus_audit_pkey ON commandbus.command_bus_audit USING btree (audit_id)
     CREATE TRIGGER command_bus_audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON commandbus.command_bus_audit FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_audit_change()
 
+table commandbus.command_bus_audit_horizon
+    is_one boolean not null default true
+    safe_to bigint
+    candidate_id bigint
+    waits_for text[] not null default '{}'::text[]
+    noted_at timestamp with time zone
+    constraint command_bus_audit_horizon_is_one_check CHECK (is_one)
+    constraint command_bus_audit_horizon_pkey PRIMARY KEY (is_one)
+    CREATE UNIQUE INDEX command_bus_audit_horizon_pkey ON commandbus.command_bus_audit_horizon USING btree (is_one)
+
+table commandbus.command_bus_audit_removal
+    removal_number bigint not null
+    domain text not null
+    ids int8multirange not null
+    row_count integer not null
+    sealed_to bigint not null
+    rows_digest bytea not null
+    before timestamp with time zone not null
+    keep_seconds bigint
+    actor text
+    removed_at timestamp with time zone not null default clock_timestamp()
+    sealed_by bigint
+    constraint command_bus_audit_removal_pkey PRIMARY KEY (removal_number)
+    CREATE INDEX ix_audit_removal_ids ON commandbus.command_bus_audit_removal USING gist (ids)
+    CREATE INDEX ix_audit_removal_sealed ON commandbus.command_bus_audit_removal USING btree (sealed_by)
+    CREATE UNIQUE INDEX command_bus_audit_removal_pkey ON commandbus.command_bus_audit_removal USING btree (removal_number)
+    CREATE TRIGGER command_bus_audit_removal_append_only BEFORE DELETE OR UPDATE ON commandbus.command_bus_audit_removal FOR EACH ROW EXECUTE FUNCTION commandbus.refuse_seal_change()
+    CREATE TRIGGER command_bus_audit_removal_no_truncate BEFORE TRUNCATE ON commandbus.command_bus_audit_removal FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_seal_change()
+
+table commandbus.command_bus_audit_seal
+    seal_number bigint not null
+    first_id bigint not null
+    last_id bigint not null
+    row_count integer not null
+    oldest_ts timestamp with time zone
+    entries bytea not null
+    entries_digest bytea not null
+    removals bytea not null
+    previous bytea not null
+    sealed_at timestamp with time zone not null
+    key_id text not null
+    digest bytea not null
+    signature bytea not null
+    constraint command_bus_audit_seal_pkey PRIMARY KEY (seal_number)
+    CREATE UNIQUE INDEX command_bus_audit_seal_pkey ON commandbus.command_bus_audit_seal USING btree (seal_number)
+    CREATE TRIGGER command_bus_audit_seal_append_only BEFORE DELETE OR UPDATE ON commandbus.command_bus_audit_seal FOR EACH ROW EXECUTE FUNCTION commandbus.refuse_seal_change()
+    CREATE TRIGGER command_bus_audit_seal_no_truncate BEFORE TRUNCATE ON commandbus.command_bus_audit_seal FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_seal_change()
+
 table commandbus.command_bus_batch
     batch_id uuid not null
     domain character varying(255) not null
@@ -404,6 +452,7 @@ table commandbus.rate_limit_override
     CREATE UNIQUE INDEX rate_limit_override_pkey ON commandbus.rate_limit_override USING btree (user_id)
 
 relation S command_bus_audit_audit_id_seq
+relation S command_bus_audit_removal_removal_number_seq
 relation v approval_tickets
 relation v batch_approval_tickets
 relation v v_batch_success_rate
@@ -414,6 +463,8 @@ function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_rece
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 800ab70e65d152fc5dca3f85d15b4b6b
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff93a4c3ac2e15fd44468f95273baa39
+function commandbus.add_seal(p_number bigint, p_first bigint, p_last bigint, p_rows integer, p_oldest timestamp with time zone, p_entries bytea, p_entries_digest bytea, p_removals bytea, p_removal_numbers bigint[], p_previous bytea, p_sealed_at timestamp with time zone, p_key_id text, p_digest bytea, p_signature bytea) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 85b19fd6ca201a49ac3bdd6347439885
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
 function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
@@ -426,6 +477,12 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
+    sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
+function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
+    sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
+function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
+    sql, volatile, body d229875f8b14059499d0b5af6259d207
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
@@ -464,8 +521,10 @@ function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_roles(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c1c5e7f264b4058ab075ea33c197aa1c
+function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bcdc399953d778efad0920c453cd7264
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 11824d0c3e56bce7f92bca5349233caf
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -523,11 +582,13 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body ef95e277d1530b37e690cba18d83c120
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 17a7128b52b4f16e2c606170bf037fb9
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
+function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
@@ -549,7 +610,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body b8fdc72b3418cbe637b01bc9de4e01af
+    sql, immutable, body 587e677557a94c3a9fa6ed4d1ee34847
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
 function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
@@ -638,6 +699,8 @@ function commandbus.message_head(p_domain text, p_now timestamp with time zone) 
     sql, stable, body 1767088c8b63b4c36acf772c07bc9277
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
+function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for text[], OUT o_noted_at timestamp with time zone) returns record
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
@@ -675,7 +738,7 @@ function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jso
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cfacd73de87b15bce1c51392761ca287
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4d91f070dc26b48cf30cb2dda57465fb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3d72107b1a0d91a5549998d9121d0fbe
 function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0308f3432042083d4c8509c65de395df
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -709,11 +772,13 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 945f8967c63d000fbf2471b70bfd2876
+    sql, immutable, body 2c2b6cf83c18966d93c4a29979c92a04
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
+function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
+    plpgsql, volatile, set enable_seqscan=off, body 188f5a077141cf54a3b0fa3544053fcd
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
     sql, volatile, body 9770394d662f538446704251dbb96f0d
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
@@ -730,6 +795,8 @@ function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from t
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
+function commandbus.refuse_seal_change() returns trigger
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body f48fa981515b737b2ed8b81b35ba9772
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.register_batch_types(p_types jsonb) returns void
@@ -870,6 +937,7 @@ function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boo
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff25c4a4798ed12393c4af99494e5b4
 
 migration 1 = initial
+migration 13 = audit_seals
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

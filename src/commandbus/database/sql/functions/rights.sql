@@ -58,6 +58,10 @@ language sql immutable as $$
         ('declare_secrets', '{worker,api}'),
         ('retention_due', '{worker,operator,reader}'),
         ('prune_due', '{worker}'),                     -- by the rules, which only the owner sets
+        -- seals of the audit: worth nothing without the key, which the database does not have
+        ('move_audit_horizon', '{worker,operator}'),
+        ('draft_seal', '{worker,operator}'),
+        ('add_seal', '{worker,operator}'),
         -- decisions of operators
         ('cancel_commands', '{operator,api}'),
         ('operator_retry', '{operator,api}'),
@@ -131,6 +135,7 @@ language sql immutable as $$
         ('check_work', '{operator,api,reader}'),
         ('check_server', '{operator,api,reader}'),
         ('check_roles', '{operator,api,reader}'),
+        ('check_seals', '{operator,api,reader}'),
         ('role_differences', '{operator,api,reader}'),
         -- the owner alone: these remove history, or change what holds for everybody
         ('prune_audit', '{}'),
@@ -161,6 +166,9 @@ language sql immutable as $$
         ('command_bus_load', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_load_checkpoint', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_audit', null, '{operator,api,reader}'),
+        ('command_bus_audit_seal', null, '{worker,operator,api,reader}'),
+        ('command_bus_audit_removal', null, '{worker,operator,api,reader}'),
+        ('command_bus_audit_horizon', null, '{operator,api,reader}'),
         ('command_bus_troubleshooting', null, '{operator,api,reader}'),
         ('command_bus_failure_group', null, '{operator,api,reader}'),
         -- the arguments have the edited parts of payloads, and results
