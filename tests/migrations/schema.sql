@@ -610,7 +610,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 587e677557a94c3a9fa6ed4d1ee34847
+    sql, immutable, body 030f0b903998c39e9a34a28cc9537814
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
 function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
@@ -772,7 +772,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 2c2b6cf83c18966d93c4a29979c92a04
+    sql, immutable, body f88fd30457ee1fdd43aac42978258a1b
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
