@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from commandbus.blocking.bridge import BlockingFacet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from datetime import datetime, timedelta
     from commandbus.access.model import ApiToken, NewToken, StoredToken
     from commandbus.access.tokens import Tokens
@@ -52,6 +52,10 @@ class BlockingTokens(BlockingFacet["Tokens"]):
     def find(self, token_id: str) -> StoredToken | None:
         """What is stored of a token, also of one that has ended; None if there is none."""
         return self._bridge.run(self._facet.find(token_id))
+
+    def find_many(self, token_ids: Collection[str]) -> dict[str, StoredToken]:
+        """What is stored of tokens, by id, also of those that have ended."""
+        return self._bridge.run(self._facet.find_many(token_ids))
 
     def is_proved(self, stored: StoredToken | None, secret: str) -> bool:
         """Whether the secret is that of the token, and the token is still good."""

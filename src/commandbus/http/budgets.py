@@ -24,6 +24,8 @@ MAX_KEYS = 10_000
 #: Refusals in a minute that a client gets at once, and the seconds that it waits for each further.
 PROMPT_REFUSALS = 20
 LATE_SECONDS = 3.0
+#: Refusals that are late at once. Their clients may have gone, so connections are no bound.
+MAX_LATE = 2_000
 #: Limits of this module and of the gate, as `limit_type` names them. A closed set, for metrics.
 KINDS = frozenset(
     f"{who}_{what}"
@@ -87,7 +89,7 @@ class Share:
 
 
 class Budget:
-    """So much in a minute."""
+    """What a caller may use in a minute."""
 
     def __init__(self, what: str, share: Share, clock: Callable[[], float] = time.time) -> None:
         self._what = what
@@ -110,7 +112,7 @@ class Budget:
 
 
 class Places:
-    """So many at once: `limit` for all, and a share of them for each caller."""
+    """Places for what happens at once: `limit` for all, and a share of them for each caller."""
 
     def __init__(self, what: str, limit: int, share: Share, full: str) -> None:
         self._what = what
@@ -158,11 +160,17 @@ class Patience:
         self._prompt = prompt
         self._pause = pause
         self._refused = Minutes(clock)
+        self._waiting = 0
 
     async def before_refusing(self, key: Key) -> None:
         """Wait, if this one was refused often in this minute."""
-        if self._refused.add(key) > self._prompt:
+        if self._refused.add(key) <= self._prompt or self._waiting >= MAX_LATE:
+            return
+        self._waiting += 1
+        try:
             await self._pause(LATE_SECONDS)
+        finally:
+            self._waiting -= 1
 
 
 def refusal(
