@@ -46,6 +46,8 @@ class Phase:
     answers: Counter[int] = field(default_factory=Counter)
     unready: int = 0
     attack: dict[str, Any] = field(default_factory=dict)
+    #: How much of one core the service used.
+    busy: float = 0.0
 
     def quantile(self, share: float) -> float:
         ordered = sorted(self.seconds) or [0.0]
@@ -59,7 +61,7 @@ class Phase:
         p50, p99, worst = (self.quantile(share) * 1000 for share in (0.5, 0.99, 1.0))
         return (
             f"{self.name:14} {len(self.seconds):5} requests  p50 {p50:7.1f} ms  p99 {p99:7.1f} ms"
-            f"  max {worst:7.1f} ms  refused {self.refused}  not ready {self.unready}"
+            f"  max {worst:7.1f} ms  refused {self.refused}  not ready {self.unready}  service {self.busy:4.0%} of a core"
         )
 
 
@@ -72,6 +74,11 @@ class Arena:
     tokens: list[str]
     hostile: str
     batch: str
+
+    def cpu(self) -> float:
+        """Seconds of CPU that the service has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> int:
         """Kilobytes of the service."""
@@ -183,8 +190,12 @@ async def during(
     work = [use(arena, phase, seconds), watch(arena, phase, seconds)]
     if kinds:
         work.append(attack(arena, phase, kinds, sockets, seconds))
+    began, used = time.monotonic(), arena.cpu()
     await asyncio.gather(*work)
+    phase.busy = (arena.cpu() - used) / (time.monotonic() - began)
     print(phase, flush=True)
+    if phase.refused:
+        print(f"  the other user's answers: {dict(phase.answers)} (0: none)", flush=True)
     if phase.attack:
         print(f"  {phase.attack['opened']} hostile sockets: {phase.attack['answers']}", flush=True)
     return phase
