@@ -61,7 +61,8 @@ class Phase:
         p50, p99, worst = (self.quantile(share) * 1000 for share in (0.5, 0.99, 1.0))
         return (
             f"{self.name:14} {len(self.seconds):5} requests  p50 {p50:7.1f} ms  p99 {p99:7.1f} ms"
-            f"  max {worst:7.1f} ms  refused {self.refused}  not ready {self.unready}  service {self.busy:4.0%} of a core"
+            f"  max {worst:7.1f} ms  refused {self.refused}  not ready {self.unready}"
+            f"  service {self.busy:4.0%} of a core"
         )
 
 
