@@ -134,6 +134,18 @@ async def use(arena: Arena, phase: Phase, seconds: float) -> None:
         await asyncio.gather(*running)
 
 
+async def crowd(arena: Arena, friends: int) -> None:
+    """A busy moment with as many friendly clients: the size of a service that is in use, so that
+    the attack is compared with it and not with a process that was just started.
+    """
+    headers = {"Authorization": f"Bearer {arena.tokens[0]}"}
+    limits = httpx2.Limits(max_connections=friends)
+    async with httpx2.AsyncClient(base_url=arena.url, limits=limits, timeout=60) as client:
+        asking = [client.get("/livez") for _ in range(friends)]
+        exports = [client.get("/api/v1/exports/commands", headers=headers) for _ in range(8)]
+        await asyncio.gather(*asking, *exports)
+
+
 async def _ask(arena: Arena, phase: Phase, client: httpx2.AsyncClient, number: int) -> None:
     headers = {"Authorization": f"Bearer {arena.tokens[number % 2]}"}
     if number % 10 == 0:
@@ -206,6 +218,8 @@ async def run(dsn: str, options: argparse.Namespace) -> bool:
     tokens, hostile, batch = await prepare(dsn)
     async with serving(dsn) as (url, pid):
         arena = Arena(url, pid, tokens, hostile, batch)
+        fresh = arena.memory()
+        await crowd(arena, options.sockets)
         await during(arena, "warming up", options.calm / 4)
         calm = await during(arena, "calm", options.calm)
         before = arena.memory()
@@ -214,7 +228,8 @@ async def run(dsn: str, options: argparse.Namespace) -> bool:
         top = arena.memory()
         after = await during(arena, "afterwards", options.calm)
         ended = await settled(arena, before)
-    print(f"memory: before {before:,} kB, under attack {top:,} kB, afterwards {ended:,} kB")
+    print(f"memory: fresh {fresh:,} kB, in use {before:,} kB", end=", ")
+    print(f"under attack {top:,} kB, afterwards {ended:,} kB")
     limit = options.p99
     bars = {
         f"p99 under attack < {limit:g} s": hot.quantile(0.99) < limit,
