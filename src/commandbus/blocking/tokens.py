@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from commandbus.access.model import ApiToken, NewToken, StoredToken
     from commandbus.access.tokens import Tokens
     from commandbus.paging import Page
+    from commandbus.upkeep.findings import Finding
 
 
 class BlockingTokens(BlockingFacet["Tokens"]):
@@ -64,3 +65,7 @@ class BlockingTokens(BlockingFacet["Tokens"]):
     def touch(self, token_id: str) -> None:
         """Note that it is in use, once a minute at most."""
         return self._bridge.run(self._facet.touch(token_id))
+
+    def findings(self) -> list[Finding]:
+        """What is weak about the tokens in use; the doctor says it too."""
+        return self._bridge.run(self._facet.findings())

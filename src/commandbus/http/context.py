@@ -19,7 +19,8 @@ from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededE
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.http.metrics import NoMetrics
 from commandbus.http.problems import Kind, Problem, problem_of
-from commandbus.privacy.redaction import redact_text, text_of
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.values import text_of
 
 _log = logging.getLogger("commandbus.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")

@@ -78,6 +78,8 @@ class HttpSettings(EnvironmentSettings):
     metrics_cache_seconds: float = 5.0
     #: The secret (HS256) or the public key in PEM (RS256, ES256) that JWTs are checked with.
     jwt_key: str = field(default="", repr=False)
+    #: The key set (JWKS) of the issuer instead, for RS256 and ES256: a path, or an https address.
+    jwt_jwks: str = ""
     #: HS256, RS256 or ES256; no other is accepted.
     jwt_algorithm: str = "HS256"
     #: What `aud` and `iss` of a JWT must be.
