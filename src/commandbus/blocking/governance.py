@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
     from commandbus.access.model import Caller
+    from commandbus.governance.deciding import Among
     from commandbus.governance.model import (
         BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, Item, LimitState,
-        LimitsStatus, Submission, TicketAction, TicketStatus, UserLimits,
+        LimitsStatus, Review, Submission, TicketAction, TicketStatus, Undecided, UserLimits,
     )
-    from commandbus.governance.service import Among, Governance
+    from commandbus.governance.service import Governance
     from commandbus.governance.types import BatchType, BatchTypes
     from commandbus.paging import Page
 
@@ -60,6 +61,48 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     def limits_status(self, caller: Caller) -> LimitsStatus:
         """The limits in force, how full they are, and who is excepted."""
         return self._bridge.run(self._facet.limits_status(caller))
+
+    def decide(
+        self, caller: Caller, ticket_id: UUID, *, approve: bool, reason: str | None,
+        digest: str | None = None, conn: Any = None,
+    ) -> BatchTicket:
+        """Approve or reject a batch that waits for it; a rejection needs a reason."""
+        return self._bridge.run(self._facet.decide(
+            caller, ticket_id, approve=approve, reason=reason, digest=digest, conn=conn,
+        ))
+
+    def decide_edit(
+        self, caller: Caller, ticket_id: UUID, sequence_no: int, *, approve: bool,
+        reason: str | None, digest: str | None = None, conn: Any = None,
+    ) -> BatchTicket:
+        """Approve or reject the edit of a child."""
+        return self._bridge.run(self._facet.decide_edit(
+            caller, ticket_id, sequence_no, approve=approve, reason=reason, digest=digest,
+            conn=conn,
+        ))
+
+    def review(
+        self, caller: Caller, ticket_id: UUID, *, limit: int = 200, cursor: str | None = None,
+        among: Among = None,
+    ) -> Review:
+        """What a decision is about: the ticket, its children, their payloads with secrets
+        masked."""
+        return self._bridge.run(self._facet.review(
+            caller, ticket_id, limit=limit, cursor=cursor, among=among,
+        ))
+
+    def page_undecided(
+        self, caller: Caller, *, newest_first: bool = False, limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Undecided]:
+        """What waits for a decision in the caller's domains: batches and edits together."""
+        return self._bridge.run(self._facet.page_undecided(
+            caller, newest_first=newest_first, limit=limit, cursor=cursor,
+        ))
+
+    def item_type(self, batch_id: UUID) -> type[Any] | None:
+        """What the payloads of a batch must fit, if it is governed and declared here."""
+        return self._bridge.run(self._facet.item_type(batch_id))
 
     @property
     def is_available(self) -> bool:
@@ -132,15 +175,6 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     ) -> BatchTicket:
         """Cancel what is pending; what a worker has goes on. For its owner, and for operators."""
         return self._bridge.run(self._facet.cancel(caller, ticket_id, reason, among=among))
-
-    def decide(
-        self, caller: Caller, ticket_id: UUID, *, approve: bool, reason: str | None,
-        conn: Any = None,
-    ) -> BatchTicket:
-        """Approve or reject a batch that waits for it; a rejection needs a reason."""
-        return self._bridge.run(self._facet.decide(
-            caller, ticket_id, approve=approve, reason=reason, conn=conn,
-        ))
 
     def register_handlers(self) -> None:
         """Register the handler that carries out approvals which were submitted as a batch."""

@@ -73,10 +73,12 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
     def retry(
         self, domain: str, command_id: UUID, *, operator: str | None = None,
         reset_attempts: bool = True, payload: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Send the same payload again, or an edited one."""
+        bypass: bool = False,
+    ) -> bool:
+        """Send the same payload again, or an edited one; returns whether it was sent."""
         return self._bridge.run(self._facet.retry(
             domain, command_id, operator=operator, reset_attempts=reset_attempts, payload=payload,
+            bypass=bypass,
         ))
 
     def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:

@@ -50,7 +50,7 @@ _SETTLE_OWN: LiteralString = (
 _CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
 _EXTEND: LiteralString = "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)"
 _OPERATOR_RETRY: LiteralString = (
-    "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb))"
+    "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb), %s)"
 )
 _OPERATOR_CANCEL: LiteralString = "select {schema}.operator_cancel(%s, %s, %s, %s)"
 _OPERATOR_COMPLETE: LiteralString = (
@@ -194,7 +194,10 @@ class PostgresStore(PostgresReads):
     ) -> None:
         edits = options.get("edits")
         document = encoding.edits(edits) if edits else None
-        params = (domain, list(ids), options["actor"], options["reset_attempts"], document)
+        params = (
+            domain, list(ids), options["actor"], options["reset_attempts"], document or "{}",
+            options.get("bypass", False),
+        )  # fmt: skip
         await self.gateway.rows(_OPERATOR_RETRY, params, domain=domain)
 
     async def operator_cancel(

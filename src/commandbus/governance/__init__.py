@@ -2,7 +2,8 @@
 
 Reading order: `types` (what may be submitted), `items` (what is checked of a request),
 `submission` (the transaction that creates), `service` (the verbs), `tickets` (the reads),
-`limits`, `approvals`, `watch` (waiting for a change).
+`review` (what a decision is about), `deciding` (the verbs of those who approve), `limits`,
+`approvals`, `watch` (waiting for a change).
 """
 
 from commandbus.governance.model import (
@@ -10,14 +11,18 @@ from commandbus.governance.model import (
     ChildRetry,
     ChildStatus,
     ChildTicket,
+    Edit,
     Exemption,
     ItemError,
     LimitsStatus,
     LimitState,
     LimitType,
+    Review,
+    ReviewedChild,
     Submission,
     TicketAction,
     TicketStatus,
+    Undecided,
     UserLimits,
 )
 from commandbus.governance.service import Governance
@@ -30,14 +35,18 @@ __all__ = [
     "ChildRetry",
     "ChildStatus",
     "ChildTicket",
+    "Edit",
     "Exemption",
     "Governance",
     "ItemError",
     "LimitState",
     "LimitType",
     "LimitsStatus",
+    "Review",
+    "ReviewedChild",
     "Submission",
     "TicketAction",
     "TicketStatus",
+    "Undecided",
     "UserLimits",
 ]

@@ -25,7 +25,7 @@ _COLUMNS: LiteralString = (
     "t.ticket_id, t.domain, t.batch_type, t.child_count, t.success_count, t.failed_count,"
     " t.pending_count, t.canceled_count, t.status, t.reason, t.created_by, t.created_at,"
     " t.updated_at, t.completed_at, t.requires_approval, t.decided_by, t.decided_at,"
-    " t.decision_reason, t.request_id"
+    " t.decision_reason, t.request_id, t.content_digest, t.edit_count, t.expires_at"
 )
 _TICKETS: LiteralString = (
     "select "  # noqa: S608  (literals only)
@@ -36,7 +36,8 @@ _TICKETS: LiteralString = (
 _FILTER: LiteralString = (
     "(cast(%s as text[]) is null or t.domain = any(%s))"
     " and (cast(%s as text[]) is null or t.batch_type = any(%s))"
-    " and (cast(%s as text) is null or t.status = %s) and (not %s or t.is_pending)"
+    " and (cast(%s as text) is null or t.status = %s)"
+    " and (not %s or t.is_pending or t.edit_count > 0)"
     " and (cast(%s as timestamptz) is null or (t.created_at, t.ticket_id) < (%s, %s))"
     " order by t.created_at desc, t.ticket_id desc limit %s"
 )
