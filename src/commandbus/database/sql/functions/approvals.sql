@@ -185,9 +185,10 @@ language plpgsql as $$
 declare
     v_changed int;
 begin
-    if commandbus.content_digest(p_content.salt, p_batch.batch_type, p_batch.domain,
-                                 p_content.child_digests) is distinct from p_content.digest then
-        raise exception 'the digests of batch % do not belong together', p_batch.batch_id
+    if p_content.digest is null
+       or commandbus.content_digest(p_content.salt, p_batch.batch_type, p_batch.domain,
+                                    p_content.child_digests) is distinct from p_content.digest then
+        raise exception 'the digests of batch % are missing, or do not belong together', p_batch.batch_id
             using errcode = 'CB003', hint = 'reject it, and find out who changes rows of the database';
     end if;
     select c.sequence_no into v_changed
