@@ -205,7 +205,15 @@ class Facets:
     def _workers(self) -> Workers:
         from commandbus.worker.worker import Workers
 
-        return Workers(self._store, self._registry, self._settings, self._policy, self._preparer)
+        return Workers(
+            self._store, self._registry, self._settings, self._policy, self._preparer,
+            on_start=self._register_types,
+        )  # fmt: skip
+
+    async def _register_types(self) -> None:
+        # What this program declared is governed for every service on the database.
+        if "governance" in vars(self) and self.governance.is_available:
+            await self.governance.register()
 
     def _keep(self, part: Part) -> Part:
         self._running.append(part)

@@ -73,7 +73,7 @@ async def prepare(bus: CommandBus) -> dict[str, Any]:
 async def prepare_governed(bus: CommandBus) -> list[UUID]:
     """The virtual machines, and batches that are pending, failing and waiting for an approval."""
     await vms.setup(bus)
-    ada = Caller("ada", frozenset({Scope.SEND}))
+    ada = Caller("ada", frozenset({Scope.SUBMIT}))
     made = []
     async with working(bus, "vms"):
         for batch_type in ("BATCH_CREATE", "BATCH_POWER_RESTART", "BATCH_DELETE"):

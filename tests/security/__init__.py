@@ -1,0 +1,1 @@
+"""Attacks: what a caller tries that it must not do."""

@@ -260,7 +260,7 @@ async def test_a_bulk_edit_proposes_too(db: Session) -> None:
     _, (held,) = await parked(db)
     bulk = await db.value(
         "select commandbus.start_bulk(gen_random_uuid(), %s, 'retry', '{}',"
-        " '{\"edit\": {\"merge\": {\"n\": 9}, \"paths\": [\"data.n\"]}}', null, 'olga', true)",
+        ' \'{"edit": {"merge": {"n": 9}, "paths": ["data.n"]}}\', null, \'olga\', true)',
         db.domain,
     )
     edits = {
@@ -361,7 +361,8 @@ async def test_a_cancel_that_waited_for_an_approval_does_not_meet_the_receiver_i
     cancel = asyncio.create_task(
         canceler.rows(
             "select commandbus.cancel_commands(%s, %s, 'x', 'ada', false) as id",
-            db.domain, [child, later],
+            db.domain,
+            [child, later],
         )  # fmt: skip
     )
     await db.until_blocked(canceler)

@@ -12,7 +12,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from commandbus import InvalidInputError, InvalidOperationError, InvalidSettingError, Settings
-from commandbus.access.model import ApiToken, NewToken, Scope, StoredToken
+from commandbus.access.model import EVERYTHING, ApiToken, NewToken, Scope, StoredToken
 from commandbus.access.tokens import Tokens
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.http import HttpSettings, JwtAuth, NoAuth, TokenAuth, create_app
@@ -357,7 +357,7 @@ async def test_without_authentication_pages_of_other_sites_are_kept_out(
 
     assert answer.status_code == status
     if status == 200:
-        assert answer.json() == {"user_id": "dev", "scopes": sorted(Scope), "domains": None}
+        assert answer.json() == {"user_id": "dev", "scopes": sorted(EVERYTHING), "domains": None}
 
 
 # -- JSON Web Tokens

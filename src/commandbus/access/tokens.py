@@ -30,6 +30,7 @@ MAX_LIFE = timedelta(days=3_650)
 
 _TOKEN = re.compile(r"cb_([0-9a-f]{32})_([A-Za-z0-9_-]{43})\Z")
 _ID = re.compile(r"[0-9a-f]{32}\Z")
+_SCOPES = frozenset(Scope)
 # Compared with when there is no such token, so that an unknown id takes as long as a wrong secret.
 _NOTHING = bytes(32)
 
@@ -198,7 +199,8 @@ def _token_of(
     return ApiToken(
         token_id,
         user_id,
-        frozenset(Scope(name) for name in scopes),
+        # A newer version may have stored scopes that this one does not know.
+        frozenset(Scope(name) for name in scopes if name in _SCOPES),
         None if domains is None else frozenset(domains),
         *others,
     )

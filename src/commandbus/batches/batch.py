@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString, Unpack
 from uuid import UUID, uuid4
@@ -22,8 +23,9 @@ from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
 from commandbus.commands.sending import Preparer, repeats_named
-from commandbus.database.model import NewBatch
-from commandbus.database.rows import BATCHES_WHERE, COMMAND_COLUMNS, command_of
+from commandbus.database import encoding
+from commandbus.database.model import NewBatch, OnBehalf
+from commandbus.database.rows import BATCHES_WHERE, COMMAND_COLUMNS, command_of, raise_if_known
 from commandbus.database.store import Store
 from commandbus.errors import BatchNotFoundError, InvalidInputError
 from commandbus.models import (
@@ -57,6 +59,10 @@ from commandbus.settings import Settings
 if TYPE_CHECKING:
     from commandbus.loads.model import LoadMetadata
 
+_CREATE_FOR: LiteralString = (
+    "select {schema}.create_batch_for(%s, %s, cast(%s as jsonb), cast(%s as bytea[]),"
+    " cast(%s as text), cast(%s as jsonb), cast(%s as jsonb))"
+)
 _PAGE: LiteralString = (
     BATCHES_WHERE + "b.domain = %s and (cast(%s as text) is null or b.status = %s)"
     " and (cast(%s as timestamptz) is null or (b.created_at, b.batch_id) < (%s, %s))"
@@ -97,6 +103,7 @@ def new_batch(
         created_by=None if created_by is None else check_text(created_by, "created_by"),
         on_complete=None if closing is None else preparer.closing_command(domain, closing),
         notifies=options.get("on_complete") is not None,
+        actor=check_operator(options.get("actor")),
     )
 
 
@@ -131,12 +138,25 @@ class Batches:
         commands: Sequence[BatchCommand],
         *,
         conn: Any = None,
+        on_behalf: OnBehalf | None = None,
         **options: Unpack[BatchOptions],
     ) -> UUID:
-        """Create a batch with all its commands, or nothing."""
+        """Create a batch with all its commands, or nothing.
+
+        `on_behalf` (`bus.governance.on_behalf_of`): for a caller, who creates it and to whom
+        governed command types are refused.
+        """
         batch, prepared = self._prepare(domain, commands, options)
         began = time.perf_counter()
         ids = (command.command_id for command in prepared)
+        if on_behalf is not None:
+            if conn is not None or batch.on_complete is not None or batch.notifies:
+                raise InvalidInputError("a batch on behalf of a caller has no conn or on_complete")
+            with repeats_named(ids):
+                await self._create_for(
+                    on_behalf, replace(batch, created_by=on_behalf.user_id), prepared
+                )
+            return batch.batch_id
         with repeats_named(ids), self._completions.announced(batch, options.get("on_complete")):
             transaction = await self._store.create_batch(batch, prepared, conn=conn)
             if transaction is not None:
@@ -147,6 +167,22 @@ class Batches:
             CreationMetric(DispatchMode.INLINE, len(prepared), spent_ms, 0, 0, spent_ms, False),
         )
         return batch.batch_id
+
+    async def _create_for(
+        self, on_behalf: OnBehalf, batch: NewBatch, prepared: Sequence[NewCommand]
+    ) -> None:
+        if not self._store.has_gateway:
+            on_behalf.refuse_governed({command.command_type for command in prepared})
+            await self._store.create_batch(batch, prepared)
+            return
+        gateway, domain = self._store.gateway, batch.domain
+        await gateway.ensure_domain(domain)
+        params = (
+            domain, batch.batch_id, encoding.sends(prepared),
+            [self._preparer.digest(domain, command) for command in prepared],
+            batch.name, encoding.text(batch.custom_data), encoding.on_behalf(on_behalf),
+        )  # fmt: skip
+        raise_if_known(domain, await gateway.value(_CREATE_FOR, params, domain=domain))
 
     def _prepare(
         self, domain: str, commands: Sequence[BatchCommand], options: BatchOptions

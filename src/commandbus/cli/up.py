@@ -100,12 +100,12 @@ def _app_name(app: str | None, demo: bool) -> str:
 async def _web(
     bus: CommandBus, host: str | None, port: int | None, is_demo: bool
 ) -> AsyncIterator[_Web]:
-    from commandbus.access.model import Scope
+    from commandbus.access.model import EVERYTHING
 
     server = _free_server(bus, host, port, is_demo)
     user = actor_or_login(None) or "commandbus"
     made = await bus.tokens.create(
-        user, list(Scope), label="commandbus up", expires_in=TOKEN_LIFE, actor=user
+        user, EVERYTHING, label="commandbus up", expires_in=TOKEN_LIFE, actor=user
     )
     try:
         yield _Web(server, made.text, user, is_demo)

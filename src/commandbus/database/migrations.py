@@ -37,7 +37,7 @@ FUNCTION_FILES = (
     "batches", "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle",
     "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures",
     "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
-    "approvals", "edits", "reviews", "tokens", "planner",
+    "governed", "approvals", "edits", "reviews", "tokens", "planner",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

@@ -50,7 +50,7 @@ _SETTLE_OWN: LiteralString = (
 _CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
 _EXTEND: LiteralString = "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)"
 _OPERATOR_RETRY: LiteralString = (
-    "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb), %s)"
+    "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb))"
 )
 _OPERATOR_CANCEL: LiteralString = "select {schema}.operator_cancel(%s, %s, %s, %s)"
 _OPERATOR_COMPLETE: LiteralString = (
@@ -63,7 +63,7 @@ _ADD_NOTE: LiteralString = "select {schema}.add_note(%s, %s, %s, %s)"
 _CREATE_BATCH: LiteralString = (
     "select {schema}.create_batch(cast(%s as text), cast(%s as uuid), cast(%s as jsonb),"
     " cast(%s as text), cast(%s as jsonb), cast(%s as text), cast(%s as jsonb),"
-    " cast(%s as boolean))"
+    " cast(%s as boolean), cast(%s as text))"
 )
 # As a number: in the encoding SQL_ASCII texts arrive as bytes.
 _TRANSACTION: LiteralString = "select cast(cast(pg_current_xact_id() as text) as bigint)"
@@ -113,6 +113,7 @@ class PostgresStore(PostgresReads):
         commands: Iterable[NewCommand],
         *,
         batch_id: UUID | None = None,
+        actor: str | None = None,
         conn: Any = None,
     ) -> None:
         gateway = self.gateway
@@ -120,17 +121,17 @@ class PostgresStore(PostgresReads):
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
-            params: Row = (domain, encoding.sends(commands), batch_id)
+            params: Row = (domain, encoding.sends(commands), batch_id, actor)
             raise_if_known(domain, await gateway.value(OFFER, params, domain=domain, conn=conn))
             return
         with translated(domain):
             async with borrowed(self._pool) as own:
-                if isinstance(commands, list) and len(commands) == 1:
+                if isinstance(commands, list) and len(commands) == 1 and actor is None:
                     params = (domain, *encoding.alone(commands[0]), batch_id)
                     rows = await run(own, gateway.statement(OFFER_ONE), params)
                     raise_if_known(domain, rows[0][0])
                 else:
-                    await ChunkSender(gateway, domain, batch_id).send(own, commands)
+                    await ChunkSender(gateway, domain, batch_id, actor).send(own, commands)
 
     # -- receiving and the ways a lease ends
 
@@ -194,10 +195,7 @@ class PostgresStore(PostgresReads):
     ) -> None:
         edits = options.get("edits")
         document = encoding.edits(edits) if edits else None
-        params = (
-            domain, list(ids), options["actor"], options["reset_attempts"], document or "{}",
-            options.get("bypass", False),
-        )  # fmt: skip
+        params = (domain, list(ids), options["actor"], options["reset_attempts"], document)
         await self.gateway.rows(_OPERATOR_RETRY, params, domain=domain)
 
     async def operator_cancel(
@@ -230,7 +228,8 @@ class PostgresStore(PostgresReads):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
-        params = (domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch))
+        document = encoding.sends(commands)
+        params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)
         raise_if_known(domain, known)
         if conn is None or not batch.notifies:

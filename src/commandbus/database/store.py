@@ -67,8 +67,6 @@ class RetryOptions(TypedDict):
     reset_attempts: bool
     #: Edited payloads, by command id; the others are sent as they were.
     edits: NotRequired[Mapping[UUID, Edit] | None]
-    #: Whether an edit of a child of a governed batch needs no approval; the audit says so.
-    bypass: NotRequired[bool]
 
 
 class Transaction(Protocol):
@@ -126,9 +124,13 @@ class Store(Protocol):
         commands: Iterable[NewCommand],
         *,
         batch_id: UUID | None = None,
+        actor: str | None = None,
         conn: Any = None,
     ) -> None:
-        """Store and queue all, or raise DuplicateCommandError and store none."""
+        """Store and queue all, or raise DuplicateCommandError and store none.
+
+        `actor`: who sends, for the audit.
+        """
 
     # -- receiving and the ways a lease ends
     async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:

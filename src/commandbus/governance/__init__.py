@@ -3,9 +3,11 @@
 Reading order: `types` (what may be submitted), `items` (what is checked of a request),
 `submission` (the transaction that creates), `service` (the verbs), `tickets` (the reads),
 `review` (what a decision is about), `deciding` (the verbs of those who approve), `limits`,
-`approvals`, `watch` (waiting for a change).
+`governed` (command types that only submissions may bring in), `approvals`, `watch` (waiting for a
+change).
 """
 
+from commandbus.database.model import OnBehalf
 from commandbus.governance.model import (
     BatchTicket,
     ChildRetry,
@@ -13,12 +15,14 @@ from commandbus.governance.model import (
     ChildTicket,
     Edit,
     Exemption,
+    GovernedType,
     ItemError,
     LimitsStatus,
     LimitState,
     LimitType,
     Review,
     ReviewedChild,
+    SentCommand,
     Submission,
     TicketAction,
     TicketStatus,
@@ -38,12 +42,15 @@ __all__ = [
     "Edit",
     "Exemption",
     "Governance",
+    "GovernedType",
     "ItemError",
     "LimitState",
     "LimitType",
     "LimitsStatus",
+    "OnBehalf",
     "Review",
     "ReviewedChild",
+    "SentCommand",
     "Submission",
     "TicketAction",
     "TicketStatus",

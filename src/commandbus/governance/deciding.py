@@ -7,15 +7,15 @@ from uuid import UUID
 
 from commandbus.access.callers import demand, is_visible
 from commandbus.access.model import Caller, Scope
+from commandbus.commands.sending import Preparer
 from commandbus.database.store import Store
 from commandbus.errors import TicketNotFoundError
 from commandbus.governance.approvals import Approvals
-from commandbus.governance.limits import Limits
+from commandbus.governance.governed import Governed
 from commandbus.governance.model import BatchTicket, Review, Undecided
 from commandbus.governance.review import page_undecided, reviewed_children
 from commandbus.governance.submission import check_reason
 from commandbus.governance.tickets import tickets_by_id
-from commandbus.governance.types import BatchTypes
 from commandbus.handler import HandlerRegistry
 from commandbus.names import check_uuid
 from commandbus.paging import Page, check_page
@@ -25,13 +25,13 @@ from commandbus.settings import Settings, check_number
 Among = frozenset[str] | None
 
 
-class Deciding(Limits):
+class Deciding(Governed):
     """The verbs of those who approve."""
 
-    def __init__(self, store: Store, settings: Settings, registry: HandlerRegistry) -> None:
-        super().__init__(store, settings)
-        #: What may be submitted.
-        self.types = BatchTypes()
+    def __init__(
+        self, store: Store, preparer: Preparer, settings: Settings, registry: HandlerRegistry
+    ) -> None:
+        super().__init__(store, preparer, settings)
         self._registry = registry
         self._self_approval = settings.self_approval
         self._approvals = Approvals(

@@ -33,7 +33,7 @@ from commandbus.governance.model import (
 )
 from commandbus.governance.submission import check_reason, check_request, submit
 from commandbus.governance.tickets import page_children, page_tickets
-from commandbus.governance.types import BatchType, BatchTypes
+from commandbus.governance.types import BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
 from commandbus.names import check_choice_or_none, check_text, check_uuid
@@ -64,22 +64,12 @@ class Governance(Deciding):
         registry: HandlerRegistry,
         listener: Callable[[], Listener],
     ) -> None:
-        super().__init__(store, settings, registry)
-        self._preparer = preparer
+        super().__init__(store, preparer, settings, registry)
         self._expires_seconds = settings.approval_expires_seconds
         self._watch = Watch(store, listener)
         self.declare(self._approvals.batch_type)
 
-    @property
-    def is_available(self) -> bool:
-        """Whether this bus can have governed batches: a bus in memory cannot."""
-        return self._store.has_gateway
-
     # -- submission
-
-    def declare(self, batch_type: BatchType) -> None:
-        """Declare what may be submitted as a governed batch."""
-        self.types.declare(batch_type)
 
     async def submit(
         self,
@@ -100,6 +90,7 @@ class Governance(Deciding):
         demand_submission(caller, declared)
         check_user(caller.user_id)
         request = check_request(caller, declared, items, request_id, reason, self._preparer)
+        await self.register()
         return await submit(self._store, request, self._defaults, self._expires_seconds)
 
     # -- looking
@@ -245,4 +236,4 @@ class Governance(Deciding):
 
     def _permission(self, ticket: BatchTicket) -> Scope:
         declared = self.types.get(ticket.batch_type)
-        return Scope.SEND if declared is None else declared.permission
+        return Scope.SUBMIT if declared is None else declared.permission

@@ -20,6 +20,7 @@ from commandbus.errors import (
     CommandNotFoundError,
     DatabaseUnavailableError,
     DuplicateCommandError,
+    GovernedTypeError,
     InvalidBatchRequestError,
     InvalidInputError,
     InvalidOperationError,
@@ -142,6 +143,9 @@ def problem_of(error: CommandBusError) -> Problem:
             return Problem(Kind.INVALID_BATCH_REQUEST, _shown(error), more=_item_errors(error))
         case InvalidInputError():
             return Problem(Kind.INVALID_REQUEST, _shown(error))
+        case GovernedTypeError():
+            more = {"scope": error.scope, "batch_types": list(error.batch_types)}
+            return Problem(Kind.PERMISSION_DENIED, str(error), more=more)
         case PermissionDeniedError():
             return Problem(Kind.PERMISSION_DENIED, str(error), more={"scope": str(error.scope)})
         case _ if isinstance(error, _NOT_FOUND):

@@ -12,7 +12,8 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.database.model import Edit
+from commandbus.database import encoding
+from commandbus.database.model import Edit, OnBehalf
 from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
@@ -44,6 +45,9 @@ _PAGE: LiteralString = (
     " cast(%s as timestamptz), cast(%s as uuid), %s) t"
 )
 
+_EDIT_FOR: LiteralString = (
+    "select {schema}.edit_for(%s, cast(%s as uuid[]), %s, cast(%s as jsonb), cast(%s as jsonb))"
+)
 #: From the counters of failure groups, never from the commands.
 _COUNTS: LiteralString = (
     "select g.domain, cast(sum(g.parked_count) as bigint) from {schema}.command_bus_failure_group g"
@@ -159,7 +163,7 @@ class Troubleshooting(Groups):
         operator: str | None = None,
         reset_attempts: bool = True,
         payload: Mapping[str, Any] | None = None,
-        bypass: bool = False,
+        on_behalf: OnBehalf | None = None,
     ) -> bool:
         """Send the same payload again, or an edited one; returns whether it was sent.
 
@@ -167,21 +171,27 @@ class Troubleshooting(Groups):
         an edited payload that are left masked, as they were shown, keep their real values.
 
         An edited child of a governed batch is not sent: its edit waits until somebody else has
-        approved it, and needs an `operator`. With `bypass` it is sent, and the audit says so.
+        approved it, and needs an `operator`. `on_behalf` (`bus.governance.on_behalf_of`): for a
+        caller, to whom an edit of a governed command type is refused if no governed batch has the
+        command. If the caller may pass by governance, both are sent, and the audit says so.
         """
         check_domain(domain)
         wanted = check_uuid(command_id)
         actor = check_operator(operator)
         edit = None if payload is None else await self._edit(domain, wanted, payload)
-        await self._store.operator_retry(
-            domain,
-            [wanted],
-            actor=actor,
-            reset_attempts=reset_attempts,
-            edits=None if edit is None else {wanted: edit},
-            bypass=bypass,
-        )
-        if edit is None or bypass or not self._store.has_gateway:
+        if edit is not None and on_behalf is not None:
+            edits, who = encoding.edits({wanted: edit}), encoding.on_behalf(on_behalf)
+            params = (domain, [wanted], reset_attempts, edits, who)
+            await self._store.gateway.rows(_EDIT_FOR, params, domain=domain)
+        else:
+            await self._store.operator_retry(
+                domain,
+                [wanted],
+                actor=actor,
+                reset_attempts=reset_attempts,
+                edits=None if edit is None else {wanted: edit},
+            )
+        if edit is None or not self._store.has_gateway:
             return True
         return not await self._store.gateway.value(_HAS_EDIT, (wanted, domain))
 

@@ -93,10 +93,16 @@ def timed_out(seconds: float, error: BaseException | None, policy: RetryPolicy) 
 
 
 def completed(
-    lease: Lease, result: object, sent: Sequence[tuple[str, NewCommand]], *, max_bytes: int
+    lease: Lease,
+    result: object,
+    sent: Sequence[tuple[str, NewCommand, str | None]],
+    *,
+    max_bytes: int,
 ) -> Outcome:
     """The handler has returned; a result that cannot be stored parks the command."""
-    sends = tuple(OutgoingCommands(domain, (command,)) for domain, command in sent) if sent else ()
+    sends: tuple[OutgoingCommands, ...] = ()
+    if sent:
+        sends = tuple(OutgoingCommands(where, (one,), None, who) for where, one, who in sent)
     if result is None:
         return Outcome(lease, OutcomeKind.COMPLETE, sends=sends)
     try:

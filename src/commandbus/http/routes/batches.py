@@ -6,6 +6,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
+from commandbus.access.callers import demand_load
 from commandbus.access.model import Caller, Scope
 from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain, requires
 from commandbus.http.openapi import problem_response
@@ -40,7 +41,7 @@ def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
 async def create_command_batch(
     domain: DomainPath, form: CreateBatch, response: Response, here: Here, caller: Sender
 ) -> BatchCreated:
-    """Create a batch with all its commands, or nothing."""
+    """Create a batch with all its commands, or nothing. 403 if one of them is governed."""
     await refuse_new_domain(here, caller, domain)
     commands = [
         BatchCommand(
@@ -51,9 +52,10 @@ async def create_command_batch(
         )
         for each in form.commands
     ]
-    batch_id = await here.bus.create_batch(
-        domain, commands, name=form.name, custom_data=form.custom_data, created_by=caller.user_id
-    )
+    batch_id = await here.bus.batches.create(
+        domain, commands, name=form.name, custom_data=form.custom_data,
+        on_behalf=here.bus.governance.on_behalf_of(caller, domain),
+    )  # fmt: skip
     url = here.url(f"/api/v1/command-batches/{domain}/{batch_id}")
     accepted(response, url)
     ids = [command.command_id for command in commands]
@@ -114,12 +116,18 @@ async def get_load(domain: DomainPath, batch_id: UUID, here: Here) -> LoadView:
     return LoadView.of(load, actions=actions.allowed)
 
 
-@router.post("/{batch_id}/resume", dependencies=[requires(Scope.SEND)])
+@router.post("/{batch_id}/resume")
 async def resume_load(
-    domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here
+    domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here, caller: Sender
 ) -> LoadResultView:
-    """Continue a load that stopped. The rows are its whole source, from the beginning."""
-    result = await here.bus.loads.resume(domain, batch_id, form.rows)
+    """Continue a load that stopped: your own, or with the scope operate any.
+
+    The rows are its whole source, from the beginning. 403 if one of them is governed; earlier
+    checkpoints stay.
+    """
+    demand_load(caller, await here.bus.loads.created_by(domain, batch_id))
+    who = here.bus.governance.on_behalf_of(caller, domain)
+    result = await here.bus.loads.resume(domain, batch_id, form.rows, on_behalf=who)
     return LoadResultView.of(result)
 
 

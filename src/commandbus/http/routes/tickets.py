@@ -159,7 +159,7 @@ def _add_reading(router: APIRouter, group: Group, name: str) -> None:
 
 def _add_acting(router: APIRouter, group: Group, name: str, permissions: Collection[Scope]) -> None:
     # Owners, who need what submitting needs, and operators. The document names the first scope.
-    first, *others = sorted(permissions, key=lambda scope: (scope is not Scope.SEND, scope))
+    first, *others = sorted(permissions, key=lambda scope: (scope is not Scope.SUBMIT, scope))
     acting = requires(first, *sorted({*others, Scope.OPERATE} - {first}))
 
     @router.post(

@@ -92,7 +92,7 @@ async def retry_parked(
     operator = caller.user_id
     is_sent = await here.bus.troubleshooting.retry(
         domain, command_id, operator=operator, reset_attempts=form.reset_attempts,
-        payload=form.payload,
+        payload=form.payload, on_behalf=here.bus.governance.on_behalf_of(caller, domain),
     )  # fmt: skip
     if not is_sent:
         response.status_code = 202

@@ -218,7 +218,7 @@ begin
 end $$;
 
 -- Parked children of governed batches are about to be edited by somebody who may do it without an approval.
-create or replace function commandbus.audit_bypass(
+create or replace function commandbus.audit_edit_bypass(
     p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text
 ) returns void
 language plpgsql as $$
@@ -227,7 +227,8 @@ begin
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, c.command_id, 'GOVERNANCE_BYPASSED', clock_timestamp(), jsonb_build_object(
-               'what', 'edit', 'changes', p_edits -> c.command_id::text -> 'changes'), c.batch_id, p_actor
+               'command_type', c.command_type, 'how', 'edit',
+               'changes', p_edits -> c.command_id::text -> 'changes'), c.batch_id, p_actor
       from commandbus.command_bus_command c
      where c.domain = p_domain and c.command_id = any(p_command_ids)
        and c.status = 'IN_TROUBLESHOOTING_QUEUE';

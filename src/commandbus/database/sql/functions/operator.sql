@@ -53,7 +53,7 @@ begin
         v_governed := commandbus.governed_edits(p_domain, p_edits);
     end if;
     if v_governed <> '{}' and p_bypass then
-        perform commandbus.audit_bypass(p_domain, v_governed, p_edits, p_actor);
+        perform commandbus.audit_edit_bypass(p_domain, v_governed, p_edits, p_actor);
     elsif v_governed <> '{}' then
         v_proposed := commandbus.propose_edits(p_domain, v_governed, p_edits, p_actor, p_reset_attempts);
     end if;
@@ -229,7 +229,7 @@ begin
     end if;
     perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
     perform commandbus.move_batch_counters(
-        v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to));
+        v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to), p_actor);
     if v_is_parked then
         perform commandbus.leave_troubleshooting(p_domain, v_moved.ids);
     end if;
