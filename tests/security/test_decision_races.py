@@ -79,5 +79,5 @@ async def test_cancel_against_decide_never_deadlocks_and_ends_consistently(dsn: 
                     TicketStatus.PENDING_APPROVAL,
                     TicketStatus.IN_PROGRESS,
                 }
-        found = await bus.upkeep.doctor()
-        assert [each.code for each in found.findings if each.code.startswith("BATCH")] == []
+        diagnosis = await bus.upkeep.doctor()
+        assert [each.code for each in diagnosis.findings if each.code.startswith("BATCH")] == []

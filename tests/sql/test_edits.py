@@ -182,8 +182,8 @@ async def test_neither_the_editor_nor_the_owner_decides_about_an_edit(db: Sessio
     _, (held,) = await parked(db, "ada")
     await edited(db, held, editor="olga")
     digest = await digest_of(db, held)
-    for options in ({}, {"self_approval": True}):
-        call = decided(db, held, user="olga", digest=digest, **options)
+    for self_approval in (False, True):
+        call = decided(db, held, user="olga", digest=digest, self_approval=self_approval)
         await refused(db, "made by the same user", call)
     await refused(db, "submitted by the same user", decided(db, held, user="ada", digest=digest))
     await decided(db, held, user="ada", digest=digest, self_approval=True)
@@ -363,7 +363,7 @@ async def test_a_cancel_that_waited_for_an_approval_does_not_meet_the_receiver_i
             "select commandbus.cancel_commands(%s, %s, 'x', 'ada', false) as id",
             db.domain,
             [child, later],
-        )  # fmt: skip
+        )
     )
     await db.until_blocked(canceler)
     await approver.conn.commit()

@@ -249,7 +249,8 @@ async def test_a_decision_reads_the_commands_of_its_batch_whatever_the_statistic
     await db.rows(
         "select commandbus.keep_content(%s, 'ORDERS', %s, (select jsonb_agg(jsonb_build_object("
         "'type', p.payload_json -> 'type', 'data', p.payload_json -> 'data')"
-        " order by c.sequence_no) from commandbus.command_bus_command c join commandbus.command_bus_payload_archive p"
+        " order by c.sequence_no) from commandbus.command_bus_command c"
+        " join commandbus.command_bus_payload_archive p"
         " on p.command_id = c.command_id where c.batch_id = %s), null, null)",
         batch_id, DOMAIN, batch_id,
     )  # fmt: skip

@@ -174,6 +174,10 @@ class BlockingGovernance(BlockingFacet["Governance"]):
             cursor=cursor, among=among,
         ))
 
+    def child(self, ticket_id: UUID, command_id: UUID) -> ChildTicket | None:
+        """What a command is in the batch that it belongs to, or None if that is not governed."""
+        return self._bridge.run(self._facet.child(ticket_id, command_id))
+
     def page_children(
         self, caller: Caller, ticket_id: UUID, *, status: ChildStatus | None = None,
         limit: int = 100, cursor: str | None = None,

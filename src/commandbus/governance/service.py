@@ -32,7 +32,7 @@ from commandbus.governance.model import (
     TicketStatus,
 )
 from commandbus.governance.submission import check_reason, check_request, submit
-from commandbus.governance.tickets import page_children, page_tickets
+from commandbus.governance.tickets import child_of, page_children, page_tickets
 from commandbus.governance.types import BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
@@ -135,6 +135,14 @@ class Governance(Deciding):
         return await page_tickets(
             self._store.gateway, owner, caller.domains, among, wanted, limit=limit, cursor=cursor
         )
+
+    async def child(self, ticket_id: UUID, command_id: UUID) -> ChildTicket | None:
+        """What a command is in the batch that it belongs to, or None if that is not governed.
+
+        For those who may see the command: no caller is asked for.
+        """
+        ids = check_uuid(ticket_id, "ticket_id"), check_uuid(command_id)
+        return await child_of(self._store.gateway, *ids)
 
     async def page_children(
         self,

@@ -45,10 +45,14 @@ _BY_ID: LiteralString = _TICKETS + "t.ticket_id = any(cast(%s as uuid[]))"
 _PAGE: LiteralString = _TICKETS + _FILTER
 # With a condition of its own, so that the plan goes by the owner.
 _PAGE_OF_OWNER: LiteralString = _TICKETS + "t.created_by = %s and " + _FILTER
-_PAGE_CHILDREN: LiteralString = (
+_CHILDREN: LiteralString = (
     "select c.ticket_id, c.parent_ticket_id, c.sequence_no, c.status, c.error_message,"
     " c.attempt_count, c.last_attempt_at from {schema}.approval_tickets c"
-    " where c.parent_ticket_id = %s and c.sequence_no > %s"
+    " where c.parent_ticket_id = %s"
+)
+_CHILD: LiteralString = _CHILDREN + " and c.ticket_id = %s"
+_PAGE_CHILDREN: LiteralString = (
+    _CHILDREN + " and c.sequence_no > %s"
     " and (cast(%s as text) is null or c.status = %s) order by c.sequence_no limit %s"
 )
 
@@ -85,6 +89,11 @@ async def page_tickets(
     else:
         found = await statements.rows(_PAGE_OF_OWNER, (owner, *params), into=_ticket_of)
     return page_of(found, limit, bound, lambda ticket: [ticket.created_at, ticket.ticket_id])
+
+
+async def child_of(statements: Statements, ticket_id: UUID, command_id: UUID) -> ChildTicket | None:
+    """The child that a command is, or None if its batch is not governed."""
+    return await statements.row(_CHILD, (ticket_id, command_id), into=_child_of)
 
 
 async def page_children(
