@@ -570,7 +570,7 @@ function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attemp
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
-    plpgsql, volatile, body 7d3182972ceba415ad070872355868e3
+    plpgsql, volatile, body 2cc6101ea6f80d7da268babcdb6cf5e6
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
@@ -643,8 +643,8 @@ function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body b5de758dce8183dede7bd877abf8a61d
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, body a92cdb72c7b38ca49a8b5eff2bf37121
-function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5a0ef8e3c27617e2405c153301929889
+function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     plpgsql, stable, set enable_seqscan=off, body bce771959a5dbcf1828c25ba46d1c92a
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
@@ -670,7 +670,7 @@ function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
 function commandbus.lock_queued(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
-    plpgsql, volatile, body 990a5a43a594eaa3ba05fb363bac898b
+    plpgsql, volatile, body 5af5e25cbb5b82147963bfca340382f0
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
     plpgsql, volatile, body 5612030ae5f1fb9d7f5cb1042c85c4ec
 function commandbus.lock_ticket(p_domain text, p_ticket_id uuid) returns commandbus.command_bus_batch
@@ -822,7 +822,7 @@ function commandbus.reply_error(p_code text, p_message text, p_class text) retur
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body e385c29151448fd07848abfe39678b0a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 82121a93c6eeb327cb4a0b7f75a289e3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 37cb26bf6dc6e4d3bade550a288602d3
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text

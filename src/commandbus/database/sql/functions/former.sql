@@ -22,6 +22,7 @@ drop function if exists commandbus.find_batch;
 drop function if exists commandbus.find_bulk;
 drop function if exists commandbus.held_envelopes;
 drop function if exists commandbus.hold_commands;
+drop function if exists commandbus.leave_troubleshooting(text, uuid[]);
 drop function if exists commandbus.next_bulk(text, text, interval);
 drop function if exists commandbus.operator_retry(text, uuid[], text, boolean, boolean, jsonb);
 drop function if exists commandbus.queue_held;

@@ -47,7 +47,7 @@ begin
             if commandbus.message_ids(p_domain, p_command_ids) is not distinct from v_before then
                 return v_now;
             end if;
-            raise exception 'the messages of commands keep changing' using errcode = '40001';
+            raise serialization_failure using message = 'the messages of commands keep changing';
         exception when serialization_failure then
             if attempt = 100 then
                 raise;

@@ -141,7 +141,7 @@ begin
     perform commandbus.move_batch_counters(
         array(select b from unnest(v_batches, v_states) u(b, s) where s = 'FAILED'),
         'failed', 'open', p_actor);
-    perform commandbus.leave_troubleshooting(p_domain, v_ids);
+    perform commandbus.leave_troubleshooting(p_domain, v_ids, p_actor);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, n.id, 'OPERATOR_RETRY', v_now,
@@ -231,7 +231,7 @@ begin
     perform commandbus.move_batch_counters(
         v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to), p_actor);
     if v_is_parked then
-        perform commandbus.leave_troubleshooting(p_domain, v_moved.ids);
+        perform commandbus.leave_troubleshooting(p_domain, v_moved.ids, p_actor);
     end if;
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
