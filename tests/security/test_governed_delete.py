@@ -60,7 +60,8 @@ class Callers(RuleBasedStateMachine):
     def parked(self, who: str, place: int) -> str:
         """The id of something parked: children of governed batches first, then the newest."""
         found = self.ask(who, "GET", f"/api/v1/troubleshooting/{DOMAIN}?payload=true&limit=50")
-        listed = sorted(found["items"][::-1], key=lambda each: each["command_type"] == "Ping")
+        newest = found["items"][::-1]
+        listed = sorted(newest, key=lambda each: str(each["command_type"]) == "Ping")
         return str(listed[place]["command_id"] if place < len(listed) else uuid4())
 
     def digest(self, choice: str, right: str | None) -> dict[str, str]:
@@ -200,7 +201,7 @@ def attack(dsn: str, calls: int, *, is_repeatable: bool) -> World:
                 run_state_machine_as_test(
                     machine,
                     settings=settings(
-                        # The first example is always the smallest one; a rule is one to three calls.
+                        # The first example is the smallest one; a rule is one to three calls.
                         max_examples=2 + (calls - world.calls) // (2 * STEPS),
                         stateful_step_count=STEPS,
                         deadline=None,
