@@ -222,6 +222,10 @@ create or replace function commandbus.audit_edit_bypass(
     p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text
 ) returns void
 language plpgsql as $$
+declare
+    v_ids uuid[] := array(select c.command_id from commandbus.command_bus_command c
+                           where c.domain = p_domain and c.command_id = any(p_command_ids)
+                             and c.status = 'IN_TROUBLESHOOTING_QUEUE');
 begin
     perform commandbus.require_editor(p_actor, p_command_ids);
     insert into commandbus.command_bus_audit (
@@ -230,6 +234,5 @@ begin
                'command_type', c.command_type, 'how', 'edit',
                'changes', p_edits -> c.command_id::text -> 'changes'), c.batch_id, p_actor
       from commandbus.command_bus_command c
-     where c.domain = p_domain and c.command_id = any(p_command_ids)
-       and c.status = 'IN_TROUBLESHOOTING_QUEUE';
+     where c.domain = p_domain and c.command_id = any(v_ids);
 end $$;

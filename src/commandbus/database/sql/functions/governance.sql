@@ -72,7 +72,7 @@ begin
         return;
     end if;
     if not commandbus.is_counted(p_batch_type) then
-        -- Whoever wants to decide must not wait for those who wait for decisions.
+        -- Those who decide must not wait for those who wait for decisions.
         verdict := 'go';
         return next;
         return;
