@@ -36,7 +36,8 @@ from commandbus.names import (
     new_id,
 )
 from commandbus.paging import check_page
-from commandbus.privacy.redaction import also_redact, redact_text
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.sensitive import also_redact
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout, check_worker_settings
 

@@ -1,1 +1,1 @@
-"""Attacks: what a caller tries that it must not do."""
+"""What an attacker would try, one file for each subject."""

@@ -39,12 +39,13 @@ def test_every_file_of_functions_is_loaded() -> None:
     assert {entry.name for entry in folder.iterdir()} == {f"{name}.sql" for name in FUNCTION_FILES}
 
 
-def test_planner_settings_are_in_the_file_that_is_loaded_last() -> None:
+def test_settings_of_functions_are_in_the_files_that_are_loaded_last() -> None:
     folder = files("commandbus").joinpath("database", "sql", "functions")
-    assert FUNCTION_FILES[-1] == "planner"
-    for name in FUNCTION_FILES[:-1]:
+    assert FUNCTION_FILES[-2:] == ("planner", "security")
+    for name in FUNCTION_FILES[:-2]:
         text = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
-        assert not re.search(r"(?m)^\s*set (enable_|plan_cache_mode)", text), name
+        assert not re.search(r"(?m)^\s*set (enable_|plan_cache_mode|search_path)", text), name
+        assert not re.search(r"(?m)^\s*security (definer|invoker)", text), name
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,6 +59,9 @@ from commandbus.settings import Settings
 
 if TYPE_CHECKING:
     from commandbus.loads.model import LoadMetadata
+
+#: Commands that are checked and encoded without a pause: some milliseconds of work.
+PREPARED_AT_ONCE = 500
 
 _CREATE_FOR: LiteralString = (
     "select {schema}.create_batch_for(%s, %s, cast(%s as jsonb), cast(%s as bytea[]),"
@@ -146,7 +150,7 @@ class Batches:
         `on_behalf` (`bus.governance.on_behalf_of`): for a caller, who creates it and to whom
         governed command types are refused.
         """
-        batch, prepared = self._prepare(domain, commands, options)
+        batch, prepared = await self._prepare(domain, commands, options)
         began = time.perf_counter()
         ids = (command.command_id for command in prepared)
         if on_behalf is not None:
@@ -184,7 +188,7 @@ class Batches:
         )  # fmt: skip
         raise_if_known(domain, await gateway.value(_CREATE_FOR, params, domain=domain))
 
-    def _prepare(
+    async def _prepare(
         self, domain: str, commands: Sequence[BatchCommand], options: BatchOptions
     ) -> tuple[NewBatch, list[NewCommand]]:
         check_domain(domain)
@@ -197,7 +201,14 @@ class Batches:
                 "use `bus.loads.load`, which commits in checkpoints and can be resumed"
             )
         max_attempts = options.get("max_attempts")
-        prepared = [self._preparer.batch_command(domain, c, max_attempts) for c in commands]
+        prepared: list[NewCommand] = []
+        for start in range(0, count, PREPARED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)  # others on this event loop first
+            prepared += [
+                self._preparer.batch_command(domain, command, max_attempts)
+                for command in commands[start : start + PREPARED_AT_ONCE]
+            ]
         return new_batch(self._preparer, domain, options), prepared
 
     async def dispatch(
@@ -222,7 +233,7 @@ class Batches:
         which workers run by themselves.
         """
         how = check_mode(mode, dispatch_rate, queue)
-        batch, prepared = self._prepare(domain, commands, options)
+        batch, prepared = await self._prepare(domain, commands, options)
         with repeats_named(command.command_id for command in prepared):
             return await self._dispatch.dispatch(
                 batch,

@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,6 +26,7 @@ from commandbus.errors import (
     DuplicateCommandError,
     InvalidInputError,
 )
+from commandbus.keys import Keys
 from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import (
     NO_REPLY,
@@ -121,8 +123,11 @@ class Preparer:
         """
         content = [domain, command.command_type, orjson.loads(command.data)]
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-        key = self._settings.token_pepper.encode()
-        return hmac.digest(key, b"commandbus sent command " + text, "sha256")
+        return hmac.digest(self._digest_key, b"commandbus sent command " + text, "sha256")
+
+    @cached_property
+    def _digest_key(self) -> bytes:
+        return self._settings.token_pepper.encode() or Keys.load("token_pepper")
 
     def _reply_queue(self, domain: str) -> str:
         if self._settings.replies == "domain":

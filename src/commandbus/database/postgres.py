@@ -70,12 +70,8 @@ _TRANSACTION: LiteralString = "select cast(cast(pg_current_xact_id() as text) as
 _CANCEL_BATCH: LiteralString = "select {schema}.cancel_batch(%s, %s, %s, %s)"
 _RETRY_BATCH: LiteralString = "select {schema}.retry_batch(%s, %s, %s, 10000000)"
 _READ_REPLIES: LiteralString = "select msg_id, body from {schema}.read_replies(%s, %s, %s)"
-_DELETE_REPLIES: LiteralString = (
-    "select pgmq.delete({schema}.physical_queue(%s), cast(%s as bigint[]))"
-)
-_ARCHIVE_REPLIES: LiteralString = (
-    "select pgmq.archive({schema}.physical_queue(%s), cast(%s as bigint[]))"
-)
+_DELETE_REPLIES: LiteralString = "select {schema}.delete_replies(%s, cast(%s as bigint[]))"
+_ARCHIVE_REPLIES: LiteralString = "select {schema}.archive_replies(%s, cast(%s as bigint[]))"
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
 #: How long the leases of one domain may take to be extended, in seconds.
 EXTEND_TIMEOUT_SECONDS = 5.0

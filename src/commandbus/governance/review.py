@@ -12,6 +12,7 @@ from commandbus.database.store import Store
 from commandbus.governance.model import BatchTicket, ChildStatus, Edit, ReviewedChild, Undecided
 from commandbus.paging import Page, page_of, position_of, read_key, read_number
 from commandbus.privacy.redaction import redact_value
+from commandbus.privacy.values import MASK
 from commandbus.troubleshooting.edits import difference
 
 if TYPE_CHECKING:
@@ -77,11 +78,26 @@ def _edit_of(
     editor: str,
     created_at: datetime,
     expires_at: datetime | None,
+    changes: dict[str, Any],
 ) -> Edit:
     after = orjson.loads(data)
     shown, masked = _masked(after, marked)
-    changes = difference(before, after, marked)
+    if "paths" in changes:  # of a bulk operation, which keeps no values
+        changes = {**_visible(difference(before, after, marked)), **changes}
     return Edit(editor, created_at, expires_at, digest, changes, shown, masked)
+
+
+def _visible(changes: dict[str, Any]) -> dict[str, Any]:
+    """Without the secret fields: whether one differs would tell an editor whether a guess is right.
+
+    The list that was made from what the editor gave has them.
+    """
+    kept = {
+        kind: [each for each in listed if {*each.values()} - {each["path"], MASK}]
+        for kind, listed in changes.items()
+        if isinstance(listed, list)
+    }
+    return {kind: listed for kind, listed in kept.items() if listed}
 
 
 def _masked(data: Any, marked: Collection[str]) -> tuple[Any, int]:

@@ -29,10 +29,11 @@ from commandbus.names import (
 )
 from commandbus.paging import Page, check_page, every, page_of, position_of, read_key
 from commandbus.payload import encode_json, encode_payload
-from commandbus.privacy.redaction import redact_text, redact_value
+from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.privacy.secrets import check_fits
-from commandbus.troubleshooting.edits import difference, unmasked
+from commandbus.troubleshooting.edits import difference
 from commandbus.troubleshooting.groups import Groups, check_fingerprint
+from commandbus.troubleshooting.unmasking import unmasked
 
 #: Items of one page when all are read: each has its payload.
 EVERY_MASKED_LIMIT = 100
@@ -128,7 +129,7 @@ class Troubleshooting(Groups):
             key = (item.domain, item.command_type)
             if key not in marked:
                 marked[key] = await self.secret_keys(*key)
-            data = None if item.data is None else redact_value(item.data, marked=marked[key])
+            data = None if item.data is None else redact_payload(item.data, marked[key])
             yield replace(item, data=data)
 
     async def counts(self, domain: str | None = None) -> dict[str, int]:
@@ -153,7 +154,7 @@ class Troubleshooting(Groups):
         if item.data is None:
             return None
         marked = await self.secret_keys(item.domain, item.command_type)
-        return redact_value(item.data, marked=marked)
+        return redact_payload(item.data, marked)
 
     async def retry(
         self,
@@ -218,7 +219,8 @@ class Troubleshooting(Groups):
             )
         marked = await self.secret_keys(domain, command.command_type)
         before = orjson.loads(old)
-        after = unmasked(orjson.loads(orjson.dumps(payload)), before, marked)
+        given = orjson.loads(orjson.dumps(payload))
+        after = unmasked(given, before, marked)
         data = encode_payload(after, max_bytes=self._max_bytes)
         entry = self._registry.find(domain, command.command_type)
         if entry is not None and entry.payload_type is not None:
@@ -227,7 +229,7 @@ class Troubleshooting(Groups):
             item_type = await self._item_type(command.batch_id)
             if item_type is not None:
                 check_fits(item_type, after)
-        changes = difference(before, after, marked)
+        changes = difference(before, after, marked, edited=given)
         return Edit(data, command.msg_id, changes) if changes else None
 
     async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:

@@ -17,7 +17,8 @@ from commandbus.errors import (
 from commandbus.handler import HandlerEntry
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.payload import decode_payload, encode_json
-from commandbus.privacy.redaction import redact_details, redact_text, secret_values, text_of
+from commandbus.privacy.redaction import redact_details, redact_text
+from commandbus.privacy.values import secret_values, text_of
 from commandbus.retry import RetryPolicy
 from commandbus.worker.failure_log import log_end, log_retry
 from commandbus.worker.stacks import stack_of

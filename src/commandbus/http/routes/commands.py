@@ -60,6 +60,7 @@ async def send_command(
     governed command type is 403: submit it as a batch.
     """
     refuse_domain(caller, form.domain)
+    here.charge_commands(1)
     await refuse_new_domain(here, caller, form.domain)
     command_id = _chosen_id(form, idempotency_key)
     reply_to = None if form.wants_reply else NO_REPLY

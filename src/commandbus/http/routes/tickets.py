@@ -143,9 +143,9 @@ def _add_reading(router: APIRouter, group: Group, name: str) -> None:
         if wait and not is_news:
             # Without an ETag the client waits for the end of the batch, otherwise for any change.
             seen = governance.version(ticket) if known else None
-            with here.polls.place():
-                waiting = governance.wait(caller, batch_id, seen=seen, timeout=wait)
-                await here.polls.unless_closing(waiting, ticket)
+            await here.wait(
+                lambda: governance.wait(caller, batch_id, seen=seen, timeout=wait), ticket
+            )
             ticket, page, tag = await read()
             headers["Preference-Applied"] = f"wait={wait:g}"
         headers["ETag"] = f'"{tag}"'

@@ -10,8 +10,8 @@
 -- failed here, though the batch itself stays open; if an edit of it waits for a decision, so does the
 -- ticket.
 create or replace function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
-language sql immutable as $$
-    select case
+language sql immutable
+return case
         when p_batch.edit_count > 0 then 'PENDING_APPROVAL'
         when p_batch.total_count > p_batch.completed_count + p_batch.failed_count
                                    + p_batch.canceled_count + p_batch.in_troubleshooting_count
@@ -20,8 +20,7 @@ language sql immutable as $$
         when p_batch.completed_count = p_batch.total_count then 'COMPLETED'
         when p_batch.canceled_count = p_batch.total_count then 'CANCELED'
         when p_batch.completed_count > 0 then 'PARTIAL_SUCCESS'
-        else 'FAILED' end
-$$;
+        else 'FAILED' end;
 
 -- Keeps submissions apart until they commit.
 create or replace function commandbus.lock_submission(

@@ -8,7 +8,7 @@ create or replace function commandbus.review_children(
 ) returns table (
     sequence_no int, command_id uuid, command_type text, status text, digest text, data text,
     is_edited boolean, edit_data text, edit_digest text, editor text, edited_at timestamptz,
-    edit_expires_at timestamptz)
+    edit_expires_at timestamptz, edit_changes jsonb)
 language plpgsql stable as $$
 begin
     if not commandbus.queue_exists(p_domain || '.commands') then
@@ -20,7 +20,7 @@ begin
         '       coalesce(commandbus.child_digest(k.salt, c.domain, c.command_type, c.sequence_no,'
         '                                        m.message -> ''data'')'
         '                    <> k.child_digests[c.sequence_no] and m.message is not null, false),'
-        '       e.data::text, encode(e.digest, ''hex''), e.editor, e.created_at, e.expires_at'
+        '       e.data::text, encode(e.digest, ''hex''), e.editor, e.created_at, e.expires_at, e.changes'
         '  from commandbus.command_bus_command c'
         '  join commandbus.approval_tickets t'
         '    on t.parent_ticket_id = c.batch_id and t.sequence_no = c.sequence_no'
