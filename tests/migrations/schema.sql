@@ -540,7 +540,7 @@ function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes t
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_actor text DEFAULT NULL::text) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6007f1bd9d5763c9946767f5444852bd
 function commandbus.create_batch_for(p_domain text, p_batch_id uuid, p_commands jsonb, p_digests bytea[], p_name text, p_custom_data jsonb, p_on_behalf jsonb) returns uuid[]
-    plpgsql, volatile, body fa94a1b488eb3dd7490d0d02742343a4
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa94a1b488eb3dd7490d0d02742343a4
 function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body dcf0268f434e6de12a8187f08f5b0bc3
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb, p_expires_seconds double precision DEFAULT NULL::double precision) returns TABLE(created_at timestamp with time zone, limits jsonb, content_digest text, expires_at timestamp with time zone)
@@ -574,7 +574,7 @@ function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
-    plpgsql, volatile, body 4a502b02592daaca20050f472514df0f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a502b02592daaca20050f472514df0f
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
@@ -592,7 +592,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 280a59259caddcdc7dbee579c003dfe7
+    sql, immutable, body afb74553ff51e07777cd73217186a3b7
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
@@ -670,7 +670,7 @@ function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_l
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_actor text DEFAULT NULL::text) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8bcc0da75c78e08534c23627300e422d
 function commandbus.load_chunk_for(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_on_behalf jsonb) returns text
-    plpgsql, volatile, body 2bfd539478c70e9487acce05d202436f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2bfd539478c70e9487acce05d202436f
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
@@ -776,7 +776,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 8f6e006372056b15b90779cdbe12a977
+    sql, immutable, body d532c4273d8e8a3011fd32785dd5599d
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -806,7 +806,7 @@ function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.register_batch_types(p_types jsonb) returns void
-    plpgsql, volatile, body 2058258c6886464c5e3634397b1a5fd9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2058258c6886464c5e3634397b1a5fd9
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -816,7 +816,7 @@ function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_diges
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 00e9645cfb9eb05edb63864fc8fdcc40
 function commandbus.remove_governed_type(p_domain text, p_command_type text, p_batch_type text, p_actor text DEFAULT NULL::text) returns boolean
-    plpgsql, volatile, body 8aeb22bb9eea523ae353b7d4a221b995
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8aeb22bb9eea523ae353b7d4a221b995
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -894,7 +894,7 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
 function commandbus.send_for(p_domain text, p_command jsonb, p_digest bytea, p_on_behalf jsonb) returns TABLE(verdict text, status text)
-    plpgsql, volatile, body 6910c082fb14fd6a81f76c1804357d4f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6910c082fb14fd6a81f76c1804357d4f
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
@@ -912,7 +912,7 @@ function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uu
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2c0a57ccfe58b93c06aa80ea48d22f4
 function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
-    plpgsql, volatile, body 7f0c70e6a39679ea9a4f813aa875947c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f0c70e6a39679ea9a4f813aa875947c
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void

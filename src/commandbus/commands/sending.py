@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
+import secrets
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,
     InvalidInputError,
+    InvalidSettingError,
 )
 from commandbus.keys import Keys
 from commandbus.models import BatchCommand, NewCommand
@@ -43,6 +46,8 @@ from commandbus.settings import Settings
 
 if TYPE_CHECKING:
     from commandbus.database.store import Store
+
+_log = logging.getLogger("commandbus.sending")
 
 #: Commits of one domain in flight at once.
 LANES = 2
@@ -127,7 +132,13 @@ class Preparer:
 
     @cached_property
     def _digest_key(self) -> bytes:
-        return self._settings.token_pepper.encode() or Keys.load("token_pepper")
+        try:
+            given, folder = self._settings.token_pepper, self._settings.keys_folder or None
+            return given.encode() or Keys.load("token_pepper", folder=folder)
+        except InvalidSettingError as error:
+            # Sending goes on: only a repeat that meets another process is refused.
+            _log.warning("repeats of sends are known to this process alone: %s", error)
+            return secrets.token_bytes(32)
 
     def _reply_queue(self, domain: str) -> str:
         if self._settings.replies == "domain":

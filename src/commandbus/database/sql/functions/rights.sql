@@ -94,6 +94,13 @@ language sql immutable as $$
         ('expire_ticket', '{worker}'),
         ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
+        ('register_batch_types', '{worker,api}'),
+        ('remove_governed_type', '{operator}'),
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{api}'),
+        ('start_bulk_for', '{api}'),
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
         ('pending_users', '{operator,api,reader}'),
@@ -184,10 +191,12 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
-        -- the payload, and what would let a digest prove a guess of it
+        ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
+        -- without the payload, and without what would let a digest prove a guess of it
         ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
+        -- payloads and results, and digests of payloads: through functions only
         ('command_bus_content', null, '{}'),
-        -- payloads and results: through functions only
+        ('command_bus_sender', null, '{}'),
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')
     ) e(relation, columns, roles)
