@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import psycopg
+import pytest
 
 import commandbus
 from commandbus.database.migrations import function_text

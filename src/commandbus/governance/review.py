@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import orjson
@@ -44,7 +43,7 @@ async def reviewed_children(
         shown, masked = _masked(before, marked)
         return ReviewedChild(
             command_id, sequence_no, ChildStatus(status), digest, shown, masked, is_edited,
-            None if edit_data is None else _edit_of(before, edit_data, marked, *edit),
+            None if edit_data is None else _edit_of(before, edit_data, marked, edit),
         )  # fmt: skip
 
     params = (ticket.domain, ticket.ticket_id, only_edits, after, limit + 1)
@@ -70,16 +69,8 @@ async def page_undecided(
     return page_of(found, limit, bound, lambda it: [it.created_at, it.command_id or it.ticket_id])
 
 
-def _edit_of(
-    before: Any,
-    data: str,
-    marked: Collection[str],
-    digest: str,
-    editor: str,
-    created_at: datetime,
-    expires_at: datetime | None,
-    changes: dict[str, Any],
-) -> Edit:
+def _edit_of(before: Any, data: str, marked: Collection[str], rest: list[Any]) -> Edit:
+    digest, editor, created_at, expires_at, changes = rest
     after = orjson.loads(data)
     shown, masked = _masked(after, marked)
     if "paths" in changes:  # of a bulk operation, which keeps no values
