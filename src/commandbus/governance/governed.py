@@ -80,6 +80,11 @@ class Governed(Limits):
             for each in declared
         ]
         await self._store.gateway.rows(_REGISTER, (encoding.dump(document),))
+        for each in declared:
+            # Its marks hold wherever its commands are shown, also if no handler has the type.
+            if each.secret_keys:
+                keys = {each.command_type: each.secret_keys}
+                await self._store.declare_secrets(each.domain, keys)
         self._registered = names
 
     async def count_request(self, user_id: str) -> LimitState:

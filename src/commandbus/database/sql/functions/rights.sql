@@ -90,6 +90,13 @@ language sql immutable as $$
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
+        ('decide_edit', '{worker,operator,api}'),
+        ('waiting_edits', '{worker,operator,api}'),    -- gives payloads
+        ('review_children', '{operator,api}'),         -- gives payloads
+        ('page_undecided', '{operator,api,reader}'),
+        ('expired_decisions', '{worker}'),
+        ('expire_ticket', '{worker}'),
+        ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
         ('register_batch_types', '{worker,api}'),
         ('remove_governed_type', '{operator}'),
@@ -193,7 +200,10 @@ language sql immutable as $$
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
         ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
+        -- without the payload, and without what would let a digest prove a guess of it
+        ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
         -- payloads and results, and digests of payloads: through functions only
+        ('command_bus_content', null, '{}'),
         ('command_bus_sender', null, '{}'),
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')
