@@ -149,6 +149,14 @@ class PermissionDeniedError(CommandBusError):
         self.scope = scope
 
 
+class NotOwnerError(PermissionDeniedError):
+    """It is not the caller's, and no scope makes up for that."""
+
+    def __init__(self, text: str) -> None:
+        CommandBusError.__init__(self, text)
+        self.scope = ""
+
+
 class RateLimitExceededError(CommandBusError):
     """A limit of governed batches or of the HTTP service is reached; nothing was created."""
 
@@ -211,6 +219,14 @@ class BulkOperationNotFoundError(CommandBusError):
             f"no bulk operation {operation_id}; `commandbus bulk list` lists what there is"
         )
         self.operation_id = operation_id
+
+
+class TokenNotFoundError(CommandBusError):
+    """No API token with this id that the caller may see."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__("no token with this id that you may see; list those that you may")
+        self.token_id = token_id
 
 
 class DuplicateCommandError(CommandBusError):

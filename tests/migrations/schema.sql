@@ -12,6 +12,7 @@ table commandbus.command_bus_api_token
     expires_at timestamp with time zone
     revoked_at timestamp with time zone
     last_used_at timestamp with time zone
+    replaced_by text
     with fillfactor=50
     constraint command_bus_api_token_pkey PRIMARY KEY (token_id)
     constraint valid_token_domains CHECK ((cardinality(domains) > 0))
@@ -66,6 +67,15 @@ table commandbus.command_bus_batch
     decision text
     decision_reason text
     is_pending boolean not null default ((batch_type IS NOT NULL) AND (total_count > (((completed_count + failed_count) + canceled_count) + in_troubleshooting_count)))
+    ticket_class text default 
+CASE
+    WHEN (batch_type IS NULL) THEN NULL::text
+    WHEN (total_count > (((completed_count + failed_count) + canceled_count) + in_troubleshooting_count)) THEN 'OPEN'::text
+    WHEN (completed_count = total_count) THEN 'COMPLETED'::text
+    WHEN (canceled_count = total_count) THEN 'CANCELED'::text
+    WHEN (completed_count > 0) THEN 'PARTIAL_SUCCESS'::text
+    ELSE 'FAILED'::text
+END
     with fillfactor=50
     constraint command_bus_batch_pkey PRIMARY KEY (batch_id)
     constraint governed_has_owner CHECK (((batch_type IS NULL) OR (created_by IS NOT NULL)))
@@ -79,9 +89,11 @@ table commandbus.command_bus_batch
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
     CREATE INDEX ix_batch_governed ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
-    CREATE INDEX ix_batch_owner ON commandbus.command_bus_batch USING btree (created_by, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
+    CREATE INDEX ix_batch_ticket ON commandbus.command_bus_batch USING btree (domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_ticket_owner ON commandbus.command_bus_batch USING btree (created_by, domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_ungoverned ON commandbus.command_bus_batch USING btree (domain, created_at DESC, batch_id DESC) WHERE (batch_type IS NULL)
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
     CREATE UNIQUE INDEX uq_batch_request ON commandbus.command_bus_batch USING btree (created_by, batch_type, request_id) WHERE (request_id IS NOT NULL)
@@ -120,6 +132,7 @@ table commandbus.command_bus_bulk_operation
     created_at timestamp with time zone not null default now()
     started_at timestamp with time zone
     finished_at timestamp with time zone
+    is_governed boolean not null default false
     with fillfactor=50
     constraint command_bus_bulk_operation_pkey PRIMARY KEY (operation_id)
     constraint valid_bulk_counts CHECK ((((done + skipped) + failed) <= total))
@@ -222,6 +235,7 @@ table commandbus.command_bus_failure_group
     total_seen bigint not null
     first_seen timestamp with time zone not null
     last_seen timestamp with time zone not null
+    is_governed boolean not null default false
     with autovacuum_vacuum_scale_factor=0
     with autovacuum_vacuum_threshold=50
     with fillfactor=50
@@ -320,10 +334,12 @@ table commandbus.command_bus_troubleshooting
     reason text not null
     parked_at timestamp with time zone not null
     fingerprint text not null
+    owner text
     constraint pk_troubleshooting PRIMARY KEY (command_id, domain)
     constraint valid_reason CHECK ((reason = ANY (ARRAY['PERMANENT'::text, 'EXHAUSTED'::text])))
     CREATE INDEX ix_troubleshooting_group ON commandbus.command_bus_troubleshooting USING btree (domain, fingerprint, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_newest ON commandbus.command_bus_troubleshooting USING btree (parked_at, command_id)
+    CREATE INDEX ix_troubleshooting_owner ON commandbus.command_bus_troubleshooting USING btree (domain, owner, parked_at, command_id) WHERE (owner IS NOT NULL)
     CREATE INDEX ix_troubleshooting_parked ON commandbus.command_bus_troubleshooting USING btree (domain, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_type ON commandbus.command_bus_troubleshooting USING btree (domain, command_type, parked_at)
     CREATE UNIQUE INDEX pk_troubleshooting ON commandbus.command_bus_troubleshooting USING btree (command_id, domain)
@@ -410,8 +426,8 @@ function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_
     plpgsql, volatile, body f695148534e0c05d090e40f78cd68ecd
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, body 36109e96089a918c7405450afe2e3789
-function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, body a3102db21557efef3d0088725e343e5c
+function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, body 7460441cbe19be4709a143fd80af5548
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, body 3a91d990e8916921bbd9d31c8e17e901
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -515,7 +531,7 @@ function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 4e040717835500e0cdf7b3e806b8112c
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
 function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
@@ -544,6 +560,8 @@ function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
+function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
+    plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
 function commandbus.is_made_by_us(p_physical text) returns boolean
     sql, stable, body 16d8038b27ce01cfcb58c147036c60cf
 function commandbus.is_old_reply(p_table text) returns text
@@ -568,10 +586,12 @@ function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(li
     plpgsql, stable, set enable_seqscan=off, body 28826d6fa81c35849027d7b85fa7494d
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
     sql, stable, body 84d30e6502aabe24cf0b4823c353a275
-function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 224edee2997f6a72d9615d98a4d89f70
-function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text) returns SETOF commandbus.command_bus_failure_group
-    sql, stable, body bd4660490354046600fbeb79be4b1971
+function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text, p_hides_access boolean DEFAULT false) returns SETOF commandbus.command_bus_audit
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body aa9383e027424ca458a979bad8ee71ac
+function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
+    sql, stable, body 4ee14c729825c5ae5dc8a94c8adeccbb
+function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, body 141f281b2f378654a518abf1e5280180
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
@@ -620,8 +640,10 @@ function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor 
     plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
 function commandbus.own_queues() returns TABLE(queue text, physical text)
     sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
-function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, stable, body ba9d909e5237d88921059720b198e354
+function commandbus.page_batch_commands(p_domain text, p_batch_id uuid, p_status text, p_from integer, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 20000) returns TABLE(place integer, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 7e034a48e045a40a14b4b4fd7b1f2498
+function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
+    plpgsql, stable, body b20e241f1dc62d7f63a29bab6041edb9
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5b23971e0290b34a72d0983c0a32a6a7
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
@@ -630,8 +652,8 @@ function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100)
     sql, stable, body b69d797a953b973b8f6721568bab4181
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 5f3beb64afae7f0dc8ced466c550004a
-function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
-    sql, stable, body db1f68e13e8e614e73cb176ecdbe0952
+function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
+    sql, stable, body a027e9db8135672d98f454604753fb9f
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, body cfacd73de87b15bce1c51392761ca287
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -736,20 +758,26 @@ function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer,
     plpgsql, volatile, body 8065e789940a162b03151044bde7b296
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
+function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_hash bytea, p_overlap interval DEFAULT '00:00:00'::interval, p_actor text DEFAULT NULL::text) returns SETOF commandbus.command_bus_api_token
+    plpgsql, volatile, body 03e5a377a267060a3a8b9adef5737363
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, body db8c27fcac9b01a59bb9cc381a7e329a
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 73104e3b9dcbc0c77f17279aac0e2c9d
 function commandbus.seal_total(p_batch_id uuid, p_now timestamp with time zone) returns void
     plpgsql, volatile, body d122ea659925e94e904f0edf85d09608
-function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body d84beee57943142a6fa114f62f094ad1
-function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 471b86d874e532cddf42889f5318c8f5
-function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body c4d4733ed9929063c2828ebab6788503
+function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 8851fd9cbf404db739771969f409473d
+function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 43cb2f3160c333be48431ee7e9b52434
+function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 29666c0a959b25645b15c6dfbaed36c1
 function commandbus.seconds_left_in_minute(p_at timestamp with time zone) returns integer
     sql, stable, body a765916b4f3113970ab6873975b8c908
+function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
+    plpgsql, stable, set enable_seqscan=off, body 179959746c3de9333d8f6b921a00654f
+function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
+    plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
@@ -769,7 +797,7 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
-    plpgsql, volatile, body a2c0a57ccfe58b93c06aa80ea48d22f4
+    plpgsql, volatile, body 7046f2d9ae343968b21d6cb7bf156a5b
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
@@ -782,6 +810,8 @@ function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body 9f057857d3811a6f854b21b39d9a753e
 function commandbus.touch_api_token(p_token_id text) returns void
@@ -804,6 +834,7 @@ function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boo
     plpgsql, volatile, body 6ff25c4a4798ed12393c4af99494e5b4
 
 migration 1 = initial
+migration 11 = visibility
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

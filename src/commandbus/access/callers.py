@@ -1,10 +1,13 @@
-"""Who may see and do what. Every verb of governance asks here; faces decide nothing."""
+"""Who may do what. Every verb of governance asks here; faces decide nothing. Who may see what is
+in `visibility`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import is_visible, owns
 from commandbus.errors import PermissionDeniedError, TicketNotFoundError
 
 if TYPE_CHECKING:
@@ -29,21 +32,6 @@ def demand_submission(caller: Caller, batch_type: BatchType) -> None:
             batch_type.permission.value,
             f"submitting {batch_type.name} in domain {batch_type.domain!r}",
         )
-
-
-def sees_all(caller: Caller) -> bool:
-    """Whether the caller sees the tickets of others, in the domains that it reaches."""
-    return caller.may(Scope.OPERATE) or caller.may(Scope.APPROVE)
-
-
-def is_visible(caller: Caller, ticket: BatchTicket) -> bool:
-    """Whether the caller may know of this ticket: its owner, operators, and approvers."""
-    return caller.reaches(ticket.domain) and (owns(caller, ticket) or sees_all(caller))
-
-
-def owns(caller: Caller, ticket: BatchTicket) -> bool:
-    """Whether the caller submitted this batch."""
-    return ticket.created_by == caller.user_id
 
 
 def may_act(caller: Caller, ticket: BatchTicket, permission: Scope) -> bool:

@@ -33,11 +33,11 @@ MIGRATION_LOCK = 0x636D64627573
 #: Loaded in this order: plain SQL functions are checked against what they call, and loading a
 #: function again takes its planner settings away, which the last file gives back.
 FUNCTION_FILES = (
-    "former", "basics", "settings", "queues", "locks", "audit", "workers", "payloads", "replies",
-    "batches", "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle",
+    "former", "basics", "settings", "queues", "locks", "visibility", "audit", "workers", "payloads",
+    "replies", "batches", "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle",
     "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures",
     "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
-    "tokens", "planner",
+    "tickets", "tokens", "planner",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

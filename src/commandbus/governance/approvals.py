@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, LiteralString
 from uuid import UUID
 
-from commandbus.access.callers import is_visible
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import is_visible
 from commandbus.database.store import Store
 from commandbus.errors import (
     CommandBusError,

@@ -16,12 +16,14 @@ from commandbus.errors import InvalidSettingError
 from commandbus.http.auth.authenticators import Authenticator, NoAuth
 from commandbus.http.auth.gate import Attempts, GateMiddleware
 from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
+from commandbus.http.auth.tokens import TokenAuth
 from commandbus.http.context import ContextMiddleware
 from commandbus.http.metrics import new_metrics
 from commandbus.http.openapi import add_openapi
 from commandbus.http.platform import Platform
 from commandbus.http.problems import problem_of_http, problem_of_validation
 from commandbus.http.protection import BodyMiddleware, ConcurrencyMiddleware, FramingMiddleware
+from commandbus.http.reading import CursorMiddleware, HeadMiddleware
 from commandbus.http.routes import API_ROUTERS, health
 from commandbus.http.routes.governed import governed_routers
 from commandbus.http.settings import HttpSettings
@@ -76,6 +78,8 @@ def create_app(
     refuse_routes_without_scope(required, prefix, public)
     add_openapi(app, required)
     _add_layers(app, here, auth or NoAuth())
+    if isinstance(auth, TokenAuth):
+        here.revocations.subscribe(auth.forget)
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse)
     return app
@@ -98,6 +102,8 @@ def _add_layers(app: FastAPI, here: Platform, auth: Authenticator) -> None:
     """The innermost first: a request passes them from the last line to the first."""
     settings, prefix = here.settings, here.prefix
     guarded = (f"{prefix}/api/", *(() if settings.metrics_public else (f"{prefix}/metrics",)))
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(CursorMiddleware, key=here.bus.tokens.key_for("cursors"))
     app.add_middleware(BodyMiddleware, settings=settings)
     app.add_middleware(
         GateMiddleware,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from fastapi import Depends, Header
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commandbus.bus import CommandBus
+from commandbus.http.auth.revocations import Revocations
 from commandbus.http.metrics import NoMetrics
 from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls, wait_of
@@ -27,6 +28,8 @@ class Platform:
     polls: LongPolls
     metrics: NoMetrics
     prefix: str
+    #: Who must know of tokens that end.
+    revocations: Revocations = field(default_factory=Revocations)
     #: Where the app is mounted, as the current request shows it.
     root: str = ""
 

@@ -29,6 +29,7 @@ from commandbus.errors import (
     RateLimitExceededError,
     SchemaVersionError,
     TicketNotFoundError,
+    TokenNotFoundError,
 )
 from commandbus.privacy.redaction import redact_text
 
@@ -122,6 +123,7 @@ def unavailable(detail: str, retry_after: int = RETRY_AFTER) -> Problem:
 
 _NOT_FOUND = (
     TicketNotFoundError, CommandNotFoundError, BatchNotFoundError, BulkOperationNotFoundError,
+    TokenNotFoundError,
 )  # fmt: skip
 _CONFLICT = (DuplicateCommandError, InvalidOperationError, LeaseLostError, PayloadLostError)
 
@@ -143,7 +145,8 @@ def problem_of(error: CommandBusError) -> Problem:
         case InvalidInputError():
             return Problem(Kind.INVALID_REQUEST, _shown(error))
         case PermissionDeniedError():
-            return Problem(Kind.PERMISSION_DENIED, str(error), more={"scope": str(error.scope)})
+            more = {"scope": str(error.scope)} if error.scope else {}
+            return Problem(Kind.PERMISSION_DENIED, str(error), more=more)
         case _ if isinstance(error, _NOT_FOUND):
             return Problem(Kind.NOT_FOUND, _shown(error))
         case _ if isinstance(error, _CONFLICT):

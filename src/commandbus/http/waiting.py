@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from commandbus.http.problems import unavailable
+from commandbus.http.reading import HEAD
 
 _WAIT = re.compile(r"(?:\A|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?", re.I)
 
@@ -34,8 +35,23 @@ class Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream; 503 if there is no place, before anything is sent."""
+        if scope.get(HEAD):
+            # The headers alone: nothing is streamed, so no place is taken.
+            await send(
+                {"type": "http.response.start", "status": self.status_code,
+                 "headers": self.raw_headers}
+            )  # fmt: skip
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await _close(self.body_iterator)
+            return
         with self._polls.place():
             await super().__call__(scope, receive, send)
+
+
+async def _close(pieces: Any) -> None:
+    close = getattr(pieces, "aclose", None)
+    if close is not None:
+        await close()
 
 
 class LongPolls:

@@ -56,6 +56,10 @@ class TokenAuth:
         await self._touch(stored.token)
         return stored.token.caller()
 
+    def forget(self, token_id: str) -> None:
+        """Ask the database again before the token is accepted once more: it was revoked here."""
+        self._known.pop(token_id, None)
+
     async def _find(self, token_id: str) -> StoredToken | None:
         now = self._clock()
         if token_id in self._known:

@@ -7,7 +7,9 @@ from uuid import UUID
 from fastapi import APIRouter, Response
 
 from commandbus.access.model import Caller, Scope
-from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain, requires
+from commandbus.access.visibility import viewer_of
+from commandbus.errors import TicketNotFoundError
+from commandbus.http.auth.scopes import Operator, Reader, Sender, Sight, refuse_new_domain, requires
 from commandbus.http.openapi import problem_response
 from commandbus.http.platform import Here, Wait, accepted
 from commandbus.http.problems import Kind
@@ -69,7 +71,7 @@ async def list_command_batches(
     status: BatchStatus | None = None,
 ) -> PageView[BatchView]:
     """List batches, newest first."""
-    page = await here.bus.batches.page(domain, status=status, **paging)
+    page = await here.bus.batches.page(domain, status=status, viewer=viewer_of(caller), **paging)
     return PageView[BatchView].of(page, items=[_view(batch, caller) for batch in page.items])
 
 
@@ -78,7 +80,7 @@ async def get_command_batch(
     domain: DomainPath, batch_id: UUID, response: Response, here: Here, caller: Reader, wait: Wait
 ) -> BatchView:
     """Show a batch; with `Prefer: wait=N` as soon as it has ended."""
-    found = await here.bus.batches.require(domain, batch_id)
+    found = await here.bus.batches.require(domain, batch_id, viewer=viewer_of(caller))
     if found.completed_at is None and wait:
         response.headers["Preference-Applied"] = f"wait={wait:g}"
         with here.polls.place():
@@ -94,11 +96,17 @@ async def list_batch_commands(
     domain: DomainPath,
     batch_id: UUID,
     here: Here,
+    viewer: Sight,
     paging: PageOf100,
     status: CommandStatus | None = None,
 ) -> PageView[CommandView]:
-    """List the commands of a batch, in their order."""
-    page = await here.bus.batches.page_commands(domain, batch_id, status=status, **paging)
+    """List the commands of a batch, in their order.
+
+    With a status a page of a very large batch may have few commands, or none, and a next_cursor.
+    """
+    page = await here.bus.batches.page_commands(
+        domain, batch_id, status=status, viewer=viewer, **paging
+    )
     return PageView[CommandView].of(page)
 
 
@@ -107,8 +115,9 @@ async def list_batch_commands(
     dependencies=[requires(Scope.READ)],
     responses={409: problem_response(Kind.CONFLICT)},
 )
-async def get_load(domain: DomainPath, batch_id: UUID, here: Here) -> LoadView:
+async def get_load(domain: DomainPath, batch_id: UUID, here: Here, viewer: Sight) -> LoadView:
     """Show how far the load of a batch is, and what can be done with it; 409 if it is no load."""
+    await here.bus.batches.require(domain, batch_id, viewer=viewer)
     load = await here.bus.loads.require(domain, batch_id)
     actions = await here.bus.batches.actions(domain, batch_id, load)
     return LoadView.of(load, actions=actions.allowed)
@@ -116,9 +125,10 @@ async def get_load(domain: DomainPath, batch_id: UUID, here: Here) -> LoadView:
 
 @router.post("/{batch_id}/resume", dependencies=[requires(Scope.SEND)])
 async def resume_load(
-    domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here
+    domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here, viewer: Sight
 ) -> LoadResultView:
     """Continue a load that stopped. The rows are its whole source, from the beginning."""
+    await here.bus.batches.require(domain, batch_id, viewer=viewer)
     result = await here.bus.loads.resume(domain, batch_id, form.rows)
     return LoadResultView.of(result)
 
@@ -145,5 +155,12 @@ async def retry_command_batch(
     domain: DomainPath, batch_id: UUID, here: Here, caller: Operator
 ) -> Counted:
     """Send the failed and the parked commands again. A second request finds nothing to do."""
-    count = await here.bus.batches.retry(domain, batch_id, operator=caller.user_id)
+    await here.bus.batches.require(domain, batch_id, viewer=viewer_of(caller))
+    try:
+        # A governed batch has one rule for this, whatever the path: as often as its type allows.
+        done = await here.bus.governance.retry(caller, batch_id)
+    except TicketNotFoundError:
+        count = await here.bus.batches.retry(domain, batch_id, operator=caller.user_id)
+    else:
+        count = len(done.retried)
     return Counted(count=count)
