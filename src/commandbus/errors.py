@@ -14,11 +14,13 @@
     │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
     │       └── BatchSizeExceededError  too many items, and waiting cannot help
     ├── PermissionDeniedError           the caller lacks a scope
+    │   └── NotOwnerError               it belongs to somebody else, and no scope makes up for it
     ├── RateLimitExceededError          too much at once; it says when to try again
     ├── TicketNotFoundError             no such governed batch, or one of another user
     ├── CommandNotFoundError            no such command
     ├── BatchNotFoundError              no such batch
     ├── BulkOperationNotFoundError      no such bulk operation
+    ├── TokenNotFoundError              no such API token, or one of another user
     ├── DuplicateCommandError           the id was sent before
     │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
     ├── InvalidOperationError           the command is not in a state that allows it

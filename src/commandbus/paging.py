@@ -1,8 +1,8 @@
 """Pages of listings: the same limits and the same cursors everywhere.
 
 A cursor is an opaque text that says where a listing stands. It is bound to the listing that gave
-it (its filter is part of the cursor), so that it cannot lead into another one. The HTTP service signs
-its cursors.
+it (its filter is part of the cursor), so that it cannot lead into another one. The HTTP service
+signs its cursors.
 """
 
 from __future__ import annotations

@@ -63,9 +63,7 @@ class TokensOf:
             raise NotOwnerError(
                 "this token may do more than what you came with; come with it to rotate it"
             )
-        return await self.tokens.rotate(
-            token.token_id, overlap=overlap, actor=self.caller.user_id
-        )
+        return await self.tokens.rotate(token.token_id, overlap=overlap, actor=self.caller.user_id)
 
 
 def _is_within(token: ApiToken, caller: Caller) -> bool:

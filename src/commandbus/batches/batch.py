@@ -277,9 +277,15 @@ class Batches:
         With a status a page may have few commands or none, and still a cursor: the search stopped
         early, as it does in a batch of a million.
         """
-        batch = await self.require(domain, batch_id, viewer=viewer)
+        wanted = check_uuid(batch_id, "batch_id")
         return await page_batch_commands(
-            self._store.gateway, domain, batch.batch_id, status, limit=limit, cursor=cursor
+            self._store.gateway,
+            check_domain(domain),
+            wanted,
+            status,
+            lambda: self.require(domain, wanted, viewer=viewer),
+            limit=limit,
+            cursor=cursor,
         )
 
     async def cancel(
@@ -310,4 +316,3 @@ class Batches:
         """Wait until a batch has ended, in whichever process it is worked on."""
         batch = await self.require(domain, batch_id)
         return await self._completions.wait(domain, batch.batch_id, timeout)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, LiteralString
 from uuid import UUID
@@ -84,15 +85,20 @@ async def page_batch_commands(
     domain: str,
     batch_id: UUID,
     status: CommandStatus | None,
+    require: Callable[[], Awaitable[object]],
     *,
     limit: int,
     cursor: str | None,
 ) -> Page[CommandMetadata]:
-    """Commands of a batch in their order; those that were sent into it later come last."""
+    """Commands of a batch in their order; those that were sent into it later come last.
+
+    `require` raises if the batch is not there, and is called when all that was asked is in order.
+    """
     check_page(limit)
     state = check_choice_or_none(CommandStatus, status, "status")
     bound = ("batch commands", domain, str(batch_id), state)
     after = position_of(cursor, bound, _read_place) or (None, None, None)
+    await require()
     rows = await statements.rows(
         _PAGE_COMMANDS, (domain, batch_id, state, *after, limit + 1, SCAN_LIMIT)
     )

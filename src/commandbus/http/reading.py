@@ -46,7 +46,7 @@ class CursorMiddleware:
 
 @dataclass(frozen=True, slots=True)
 class HeadMiddleware:
-    """Pure ASGI. A HEAD is a GET whose body is not sent, that waits for nothing and streams nothing.
+    """Pure ASGI. A HEAD is a GET whose body is not sent, and that neither waits nor streams.
 
     The routes know nothing of it, so the OpenAPI document has each of them once.
     """

@@ -116,9 +116,7 @@ class BulkOperations:
         name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._executor = BulkExecutor(store, self._editor, name)
 
-    async def preview(
-        self, chosen: BulkFilter, *, viewer: Viewer = EVERYTHING
-    ) -> BulkPreview:
+    async def preview(self, chosen: BulkFilter, *, viewer: Viewer = EVERYTHING) -> BulkPreview:
         """What matches now, counted by failure group, most first."""
         chosen = await self._checked(chosen, viewer)
         domain, conditions = chosen.domain, _encoded(chosen)
@@ -219,9 +217,7 @@ class BulkOperations:
         await self._store.gateway.rows(_RESUME, params)
         return await self.require(wanted)
 
-    async def get(
-        self, operation_id: UUID, *, viewer: Viewer = EVERYTHING
-    ) -> BulkOperation | None:
+    async def get(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation | None:
         """One operation, or None."""
         wanted = check_uuid(operation_id, "operation_id")
         return await self._store.gateway.row(_GET, (viewer.owner, wanted), into=_operation_of)
@@ -271,9 +267,7 @@ class BulkOperations:
         )
         return page_of(found, limit, bound, lambda last: [last.item_no])
 
-    async def _checked(
-        self, chosen: BulkFilter, viewer: Viewer = EVERYTHING
-    ) -> BulkFilter:
+    async def _checked(self, chosen: BulkFilter, viewer: Viewer = EVERYTHING) -> BulkFilter:
         """The filter, its parts checked and the group's fingerprint complete."""
         if not isinstance(chosen, BulkFilter):
             raise InvalidInputError("say which commands with a BulkFilter")

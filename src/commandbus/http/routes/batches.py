@@ -25,11 +25,14 @@ from commandbus.http.schemas.batches import (
 )
 from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.views import PageView
+from commandbus.http.strict import StrictRoute
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
 from commandbus.names import new_id
 from commandbus.privacy.redaction import redact_value
 
-router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
+router = APIRouter(
+    prefix="/command-batches/{domain}", tags=["batches of commands"], route_class=StrictRoute
+)
 
 
 def _view(batch: BatchMetadata, caller: Caller) -> BatchView:

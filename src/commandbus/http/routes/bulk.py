@@ -31,10 +31,11 @@ from commandbus.http.schemas.troubleshooting import (
     StartBulk,
 )
 from commandbus.http.schemas.views import PageView
+from commandbus.http.strict import StrictRoute
 from commandbus.troubleshooting.edits import without_values
 from commandbus.troubleshooting.model import BulkFilter, BulkOperation, BulkOutcome, BulkStatus
 
-router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"])
+router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"], route_class=StrictRoute)
 
 
 def _filter_of(caller: Caller, form: BulkFilterForm) -> BulkFilter:

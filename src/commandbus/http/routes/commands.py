@@ -30,10 +30,11 @@ from commandbus.http.schemas.commands import (
     WithReason,
 )
 from commandbus.http.schemas.views import SearchPageView
+from commandbus.http.strict import StrictRoute
 from commandbus.models import CommandMetadata, CommandStatus, Viewer
 from commandbus.names import NO_REPLY, new_id
 
-router = APIRouter(prefix="/commands", tags=["commands"])
+router = APIRouter(prefix="/commands", tags=["commands"], route_class=StrictRoute)
 
 
 async def require_command(

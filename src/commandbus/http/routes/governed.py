@@ -30,16 +30,17 @@ from commandbus.http.schemas.submissions import (
     item_schema,
 )
 from commandbus.http.schemas.views import ListView, PageView
+from commandbus.http.strict import StrictRoute
 
 API = "/api/v1/"
 TAG = "governed batches"
 #: What only the general path has.
-details = APIRouter(prefix=BATCHES, tags=[TAG])
+details = APIRouter(prefix=BATCHES, tags=[TAG], route_class=StrictRoute)
 
 
 def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[APIRouter]:
     """All routes of governed batches. `taken` are paths that the service already has."""
-    router = APIRouter(tags=[TAG])
+    router = APIRouter(tags=[TAG], route_class=StrictRoute)
     others = {each.permission for each in types} - {Scope.SEND}
     _add_batch_types(router, types)
     add_submission(
@@ -62,7 +63,7 @@ def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[A
 
 def _own_paths(types: Sequence[BatchType], reserved: set[str]) -> APIRouter:
     """Submission at each path; list, status, retry, cancel at those that are not below another."""
-    router = APIRouter(tags=[TAG])
+    router = APIRouter(tags=[TAG], route_class=StrictRoute)
     paths = dict.fromkeys(each.path for each in types if each.path is not None)
     base_of = {
         path: min((each for each in paths if f"{path}/".startswith(f"{each}/")), key=len)

@@ -16,8 +16,9 @@ from commandbus.http.platform import Here
 from commandbus.http.schemas.base import PageOf50
 from commandbus.http.schemas.tokens import RotatedView, RotateToken, TokenPath, TokenView
 from commandbus.http.schemas.views import PageView
+from commandbus.http.strict import StrictRoute
 
-router = APIRouter(prefix="/tokens", tags=["tokens"])
+router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=StrictRoute)
 
 #: Whatever a token is for, its user may look at it and end it.
 Anyone = Annotated[Caller, requires(Scope.READ, *(each for each in Scope if each != Scope.READ))]

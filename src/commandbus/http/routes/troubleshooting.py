@@ -23,9 +23,10 @@ from commandbus.http.schemas.troubleshooting import (
     RetryParked,
 )
 from commandbus.http.schemas.views import ListView, PageView
+from commandbus.http.strict import StrictRoute
 from commandbus.models import TroubleshootingItem
 
-router = APIRouter(tags=["troubleshooting"])
+router = APIRouter(tags=["troubleshooting"], route_class=StrictRoute)
 
 GroupQuery = Annotated[Fingerprint | None, Query(description="Only this failure group.")]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from commandbus.access.model import ApiToken, Scope
 from commandbus.access.tokens import MAX_OVERLAP
-from commandbus.http.schemas.base import Form, example
+from commandbus.http.schemas.base import Form, Whole, example
 from commandbus.http.schemas.views import View, view_of
 
 TokenPath = Annotated[
@@ -36,8 +36,8 @@ class RotateToken(Form):
 
     model_config = example(overlap_seconds=60)
 
-    overlap_seconds: int = Field(
-        0, strict=True, ge=0, le=int(MAX_OVERLAP.total_seconds()),
+    overlap_seconds: Whole = Field(
+        0, ge=0, le=int(MAX_OVERLAP.total_seconds()),
         description="Seconds in which the old token is still accepted.",
     )  # fmt: skip
 
