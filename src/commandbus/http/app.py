@@ -102,7 +102,6 @@ def _add_layers(app: FastAPI, here: Platform, auth: Authenticator) -> None:
     """The innermost first: a request passes them from the last line to the first."""
     settings, prefix = here.settings, here.prefix
     guarded = (f"{prefix}/api/", *(() if settings.metrics_public else (f"{prefix}/metrics",)))
-    app.add_middleware(HeadMiddleware)
     app.add_middleware(CursorMiddleware, key=here.bus.tokens.key_for("cursors"))
     app.add_middleware(BodyMiddleware, settings=settings)
     app.add_middleware(
@@ -125,6 +124,7 @@ def _add_layers(app: FastAPI, here: Platform, auth: Authenticator) -> None:
         if isinstance(context.path, str)
     }
     app.add_middleware(ContextMiddleware, metrics=here.metrics, templates=templates)
+    app.add_middleware(HeadMiddleware)
 
 
 # -- what the framework refuses; the outermost layer makes the response

@@ -48,7 +48,8 @@ class CursorMiddleware:
 class HeadMiddleware:
     """Pure ASGI. A HEAD is a GET whose body is not sent, and that neither waits nor streams.
 
-    The routes know nothing of it, so the OpenAPI document has each of them once.
+    The outermost layer, so that the problem of an error has no body either. The routes know nothing
+    of it, so the OpenAPI document has each of them once.
     """
 
     app: ASGIApp
@@ -66,8 +67,4 @@ class HeadMiddleware:
                 message = {**message, "body": b""}
             await send(message)
 
-        try:
-            await self.app(inner, receive, send_without_body)
-        finally:
-            # The log and the metrics name the route that was found.
-            scope.update({**inner, "method": "HEAD", "headers": scope["headers"]})
+        await self.app(inner, receive, send_without_body)

@@ -14,7 +14,13 @@ from commandbus.access.token_rights import TokensOf
 from commandbus.http.auth.scopes import requires
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import PageOf50
-from commandbus.http.schemas.tokens import RotatedView, RotateToken, TokenPath, TokenView
+from commandbus.http.schemas.tokens import (
+    RotatedView,
+    RotateToken,
+    TokenPath,
+    TokenView,
+    token_view,
+)
 from commandbus.http.schemas.views import PageView
 from commandbus.http.strict import StrictRoute
 
@@ -35,13 +41,13 @@ async def list_tokens(
     """List your tokens, newest first; an administrator of all domains sees those of everyone."""
     known = TokensOf(here.bus.tokens, caller)
     page = await known.page(user_id=user_id, include_ended=include_ended, **paging)
-    return PageView[TokenView].of(page, items=[TokenView.shown(each) for each in page.items])
+    return PageView[TokenView].of(page, items=[token_view(each) for each in page.items])
 
 
 @router.get("/{token_id}")
 async def get_token(token_id: TokenPath, here: Here, caller: Anyone) -> TokenView:
     """Show a token, without its secret."""
-    return TokenView.shown(await TokensOf(here.bus.tokens, caller).require(token_id))
+    return token_view(await TokensOf(here.bus.tokens, caller).require(token_id))
 
 
 @router.post("/{token_id}/revoke")
@@ -52,7 +58,7 @@ async def revoke_token(token_id: TokenPath, here: Here, caller: Anyone) -> Token
     known = TokensOf(here.bus.tokens, caller)
     await known.revoke(token_id)
     here.revocations.tell(token_id)
-    return TokenView.shown(await known.require(token_id))
+    return token_view(await known.require(token_id))
 
 
 @router.post("/{token_id}/rotate")
@@ -67,4 +73,4 @@ async def rotate_token(
     overlap = timedelta(seconds=0 if form is None else form.overlap_seconds)
     made = await TokensOf(here.bus.tokens, caller).rotate(token_id, overlap)
     here.revocations.tell(token_id)
-    return RotatedView(token=made.text, details=TokenView.shown(made.token))
+    return RotatedView(token=made.text, details=token_view(made.token))

@@ -24,11 +24,11 @@ class TokenView(View):
     scopes: list[Scope]
     domains: list[str] | None = Field(description="null: all of them.")
 
-    @classmethod
-    def shown(cls, token: ApiToken) -> TokenView:
-        """What may be shown of a token, in a fixed order."""
-        domains = None if token.domains is None else sorted(token.domains)
-        return cls.of(token, scopes=sorted(token.scopes), domains=domains)
+
+def token_view(token: ApiToken) -> TokenView:
+    """What may be shown of a token, in a fixed order."""
+    domains = None if token.domains is None else sorted(token.domains)
+    return TokenView.of(token, scopes=sorted(token.scopes), domains=domains)
 
 
 class RotateToken(Form):

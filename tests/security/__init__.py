@@ -1,0 +1,1 @@
+"""Attacks: what a caller, a token or a forged request must not be able to do."""
