@@ -14,6 +14,7 @@
     │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
     │       └── BatchSizeExceededError  too many items, and waiting cannot help
     ├── PermissionDeniedError           the caller lacks a scope
+    │   ├── GovernedTypeError           the command type is submitted as a batch, or not at all
     │   └── NotOwnerError               it belongs to somebody else, and no scope makes up for it
     ├── RateLimitExceededError          too much at once; it says when to try again
     ├── TicketNotFoundError             no such governed batch, or one of another user
@@ -157,6 +158,15 @@ class NotOwnerError(PermissionDeniedError):
     def __init__(self, text: str) -> None:
         CommandBusError.__init__(self, text)
         self.scope = ""
+
+
+class GovernedTypeError(PermissionDeniedError):
+    """The command type belongs to batch types: it is submitted as one of them, or not at all."""
+
+    def __init__(self, text: str, batch_types: Sequence[str]) -> None:
+        CommandBusError.__init__(self, f"{text}; sending it otherwise needs 'bypass-governance'")
+        self.scope = "bypass-governance"
+        self.batch_types = tuple(batch_types)
 
 
 class RateLimitExceededError(CommandBusError):

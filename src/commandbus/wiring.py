@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from commandbus.database.connections import AsyncPool, ConnectionSource
 from commandbus.database.migrations import SchemaStatus, check_schema, migrate, schema_status
 from commandbus.database.postgres import PostgresStore
+from commandbus.database.roles import RoleStatus, apply_roles, role_status
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import Store
 from commandbus.embedded import EmbeddedPostgres
@@ -171,3 +172,14 @@ async def database_status(dsn: str, settings: Settings) -> SchemaStatus:
     with translated():
         async with await ConnectionSource(dsn, None).connect() as conn:
             return await schema_status(conn, settings)
+
+
+async def database_roles(
+    dsn: str, settings: Settings, *, prefix: str | None = None, apply: bool = False
+) -> tuple[RoleStatus, tuple[str, ...]]:
+    """The roles of a database; with `apply`, after they were put right, and what was run for it."""
+    with translated():
+        async with await ConnectionSource(dsn, None).connect() as conn:
+            await check_schema(conn, settings)
+            ran = await apply_roles(conn, settings, prefix) if apply else ()
+            return await role_status(conn, settings, prefix), ran

@@ -87,8 +87,8 @@ class World:
 @pytest.fixture
 async def world(dsn: str) -> Any:
     async with farm_on(dsn, **LOOSE) as farm:
-        ann_may = caller("read", "send", "approve")
-        app = app_of(farm.bus, ann=ann_may, eve=caller("send", user="eve"))
+        ann_may = caller("read", "submit", "approve")
+        app = app_of(farm.bus, ann=ann_may, eve=caller("submit", user="eve"))
         async with farm.workers(), client_of(app, "ann") as ann, client_of(app, "eve") as eve:
             batch = (await ann.post(VMS, json=create("a"))).json()
             await ended(ann, batch["status_url"])

@@ -1,1 +1,1 @@
-"""Attacks: what a caller, a token or a forged request must not be able to do."""
+"""What an attacker would try, one file for each subject."""

@@ -78,7 +78,7 @@ async def cursors(world: World, who: str = "root") -> dict[str, str]:
 
 
 def key_of(bus: CommandBus) -> bytes:
-    return bus.tokens.key_for("cursors")
+    return bus.tokens.key_for("cursor")
 
 
 async def test_a_cursor_leads_on_in_its_own_listing_and_nowhere_else(world: World) -> None:
@@ -146,7 +146,7 @@ async def test_even_a_signed_position_that_no_listing_gives_is_refused(world: Wo
         signs.append(SIGN.get())
 
     scope = {"type": "http", "state": {"commandbus": RequestInfo("r", ADMIN)}}
-    await CursorMiddleware(inner, key_of(world.bus))(scope, None, None)  # type: ignore[arg-type]
+    await CursorMiddleware(inner, lambda: key_of(world.bus))(scope, None, None)  # type: ignore[arg-type]
     (sign,) = signs
     async with client_of(world.app) as client:
         for url, cursor in given.items():

@@ -38,12 +38,13 @@ def test_every_file_of_functions_is_loaded() -> None:
     assert {entry.name for entry in folder.iterdir()} == {f"{name}.sql" for name in FUNCTION_FILES}
 
 
-def test_planner_settings_are_in_the_file_that_is_loaded_last() -> None:
+def test_settings_of_functions_are_in_the_files_that_are_loaded_last() -> None:
     folder = files("commandbus").joinpath("database", "sql", "functions")
-    assert FUNCTION_FILES[-1] == "planner"
-    for name in FUNCTION_FILES[:-1]:
+    assert FUNCTION_FILES[-2:] == ("planner", "security")
+    for name in FUNCTION_FILES[:-2]:
         text = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8")
-        assert not re.search(r"(?m)^\s*set (enable_|plan_cache_mode)", text), name
+        assert not re.search(r"(?m)^\s*set (enable_|plan_cache_mode|search_path)", text), name
+        assert not re.search(r"(?m)^\s*security (definer|invoker)", text), name
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,13 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.rows("select commandbus.set_exemption('ada', 'root', 'x')")
     await db.rows("select commandbus.clear_exemption('ada', 'root')")
     await db.rows("select commandbus.set_user_limits('ada', 'root', 5)")
+    await db.rows("select commandbus.register_batch_types(%s)", Jsonb([
+        {"domain": db.domain, "command_type": "Work", "batch_type": "B", "requires_approval": False}
+    ]))  # fmt: skip
+    who = Jsonb({"user": "ada", "may_bypass": True})
+    command = Jsonb({"command_id": str(uuid4()), "type": "Work"})
+    await db.rows("select commandbus.send_for(%s, %s, 'x', %s)", db.domain, command, who)
+    await db.rows("select commandbus.remove_governed_type(%s, 'Work', 'B')", db.domain)
     token = uuid4().hex
     await db.rows(
         "select commandbus.create_api_token(%s, 'ada', '{read}', null, null, 'x', null)", token

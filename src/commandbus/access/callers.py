@@ -34,6 +34,25 @@ def demand_submission(caller: Caller, batch_type: BatchType) -> None:
         )
 
 
+def demand_removal(caller: Caller, domain: str) -> None:
+    """Raise PermissionDeniedError unless the caller may say what is governed in this domain."""
+    demand(caller, Scope.ADMIN, "changing what is governed")
+    if not caller.reaches(domain):
+        raise PermissionDeniedError(
+            Scope.ADMIN.value, f"changing what is governed in domain {domain!r}"
+        )
+
+
+def demand_load(caller: Caller, created_by: str | None) -> None:
+    """Raise PermissionDeniedError unless the caller may go on with this load.
+
+    Its rows are compared with those that are there: to everybody else that would tell whether a
+    guess of their content is right.
+    """
+    if created_by != caller.user_id:
+        demand(caller, Scope.OPERATE, "going on with the load of somebody else")
+
+
 def may_act(caller: Caller, ticket: BatchTicket, permission: Scope) -> bool:
     """Whether the caller may retry or cancel: its owner, who may submit such, or an operator."""
     return is_visible(caller, ticket) and (

@@ -41,7 +41,7 @@ DISPATCH_RATE_RANGE = (0.001, 1_000_000)
 
 _CREATE_STORED_BATCH: LiteralString = (
     "select {schema}.create_stored_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
-    " cast(%s as jsonb), %s, %s, cast(%s as float8), %s)"
+    " cast(%s as jsonb), %s, %s, cast(%s as float8), %s, cast(%s as text))"
 )
 _QUEUE_STORED: LiteralString = (
     "select cardinality({schema}.queue_stored(%s, cast(%s as uuid[]),"
@@ -154,6 +154,7 @@ class Dispatch:
             params = (
                 domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch),
                 run.mode.value, run.rate, None if run.queue is None else run.queue.name,
+                batch.actor,
             )  # fmt: skip
             await gateway.rows(_CREATE_STORED_BATCH, params, domain=domain)
 

@@ -21,12 +21,13 @@ from commandbus.cli.output import (
     text_of,
     working,
 )
-from commandbus.errors import InvalidSettingError, SchemaTooNewError
+from commandbus.errors import InvalidInputError, InvalidSettingError, SchemaTooNewError
 from commandbus.settings import Settings
 from commandbus.upkeep.retention import PRUNERS, PruneResult, RetentionRule, parse_age
 
 if TYPE_CHECKING:
     from commandbus.database.migrations import SchemaStatus
+    from commandbus.database.roles import RoleStatus
 
 db = typer.Typer(help="Set up, migrate and examine the database.", no_args_is_help=True)
 rules = typer.Typer(
@@ -120,6 +121,54 @@ def sql() -> None:
     from commandbus.database.migrations import full_sql
 
     print(full_sql(Settings.from_env().schema))
+
+
+@command(db, "roles")
+async def roles(
+    frame: Frame,
+    *,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Make the roles, and give them exactly what they need.")
+    ] = False,
+    as_sql: Annotated[
+        bool, typer.Option("--sql", help="Print the statements of --apply, and run none of them.")
+    ] = False,
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The roles are <NAME>_worker, … Default: the schema."),
+    ] = None,
+) -> View:
+    """Compare the database's roles and rights with what they should be; exit code 1 if they differ.
+
+    The roles are groups: give each process a login that is a member of one.
+    """
+    from commandbus.wiring import database, database_roles
+
+    if apply and as_sql:
+        raise InvalidInputError("--apply runs the statements, --sql prints them; use one of them")
+    async with database(frame.place.dsn, frame.place.data_dir) as address:
+        found, ran = await database_roles(address, Settings.from_env(), prefix=prefix, apply=apply)
+    is_right = found.is_set_up and not found.differences
+    document = {"is_right": is_right, **jsonable(found), "ran": ran}
+    code = ExitCode.OK if is_right or as_sql else ExitCode.FAILED
+    return View(document, partial(_print_roles, found, ran, as_sql=as_sql), code)
+
+
+def _print_roles(found: RoleStatus, ran: Sequence[str], *, as_sql: bool) -> None:
+    if as_sql:
+        for each in found.differences:
+            print(f"{each.statement};")
+        return
+    for statement in ran:
+        say(statement)
+    for each in found.differences if found.is_set_up else ():
+        say(f"[red]{each.role}[/]: {each.problem}")
+    if not found.is_set_up:
+        say(f"No roles {found.prefix}_… here; make them with `commandbus db roles --apply`.")
+    elif found.differences:
+        say("Put it right with `commandbus db roles --apply`.")
+    else:
+        say(f"[green]The roles {found.prefix}_… have what they need and no more.[/]")
 
 
 # -- how long things are kept

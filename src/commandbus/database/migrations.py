@@ -18,6 +18,7 @@ from psycopg import sql
 
 from commandbus.database.connections import fetch
 from commandbus.database.pgmq.install import install_pgmq
+from commandbus.database.roles import apply_rights, become_owner
 from commandbus.errors import (
     InvalidSettingError,
     SchemaMissingError,
@@ -31,13 +32,13 @@ from commandbus.settings import Settings
 MIGRATION_LOCK = 0x636D64627573
 
 #: Loaded in this order: plain SQL functions are checked against what they call, and loading a
-#: function again takes its planner settings away, which the last file gives back.
+#: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "workers", "payloads",
     "replies", "batches", "troubleshooting", "sending", "receiving", "leases", "outcomes", "settle",
     "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures",
-    "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
-    "tickets", "tokens", "planner",
+    "rights", "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches",
+    "limits", "governance", "governed", "tickets", "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.
@@ -49,8 +50,8 @@ FORMER_CHECKSUMS = {
 }
 
 _BOOTSTRAP = """
-create schema if not exists {schema};
-create table if not exists {schema}.command_bus_migration (
+create schema if not exists commandbus;
+create table if not exists commandbus.command_bus_migration (
     version     int primary key,
     name        text not null,
     checksum    text not null,
@@ -119,7 +120,7 @@ def full_sql(schema: str = "commandbus") -> str:
 
     PGMQ is not part of it: install the extension first, or let `commandbus db init` do it.
     """
-    parts = [_in_schema(_BOOTSTRAP.replace("{schema}", "commandbus"), schema)]
+    parts = [_in_schema(_BOOTSTRAP, schema)]
     for migration in migrations():
         parts.append(f"-- {migration.version:04} {migration.name}")
         parts.append(_in_schema(migration.text, schema))
@@ -137,9 +138,11 @@ async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> lis
     applied: list[str] = []
     async with conn.transaction():
         await conn.execute("select pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+        await become_owner(conn, settings)
         await install_pgmq(conn)
-        schema = sql.Identifier(settings.schema)
-        await conn.execute(sql.SQL(_BOOTSTRAP).format(schema=schema))
+        if not await _has_records(conn, settings):
+            # Only then: `create schema if not exists` takes a right that its owner need not have.
+            await _execute_script(conn, _in_schema(_BOOTSTRAP, settings.schema))
         known = await _applied(conn, settings)
         for migration in migrations():
             if migration.version in known:
@@ -153,6 +156,7 @@ async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> lis
             # Otherwise the functions are those of a newer package, which must not be replaced.
             await _execute_script(conn, _in_schema(function_text(), settings.schema))
             await _execute_script(conn, _in_schema(_functions_record(), settings.schema))
+            await apply_rights(conn, settings)
     return applied
 
 
@@ -226,12 +230,16 @@ def _refuse_changed(migration: Migration, recorded: tuple[str, bool]) -> None:
 async def _applied(
     conn: psycopg.AsyncConnection[Any], settings: Settings
 ) -> dict[int, tuple[str, bool]]:
-    is_there = "select to_regclass(quote_ident(%s) || '.command_bus_migration') is not null"
-    if (await fetch(conn, is_there, settings.schema)) == [(False,)]:
+    if not await _has_records(conn, settings):
         return {}
     query = sql.SQL("select version, checksum, is_breaking from {}.command_bus_migration")
     rows = await fetch(conn, query.format(sql.Identifier(settings.schema)))
     return {version: (checksum, is_breaking) for version, checksum, is_breaking in rows}
+
+
+async def _has_records(conn: psycopg.AsyncConnection[Any], settings: Settings) -> bool:
+    is_there = "select to_regclass(quote_ident(%s) || '.command_bus_migration') is not null"
+    return (await fetch(conn, is_there, settings.schema)) == [(True,)]
 
 
 async def _settings(conn: psycopg.AsyncConnection[Any], settings: Settings) -> dict[str, str]:
@@ -289,7 +297,7 @@ async def _execute_script(conn: psycopg.AsyncConnection[Any], text: str) -> None
 def function_bodies(schema: str) -> dict[str, str]:
     """The body of each of our functions, as the database should have it."""
     text = _in_schema(function_text(), schema)
-    found = re.findall(
-        rf"create or replace function {schema}\.(\w+)\s*\(.*?\$\$(.*?)\$\$", text, re.S
-    )
+    # Not those that were bound when they were made: PostgreSQL keeps no text of them.
+    head = rf"create or replace function {schema}\.(\w+)\s*\("
+    found = re.findall(rf"{head}(?:(?!create or replace ).)*?\$\$(.*?)\$\$", text, re.S)
     return dict(found)

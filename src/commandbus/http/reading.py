@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,8 +23,9 @@ class CursorMiddleware:
     """Pure ASGI. Cursors are signed for the user who gets them, and taken from no other."""
 
     app: ASGIApp
-    #: The same in every process of the service, or a client could not go on at another one.
-    key: bytes
+    #: Gives the key: the same in every process of the service, or a client could not go on at
+    #: another one.
+    key: Callable[[], bytes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sign and verify the cursors of one request."""
@@ -35,7 +37,7 @@ class CursorMiddleware:
 
         def sign(text: str) -> str:
             message = len(user).to_bytes(4, "big") + user + text.encode(errors="replace")
-            return hmac.new(self.key, message, hashlib.sha256).hexdigest()[: 2 * SIGNATURE_BYTES]
+            return hmac.new(self.key(), message, hashlib.sha256).hexdigest()[: 2 * SIGNATURE_BYTES]
 
         token = SIGN.set(sign)
         try:

@@ -12,7 +12,7 @@ from commandbus.database.store import Store
 from commandbus.models import CommandStatus
 from commandbus.names import check_domain
 
-_KNOWS_DOMAIN: LiteralString = "select {schema}.queue_exists(%s || '.commands')"
+_KNOWS_DOMAIN: LiteralString = "select {schema}.knows_domain(%s)"
 _DOMAIN_FIGURES: LiteralString = (
     "select f.domain, f.ready, f.delayed, f.oldest_seconds, f.parked, f.workers, f.concurrency,"
     " f.in_flight, f.heartbeat_seconds, f.batch_remaining, f.replies, f.replies_refused,"

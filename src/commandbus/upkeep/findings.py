@@ -208,8 +208,40 @@ FINDINGS: dict[str, KnownFinding] = {
         "upgrade it: alter extension pgmq update",
     ),
     "RIGHTS_MISSING": KnownFinding(
-        Severity.ERROR, "this role lacks rights on tables that every process needs",
-        "grant them, or run the doctor as the role of the workers",
+        Severity.ERROR, "the owner of the functions lacks rights on tables that they need",
+        "`commandbus db roles --apply`, or alter table ... owner to the owner of the schema",
+    ),
+    "FUNCTION_OPEN": KnownFinding(
+        Severity.ERROR,
+        "functions can be called by roles that should not, or look names up as the caller says",
+        "run `commandbus db migrate`; find out who changed them",
+    ),
+    "ROLE_RIGHTS": KnownFinding(
+        Severity.ERROR, "a database role of commandbus has more rights than it should, or fewer",
+        "`commandbus db roles` shows all of it, `commandbus db roles --apply` puts it right",
+    ),
+    "ROLE_OWNER": KnownFinding(
+        Severity.WARNING,
+        "this login can do everything to the tables, the audit among them, although there are "
+        "roles with less",
+        "give the process a login that is a member of the role that it needs, and keep this one "
+        "for migrations",
+    ),
+    "TOKEN_PEPPER": KnownFinding(
+        Severity.WARNING, "tokens in use were made with a pepper that this process does not have: "
+        "a service with the same settings refuses them",
+        "give every process that makes or checks tokens the same pepper, in "
+        "COMMANDBUS_TOKEN_PEPPER or a copy of the file token_pepper.key; if it is lost, revoke "
+        "those tokens",
+    ),
+    "TOKEN_UNPEPPERED": KnownFinding(
+        Severity.NOTICE, "tokens in use may have been made without a pepper: as long as such are "
+        "accepted, whoever can write the table of tokens can make one",
+        "replace and revoke them, then set COMMANDBUS_UNPEPPERED_TOKENS to false",
+    ),
+    "TOKEN_ENDLESS": KnownFinding(
+        Severity.NOTICE, "tokens in use have the scope admin and never expire",
+        "replace them by tokens that were made with `--expires-in`",
     ),
     "INDEX_INVALID": KnownFinding(
         Severity.WARNING, "an index cannot be used, so statements may read whole tables",

@@ -23,6 +23,10 @@ PRUNERS: dict[str, tuple[LiteralString, ...]] = {
     "replies": ("prune_replies",),
     "commands": ("prune_commands", "prune_batches"),
 }
+#: By the rules, which the database reads itself: all that the database role of a worker may do.
+_PRUNE_DUE: LiteralString = (
+    "select o_pruned, o_after, o_is_done from {schema}.prune_due(%s, %s, %s, %s, %s, %s)"
+)
 #: Rows that one transaction looks at.
 CHUNK = 1_000
 
@@ -135,7 +139,8 @@ class Retention:
                 counts = await self._store.gateway.rows(_COUNT_PRUNABLE, params, domain=due.domain)
                 result = replace(due, pruned={what: int(n) for what, n in counts})
             for function in () if dry_run else PRUNERS[due.kind]:
-                result = await self._run(function, result, actor, progress, deadline)
+                pruner = _pruner(function, is_by_rule=older_than is None)
+                result = await self._run(pruner, result, actor, progress, deadline)
             results.append(result)
         return results
 
@@ -148,19 +153,16 @@ class Retention:
 
     async def _run(
         self,
-        function: LiteralString,
+        pruner: tuple[LiteralString, tuple[str, ...]],
         result: PruneResult,
         actor: str | None,
         progress: Callable[[PruneResult], None] | None,
         deadline: float | None,
     ) -> PruneResult:
-        statement: LiteralString = (
-            "select o_pruned, o_after, o_is_done"  # noqa: S608  (literals only)
-            " from {schema}." + function + "(%s, %s, %s, %s, %s)"
-        )
+        statement, what = pruner
         domain, after, pruned = result.domain, None, Counter(result.pruned)
         while True:
-            params = (domain, result.before, CHUNK, after, actor)
+            params = (*what, domain, result.before, CHUNK, after, actor)
             ((removed, after, is_done),) = await self._store.gateway.rows(
                 statement, params, domain=domain
             )
@@ -174,6 +176,17 @@ class Retention:
             if is_done or is_late:
                 return result
             await asyncio.sleep(0)  # let other tasks run, and a cancellation take effect
+
+
+def _pruner(function: LiteralString, *, is_by_rule: bool) -> tuple[LiteralString, tuple[str, ...]]:
+    """The statement that runs a pruning function, and its first parameters."""
+    if is_by_rule:
+        return _PRUNE_DUE, (function.removeprefix("prune_"),)
+    statement: LiteralString = (
+        "select o_pruned, o_after, o_is_done"  # noqa: S608  (literals only)
+        " from {schema}." + function + "(%s, %s, %s, %s, %s)"
+    )
+    return statement, ()
 
 
 def _check_kind(kind: str) -> str:

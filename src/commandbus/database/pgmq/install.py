@@ -26,6 +26,14 @@ REQUIRED_FUNCTIONS = (
     "pgmq.set_vt(text, bigint[], timestamp with time zone)",
 )
 
+#: Only what this role may change: other programs may have queues too.
+_MONITORED = (
+    "select c.relname from pg_class c cross join aclexplode(c.relacl) a"
+    " where c.relnamespace = cast('pgmq' as regnamespace) and c.relkind in ('r', 'p', 'v')"
+    " and a.grantee = cast('pg_monitor' as regrole) and a.privilege_type = 'SELECT'"
+    " and pg_has_role(c.relowner, 'usage')"
+)
+
 
 async def install_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
     """Install PGMQ if it is missing, check that it has what we call, and protect its messages."""
@@ -44,7 +52,10 @@ async def install_pgmq(conn: psycopg.AsyncConnection[Any]) -> None:
             "(alter extension pgmq update)"
         )
     # PGMQ lets pg_monitor read every message; payloads are not monitoring data.
-    await conn.execute("revoke select on all tables in schema pgmq from pg_monitor")
+    for (table,) in await fetch(conn, _MONITORED):
+        await conn.execute(
+            sql.SQL("revoke select on table pgmq.{} from pg_monitor").format(sql.Identifier(table))
+        )
     await conn.execute(
         "alter default privileges in schema pgmq revoke select on tables from pg_monitor"
     )
@@ -69,5 +80,10 @@ def packaged_version() -> str:
 
 async def lacking_functions(conn: psycopg.AsyncConnection[Any]) -> tuple[str, ...]:
     """Those of REQUIRED_FUNCTIONS that the database does not have."""
-    query = "select s from unnest(%s::text[]) s where to_regprocedure(s) is null"
+    # Not by to_regprocedure: that takes rights on the schema, which only the owner has.
+    query = (
+        "select s from unnest(%s::text[]) s where not exists (select from pg_proc p"
+        " where p.pronamespace = (select n.oid from pg_namespace n where n.nspname = 'pgmq')"
+        " and format('pgmq.%%s(%%s)', p.proname, oidvectortypes(p.proargtypes)) = s)"
+    )
     return tuple(row[0] for row in await fetch(conn, query, list(REQUIRED_FUNCTIONS)))

@@ -99,6 +99,7 @@ class EditForm(Form):
     )
     patch: list[dict[str, Any]] | None = Field(
         None,
+        fail_fast=True,
         description="JSON Patch (RFC 6902): add, remove, replace, move, copy, test.",
         examples=[[{"op": "replace", "path": "/currency", "value": "EUR"}]],
     )

@@ -154,7 +154,8 @@ end $$;
 create or replace function commandbus.create_stored_batch(
     p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb,
     p_created_by text, p_on_complete jsonb, p_notifies boolean,
-    p_pattern text, p_dispatch_rate double precision default null, p_queue text default null
+    p_pattern text, p_dispatch_rate double precision default null, p_queue text default null,
+    p_actor text default null
 ) returns void
 language plpgsql as $$
 begin
@@ -165,7 +166,8 @@ begin
             p_created_by, p_on_complete, p_notifies);
     perform commandbus.store_commands(
         p_domain, p_commands, p_batch_id,
-        case p_pattern when 'optimistic' then 'queued' else 'pending_queue' end, 0, p_created_by);
+        case p_pattern when 'optimistic' then 'queued' else 'pending_queue' end, 0,
+        coalesce(p_actor, p_created_by));
     insert into commandbus.command_bus_dispatch (
         batch_id, domain, pattern, dispatch_rate, queue, heartbeat_at)
     values (p_batch_id, p_domain, p_pattern, p_dispatch_rate, p_queue, clock_timestamp());

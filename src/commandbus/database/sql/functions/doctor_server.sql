@@ -131,8 +131,9 @@ language sql stable as $$
            and not (o.relname = 'command_bus_migration' and r.right_name = 'insert')
          group by o.name
         union all
-        select 'ROLE_SUPERUSER', null, current_user::text from pg_roles r
-         where r.rolname = current_user and r.rolsuper
+        -- current_user is the owner here: this function acts with the owner's rights
+        select 'ROLE_SUPERUSER', null, r.rolname::text from pg_roles r
+         where r.rolname in (current_user, session_user) and r.rolsuper
         union all
         select 'AUTOVACUUM_OFF', null, 'autovacuum' where current_setting('autovacuum') = 'off'
         union all
@@ -182,6 +183,7 @@ language sql stable as $$
             union all select * from commandbus.check_replies(p_domain, p_since)
             union all select * from commandbus.check_reply_queues(p_domain, p_since)
             union all select * from commandbus.check_work(p_domain, p_since)
-            union all select * from commandbus.check_server(p_domain, p_since)) f
+            union all select * from commandbus.check_server(p_domain, p_since)
+            union all select * from commandbus.check_roles(p_domain, p_since)) f
      group by f.code, f.domain order by f.code, f.domain
 $$;

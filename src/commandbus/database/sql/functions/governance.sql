@@ -9,8 +9,8 @@
 -- The status of the ticket of a governed batch (docs/adr/0024). A command in troubleshooting counts as
 -- failed here, though the batch itself stays open.
 create or replace function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
-language sql immutable as $$
-    select case
+language sql immutable
+return case
         when p_batch.total_count > p_batch.completed_count + p_batch.failed_count
                                    + p_batch.canceled_count + p_batch.in_troubleshooting_count
         then case when p_batch.requires_approval and p_batch.decision is null
@@ -18,8 +18,7 @@ language sql immutable as $$
         when p_batch.completed_count = p_batch.total_count then 'COMPLETED'
         when p_batch.canceled_count = p_batch.total_count then 'CANCELED'
         when p_batch.completed_count > 0 then 'PARTIAL_SUCCESS'
-        else 'FAILED' end
-$$;
+        else 'FAILED' end;
 
 -- Keeps submissions apart until they commit.
 create or replace function commandbus.lock_submission(

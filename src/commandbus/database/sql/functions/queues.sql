@@ -7,6 +7,11 @@ language sql stable as $$
     select to_regclass('pgmq.' || quote_ident('q_' || commandbus.physical_queue(p_queue))) is not null
 $$;
 
+-- The same of a domain, for callers from outside: queue_exists is part of each send, and must stay one that the
+-- planner puts into its callers.
+create or replace function commandbus.knows_domain(p_domain text) returns boolean
+language sql stable as $$ select commandbus.queue_exists(p_domain || '.commands') $$;
+
 -- The queues of this installation, by their logical names. Another schema's begin with its mark, and a
 -- domain begins with a letter.
 create or replace function commandbus.own_queues() returns table (queue text, physical text)

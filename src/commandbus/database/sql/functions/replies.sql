@@ -49,11 +49,24 @@ language sql stable as $$
     select jsonb_build_object('code', p_code, 'message', p_message, 'class', p_class)
 $$;
 
+-- Refuses what is no queue of replies. The functions below are called with the rights of the owner: the name of
+-- a queue of commands, in whatever spelling, of another schema or of another program leads nowhere.
+create or replace function commandbus.check_reply_queue(p_queue text) returns void
+language plpgsql stable as $$
+begin
+    if p_queue !~ '^[a-z][a-z0-9_]*[.][a-z][a-z0-9_]*$' or split_part(p_queue, '.', 1) ~ '__'
+       or split_part(p_queue, '.', 2) ~ '__' or split_part(p_queue, '.', 2) in ('commands', 'dispatch') then
+        raise exception '% is no queue of replies', quote_literal(p_queue)
+            using errcode = 'CB005', hint = 'use <domain>.replies';
+    end if;
+end $$;
+
 -- Leases replies. A queue that nobody has written to yet is empty, not an error.
 create or replace function commandbus.read_replies(p_queue text, p_vt int, p_quantity int)
 returns table (msg_id bigint, body text)
 language plpgsql as $$
 begin
+    perform commandbus.check_reply_queue(p_queue);
     if commandbus.queue_exists(p_queue) then
         return query
         select r.msg_id, r.message::text
@@ -68,6 +81,7 @@ create or replace function commandbus.lease_replies(p_queue text, p_vt int, p_qu
 returns table (msg_id bigint, receipt bigint, body text)
 language plpgsql as $$
 begin
+    perform commandbus.check_reply_queue(p_queue);
     if commandbus.queue_exists(p_queue) then
         return query
         select r.msg_id, r.read_ct::bigint, r.message::text
@@ -84,6 +98,7 @@ create or replace function commandbus.acknowledge_replies(
 ) returns setof bigint
 language plpgsql as $$
 begin
+    perform commandbus.check_reply_queue(p_queue);
     if commandbus.queue_exists(p_queue) then
         return query execute format(
             'with owned as ('
@@ -93,6 +108,22 @@ begin
             ' delete from pgmq.%1$I q using owned o where q.msg_id = o.msg_id returning q.msg_id',
             'q_' || commandbus.physical_queue(p_queue)) using p_msg_ids, p_receipts;
     end if;
+end $$;
+
+-- Deletes replies, and returns the numbers of those that were there.
+create or replace function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns setof bigint
+language plpgsql as $$
+begin
+    perform commandbus.check_reply_queue(p_queue);
+    return query select d.d from pgmq.delete(commandbus.physical_queue(p_queue), p_msg_ids) d(d);
+end $$;
+
+-- Moves what is no reply to the archive of its queue, and returns the numbers of those that were there.
+create or replace function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns setof bigint
+language plpgsql as $$
+begin
+    perform commandbus.check_reply_queue(p_queue);
+    return query select a.a from pgmq.archive(commandbus.physical_queue(p_queue), p_msg_ids) a(a);
 end $$;
 
 -- Takes the reply that a caller waits for, if it is there.

@@ -56,14 +56,12 @@ $$;
 -- returns what it removed, where to go on, and whether that was all.
 
 -- The one function that may delete from the audit: refuse_audit_change knows it by its name, which
--- the call stack shows in full only because commandbus is not on its search path.
+-- the call stack shows in full only because commandbus is not on its search path (security.sql).
 create or replace function commandbus.prune_audit(
     p_domain text, p_before timestamptz, p_limit int, p_after text default null,
     p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
 )
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
+language plpgsql as $$
 declare
     v_from bigint := coalesce(p_after, '0')::bigint;
     v_last bigint;
@@ -264,13 +262,15 @@ begin
     o_is_done := v_seen < p_limit;
 end $$;
 
--- Rows of commands that have ended, locked by the caller, with their payloads.
+-- Rows of commands that have ended, locked by the caller, with their payloads and who sent them.
 create or replace function commandbus.remove_commands(p_domain text, p_command_ids uuid[])
 returns void
 language plpgsql as $$
 begin
     delete from commandbus.command_bus_payload_archive p
      where p.domain = p_domain and p.command_id = any(p_command_ids);
+    delete from commandbus.command_bus_sender s
+     where s.domain is not distinct from p_domain and s.command_id = any(p_command_ids);
     delete from commandbus.command_bus_command c
      where c.domain = p_domain and c.command_id = any(p_command_ids)
        and c.status in ('COMPLETED', 'CANCELED', 'FAILED');

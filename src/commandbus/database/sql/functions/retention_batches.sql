@@ -116,3 +116,43 @@ begin
         select 'batches', count(*) from batch;
     end if;
 end $$;
+
+-- A chunk of pruning by the rules, for workers: of what a rule wants removed and no more, whatever p_before says.
+-- The functions that do it are the owner's, because they remove what they are told to.
+--   p_what: audit, archives, replies, commands or batches
+create or replace function commandbus.prune_due(
+    p_what text, p_domain text, p_before timestamptz, p_limit int, p_after text default null,
+    p_actor text default null, out o_pruned jsonb, out o_after text, out o_is_done boolean
+)
+language plpgsql as $$
+declare
+    v_before timestamptz := (
+        select now() - r.keep from commandbus.command_bus_retention r
+         where r.kind = case p_what when 'batches' then 'commands' else p_what end
+           and r.domain in (p_domain, '*')
+         order by r.domain = '*' limit 1);
+begin
+    o_pruned := '{}';
+    o_is_done := true;
+    if v_before is null then
+        return;                                         -- no rule any more, or one that keeps it for ever
+    end if;
+    v_before := least(v_before, p_before);
+    case p_what
+    when 'audit' then
+        select p.* into o_pruned, o_after, o_is_done
+          from commandbus.prune_audit(p_domain, v_before, p_limit, p_after, p_actor) p;
+    when 'archives' then
+        select p.* into o_pruned, o_after, o_is_done
+          from commandbus.prune_archives(p_domain, v_before, p_limit, p_after, p_actor) p;
+    when 'replies' then
+        select p.* into o_pruned, o_after, o_is_done
+          from commandbus.prune_replies(p_domain, v_before, p_limit, p_after, p_actor) p;
+    when 'commands' then
+        select p.* into o_pruned, o_after, o_is_done
+          from commandbus.prune_commands(p_domain, v_before, p_limit, p_after, p_actor) p;
+    when 'batches' then
+        select p.* into o_pruned, o_after, o_is_done
+          from commandbus.prune_batches(p_domain, v_before, p_limit, p_after, p_actor) p;
+    end case;
+end $$;

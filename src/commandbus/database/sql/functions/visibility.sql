@@ -15,6 +15,13 @@ begin
          where b.batch_id = p_batch_id and (b.batch_type is null or b.created_by = p_viewer));
 end $$;
 
+-- The same for statements of the library: helpers are not called from outside.
+create or replace function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
+language plpgsql stable as $$
+begin
+    return commandbus.sees_batch(p_viewer, p_batch_id);
+end $$;
+
 -- Whether an event may be shown that has no batch: those of one command have that of the command. Bulk
 -- operations say of themselves whether they touch a governed batch; repairs name a command, perhaps.
 create or replace function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit)

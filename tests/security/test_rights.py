@@ -1,0 +1,135 @@
+"""The lists of rights against the statements of the package, the documents and the catalogs.
+
+A function that a statement calls, or that docs/sql-api.md describes, needs a line in `entry_points`
+of src/commandbus/database/sql/functions/rights.sql, with the roles that may call it; a table or
+view needs one in `readable`. All else is closed.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import psycopg
+
+import commandbus
+from commandbus.database.migrations import function_text
+from commandbus.upkeep.doctor import CHECKS
+from commandbus.upkeep.findings import FINDINGS
+from commandbus.upkeep.retention import PRUNERS
+from tests.docs.markdown import DOCS
+
+RIGHTS = files("commandbus").joinpath("database", "sql", "functions", "rights.sql")
+
+
+def listed(name: str) -> set[str]:
+    text = RIGHTS.read_text(encoding="utf-8")
+    body = text[text.index(f"function commandbus.{name}()") :]
+    return set(re.findall(r"\n        \('(\w+)', ", body[: body.index("$$;")]))
+
+
+def sources() -> str:
+    """The package's Python, but that of the demo, which is an application."""
+    folder = Path(commandbus.__path__[0])
+    paths = [path for path in folder.rglob("*.py") if "demo" not in path.relative_to(folder).parts]
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def called() -> set[str]:
+    """The functions that statements of the package call."""
+    found = set(re.findall(r"\{schema\}\.(\w+)\(", sources()))
+    for functions in PRUNERS.values():
+        found |= set(functions)
+    found |= {known.repair for known in FINDINGS.values() if known.repair}
+    # In a view that statements read, functions run with the rights of the reader.
+    views = files("commandbus").joinpath("database", "sql", "views.sql").read_text(encoding="utf-8")
+    return found | set(CHECKS) | set(re.findall(r"commandbus\.(\w+)\(", views))
+
+
+def documented() -> set[str]:
+    text = (DOCS / "sql-api.md").read_text(encoding="utf-8")
+    in_tables = set(re.findall(r"(?m)^\| `(\w+)` \|", text))
+    functions = set(re.findall(r"create or replace function commandbus\.(\w+)", function_text()))
+    return (in_tables | set(re.findall(r"`commandbus\.(\w+)\(", text))) & functions
+
+
+def test_every_function_that_is_called_from_outside_has_its_line_and_no_other() -> None:
+    outside = called() | documented()
+    entries = listed("entry_points")
+    missing, needless = sorted(outside - entries), sorted(entries - outside)
+    assert not missing, f"add to entry_points in rights.sql, with the roles that call it: {missing}"
+    assert not needless, f"nothing calls these, take them out of entry_points: {needless}"
+
+
+def test_no_statement_calls_a_function_of_pgmq() -> None:
+    # Roles have no rights in that schema. PgmqClient is for another database, or for the owner.
+    folder = Path(commandbus.__path__[0])
+    found = [
+        path.name
+        for path in folder.rglob("*.py")
+        if re.search(r"(select|from) pgmq\.\w+\(", path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["client.py"]
+
+
+async def test_every_table_and_view_has_its_line(conn: psycopg.AsyncConnection) -> None:
+    rows = await (
+        await conn.execute(
+            "select relname from pg_class where relnamespace = 'commandbus'::regnamespace"
+            " and relkind in ('r', 'p', 'v', 'm')"
+        )
+    ).fetchall()
+    there, lines = {row[0] for row in rows}, listed("readable")
+    missing, gone = sorted(there - lines), sorted(lines - there)
+    assert not missing, f"add to readable in rights.sql, with the roles that may read it: {missing}"
+    assert not gone, f"not there any more, take them out of readable: {gone}"
+
+
+async def test_every_function_is_protected(conn: psycopg.AsyncConnection) -> None:
+    """An entry point acts as the owner under a pinned path; a helper is the owner's alone."""
+    rows = await (
+        await conn.execute(
+            "select p.proname, p.prosecdef, p.prosqlbody is not null, p.prorettype = 'trigger'::regtype,"
+            "       coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp'],"
+            "       (select count(*) from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
+            "         where a.grantee <> p.proowner)"
+            "  from pg_proc p where p.pronamespace = 'commandbus'::regnamespace"
+        )
+    ).fetchall()
+    entries = listed("entry_points")
+    assert len(rows) > 200
+    for name, is_definer, is_bound, is_trigger, is_pinned, others in rows:
+        assert others == 0, f"{name} is executable by others than its owner"
+        if is_bound:
+            assert not is_definer, name
+        elif name in entries:
+            assert (is_definer, is_pinned) == (True, True), f"{name}: security.sql did not see it"
+        elif is_trigger:
+            assert (is_definer, is_pinned) == (False, True), name
+        else:
+            assert (is_definer, is_pinned) == (False, False), f"{name}: a helper, but protected"
+
+
+def test_what_is_called_as_the_owner_builds_no_sql_of_what_it_is_given() -> None:
+    """Dynamic SQL takes names by %I and values by `using`; %s only for text of our own."""
+    for statement in re.findall(
+        r"execute format\((.*?)\)\s*(?:into|using|;)", function_text(), re.S
+    ):
+        texts = re.findall(r"%(?:\d\$)?s", statement)
+        assert not texts or "is_old_reply" in statement or "signature" in statement, statement
+
+
+async def test_an_upgrade_takes_the_rights_of_everybody_away(conn: psycopg.AsyncConnection) -> None:
+    await conn.execute("grant execute on all functions in schema commandbus to public")
+    await conn.execute("alter function commandbus.offer_one security invoker reset search_path")
+    found = await (
+        await conn.execute("select code, subject from commandbus.check_roles()")
+    ).fetchall()
+    assert {row[0] for row in found} == {"FUNCTION_OPEN"}
+    assert len(found) > 200
+
+    await conn.execute(function_text().encode())
+
+    found = await (await conn.execute("select * from commandbus.check_roles()")).fetchall()
+    assert found == []
