@@ -393,11 +393,13 @@ relation v v_pending_retry
 relation v v_queue_lag
 
 function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_receipts bigint[]) returns SETOF bigint
-    plpgsql, volatile, body 5d9a69f49106f16aa1f5efb533911494
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 800ab70e65d152fc5dca3f85d15b4b6b
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body ff93a4c3ac2e15fd44468f95273baa39
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body 14361a0140d8b4147a2ce7cabfecdf59
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
+function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff972e1d66c05580a45ddc6cb25b499
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
     sql, volatile, body 6486911b9fd3c31e25d80b7a9801db56
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
@@ -407,99 +409,105 @@ function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) re
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body f695148534e0c05d090e40f78cd68ecd
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f695148534e0c05d090e40f78cd68ecd
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
-    plpgsql, volatile, body 36109e96089a918c7405450afe2e3789
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 36109e96089a918c7405450afe2e3789
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, body a3102db21557efef3d0088725e343e5c
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body a3102db21557efef3d0088725e343e5c
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, body 3a91d990e8916921bbd9d31c8e17e901
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3a91d990e8916921bbd9d31c8e17e901
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
 function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
     plpgsql, volatile, body 94abf8d7a912d3e2d6337202a28f682e
 function commandbus.change_setting(p_name text, p_value text) returns void
-    plpgsql, volatile, body a9540136f9c3ca08dc18c755a036204a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9540136f9c3ca08dc18c755a036204a
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body a02a391bd189154657a9b91499b75bbe
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a02a391bd189154657a9b91499b75bbe
 function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body 0d2292c0b3bd601b38e4e1ba017a3510
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d2292c0b3bd601b38e4e1ba017a3510
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
     plpgsql, immutable, body d6c439f60d0e316a35612c50c4834a9a
 function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body 2dde74f6a10e50356bd8a24c4e906a5d
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2dde74f6a10e50356bd8a24c4e906a5d
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body a778def05de04cc247bcacc64721b378
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body 57525be45e3ce412068e2d52dbf494f0
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 57525be45e3ce412068e2d52dbf494f0
+function commandbus.check_reply_queue(p_queue text) returns void
+    plpgsql, stable, body a4e65dc33981505669a6bc527a21112b
 function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body 4df8ad861ee08101e0ed647a7bd5620f
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4df8ad861ee08101e0ed647a7bd5620f
+function commandbus.check_roles(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c1c5e7f264b4058ab075ea33c197aa1c
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, body 680da98499b8c227135cabbe9c4ce2e5
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bcdc399953d778efad0920c453cd7264
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body 1458e26538504ad563aa79b068bfb608
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, body 73dfae77243d4e369afdccd991b22c2e
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73dfae77243d4e369afdccd991b22c2e
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
-    plpgsql, volatile, body 4c34342914db16a59a4ac3a8c2ef8fcb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
 function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body ef517b6d45ad68e17164ad9d1e94c7ff
 function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
-    plpgsql, volatile, body 0b186e7de1168bb6a4e77257dfb0bfbe
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0b186e7de1168bb6a4e77257dfb0bfbe
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
-    plpgsql, volatile, body ab64d1bf4aa3677af2edb161cb10bc68
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, body 7e36b437ed45415411030c5f0b7df878
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
-    sql, immutable, body dc41179f995cdc5887ba609717f60936
+    sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
     plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
-    plpgsql, stable, body 688f97e3f5990f2605dde73804eedb86
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 688f97e3f5990f2605dde73804eedb86
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_bitmapscan=off, body 36a528be8d489c730534bc84d7f9f152
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 36a528be8d489c730534bc84d7f9f152
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body eb56a2e593ae9efaf8299f555ca99150
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
-    plpgsql, volatile, body 38ad5e989f0797fc75a1a17a4191ee42
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
-    plpgsql, stable, body c76445faf5c85fa85250ace9c338c0b2
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c76445faf5c85fa85250ace9c338c0b2
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
-    plpgsql, volatile, body d36e1d4190cb81594d1a8af2fae5186f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d36e1d4190cb81594d1a8af2fae5186f
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
-    plpgsql, volatile, body 370598c6a9b4d374121a0e6301a8789a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
-    plpgsql, volatile, body 798d78b8eb8927689c964f890e710658
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 798d78b8eb8927689c964f890e710658
 function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body 647f71a2fe053e188f2bd3cf1fdc2c79
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 647f71a2fe053e188f2bd3cf1fdc2c79
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb) returns TABLE(created_at timestamp with time zone, limits jsonb)
-    plpgsql, volatile, body 968cb11fb211a8d09210c1e448ee2877
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 968cb11fb211a8d09210c1e448ee2877
 function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false) returns void
-    plpgsql, volatile, set enable_seqscan=off, body 132a045fbdf46c72588c2d46659ea929
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 132a045fbdf46c72588c2d46659ea929
 function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_type text) returns text
-    sql, stable, body 9572f6bf7f3c274b394dbc013b9c9f97
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9572f6bf7f3c274b394dbc013b9c9f97
 function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
-    sql, volatile, body 15a2948c499ca7e80c5bed8af396e8eb
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 15a2948c499ca7e80c5bed8af396e8eb
+function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 245c4fbd807bf060427d829c2f211079
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
     plpgsql, volatile, body 445031d4cf6569f022282de071a6ab0f
 function commandbus.dispatch_figures(p_domain text, OUT lag_seconds double precision, OUT pending_retry bigint, OUT unconfirmed bigint, OUT unconfirmed_seconds double precision) returns record
-    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 7a206758fd19e3a58a1cecaf55597171
+    plpgsql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 7a206758fd19e3a58a1cecaf55597171
 function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
-    sql, volatile, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c1bfe2c6bcf5ca7949ccc8a4bfc3c0d6
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
-    plpgsql, volatile, set enable_seqscan=off, body ac2c1ad3fc699eeef31cdb138e6f17c9
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, body 94790331e7775d292a6544e61947d099
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body ef95e277d1530b37e690cba18d83c120
 function commandbus.doctor_domains(p_domain text) returns SETOF text
-    sql, stable, body b87eb1a407ff9f9dd5b18be7e2db004f
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
-    plpgsql, stable, body 7d6afda1fa78d3825d6c89e6bedf29f8
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.due_domains(p_domains text[]) returns SETOF text
-    plpgsql, stable, body b74dbc7f6dba8b2a5c8f30591d27bb8a
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
@@ -507,7 +515,7 @@ function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from tex
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
-    plpgsql, volatile, body 02a4b06eaea9ba2d9e068add872db5ed
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body d4fb94b2059a3501b22762f9d6b59677
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
@@ -516,30 +524,32 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 4e040717835500e0cdf7b3e806b8112c
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
+function commandbus.entry_points() returns TABLE(name text, roles text[])
+    sql, immutable, body 89316e1273569f252030ba86f887777d
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
 function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
-    plpgsql, volatile, body ec419fb30dfd10e28fdb250a38e769d1
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ec419fb30dfd10e28fdb250a38e769d1
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone, p_limit integer) returns integer
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 1a36ba3a9ce2ff2f5a6462dcbb20eea7
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 89c146bf0ef5c309c6a1e62fda404354
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 89c146bf0ef5c309c6a1e62fda404354
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ec61a2d720286c7db7b9b5f0cc75c96b
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
-    sql, volatile, body ade88d450b5e1009449391f8b8c5f2d1
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ade88d450b5e1009449391f8b8c5f2d1
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
     sql, immutable, body e266ca36bfeb5a53c5b770f347bcf2a1
 function commandbus.failure_stack(p_domain text, p_command_id uuid) returns jsonb
-    sql, stable, body 65a690ff9df7efa19814878eb80e9c6f
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 65a690ff9df7efa19814878eb80e9c6f
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
-    sql, stable, body 21653002a11826339fa2c5cdf8a3aef8
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 21653002a11826339fa2c5cdf8a3aef8
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
-    plpgsql, volatile, body 73bc947f5949d2327f5dc42f2fdf7ff3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
@@ -558,24 +568,26 @@ function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) 
     plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.knows_domain(p_domain text) returns boolean
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 55cb320bf1a17f34e0e9f85092b6975d
 function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body b5de758dce8183dede7bd877abf8a61d
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
-    plpgsql, volatile, body a92cdb72c7b38ca49a8b5eff2bf37121
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0e372a0ac40b58556c050baf2d083830
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
-    plpgsql, stable, set enable_seqscan=off, body 28826d6fa81c35849027d7b85fa7494d
+    plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 28826d6fa81c35849027d7b85fa7494d
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
     sql, stable, body 84d30e6502aabe24cf0b4823c353a275
 function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 224edee2997f6a72d9615d98a4d89f70
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 224edee2997f6a72d9615d98a4d89f70
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text) returns SETOF commandbus.command_bus_failure_group
-    sql, stable, body bd4660490354046600fbeb79be4b1971
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bd4660490354046600fbeb79be4b1971
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, stable, body 60519f4a1025e896dbe6e80b324ee783
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
-    plpgsql, volatile, body 3b3992208fbf5aa7db5848148d054edb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3b3992208fbf5aa7db5848148d054edb
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
@@ -591,9 +603,9 @@ function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body e481dab9c2cb7473208a80a242bd0ea4
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body 7d41c311bf2552957d515808c4db20c3
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 7d41c311bf2552957d515808c4db20c3
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
@@ -603,47 +615,51 @@ function commandbus.milliseconds_since(p_began timestamp with time zone) returns
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 84cee5ed7611777b49b8fc3f9ae11215
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
-    sql, stable, body 5b536c7a564d8c25af9f1e4cd5561338
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, body e735eb7866c3c4300c2a3a361153cd87
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e735eb7866c3c4300c2a3a361153cd87
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
-    plpgsql, volatile, body 820e5d336c8f32873b2c0ff91f143153
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    sql, volatile, body c97364b658b79f940d590cc221ac6cc5
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    sql, volatile, body 1164696e87f220bc223a42ee536b5971
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1164696e87f220bc223a42ee536b5971
 function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, body 011db3055c5f7e6b2cb7f5f14389637e
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 011db3055c5f7e6b2cb7f5f14389637e
 function commandbus.own_queues() returns TABLE(queue text, physical text)
     sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
+function commandbus.owner_differences(p_prefix text) returns TABLE(kind text, problem text, statement text)
+    sql, stable, body 12823fc9371647b59c05324e5bd35096
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, stable, body ba9d909e5237d88921059720b198e354
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ba9d909e5237d88921059720b198e354
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5b23971e0290b34a72d0983c0a32a6a7
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
-    plpgsql, stable, body 96e629437353b050252f4ba4ca6498c7
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
-    sql, stable, body b69d797a953b973b8f6721568bab4181
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b69d797a953b973b8f6721568bab4181
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 5f3beb64afae7f0dc8ced466c550004a
 function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
-    sql, stable, body db1f68e13e8e614e73cb176ecdbe0952
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body db1f68e13e8e614e73cb176ecdbe0952
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body cfacd73de87b15bce1c51392761ca287
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cfacd73de87b15bce1c51392761ca287
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 4d91f070dc26b48cf30cb2dda57465fb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4d91f070dc26b48cf30cb2dda57465fb
 function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 0308f3432042083d4c8509c65de395df
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0308f3432042083d4c8509c65de395df
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 0ad46d6033bfd409f761f2ad80bfa63c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0ad46d6033bfd409f761f2ad80bfa63c
+function commandbus.prune_due(p_what text, p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b9cff972ee659cdb13d849d88bb0cb0d
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, body 122480b31dd039f4d0be1949d42b15c2
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
-    plpgsql, volatile, body 6295484c484adaac0fce49839c86fb9c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
     plpgsql, volatile, body e186cfff7e56270ad31a5b67e94c72ff
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
@@ -651,7 +667,7 @@ function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigin
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, body ad77f680ec032387938f09f2d167e32f
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_domain(p_physical text) returns text
     sql, immutable, body 31664fb7f709532bcff6f18d5707742e
 function commandbus.queue_exists(p_queue text) returns boolean
@@ -659,15 +675,17 @@ function commandbus.queue_exists(p_queue text) returns boolean
 function commandbus.queue_mark() returns text
     sql, immutable, body 0ff365f0ddc6241cc84d2988d15293d5
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 88e879ba5ec9b5ef4c60121bf6982f3c
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 88e879ba5ec9b5ef4c60121bf6982f3c
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 219e08f252c0c1f6a44ad9a991abdce2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
-    plpgsql, volatile, body e656d09ca109c05a59d929ac686b3ee9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
+function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
+    sql, immutable, body ce21249d7db9fd0af018a8d3814306ff
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body c5165f88db4643ca3f7221424445ace0
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
@@ -675,9 +693,9 @@ function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id u
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
     sql, stable, body 704a8120b38d970db7345b7938c09832
 function commandbus.recover_dispatch(p_domain text, p_grace interval DEFAULT '00:02:00'::interval, p_limit integer DEFAULT 1000, p_max_attempts integer DEFAULT 3, p_group integer DEFAULT 100, p_alert_after interval DEFAULT '00:30:00'::interval, p_unconfirmed_after interval DEFAULT '01:00:00'::interval, p_after jsonb DEFAULT NULL::jsonb) returns TABLE(queued integer, failed integer, given_up integer, overdue integer, unconfirmed integer, next_after jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 9422edb2bee0336386d57e9b074612d4
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 9422edb2bee0336386d57e9b074612d4
 function commandbus.refuse_audit_change() returns trigger
-    plpgsql, volatile, body 463e25bd2a6dd2dc09e9650cb96b5719
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 463e25bd2a6dd2dc09e9650cb96b5719
 function commandbus.refuse_canceled_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 3474277c3fed72eb81b561c8cfd35306
 function commandbus.refuse_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean) returns void
@@ -695,19 +713,19 @@ function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 63cc7fc05fa9c67b88d74613313a1c50
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 143a458ac05d8d28ef3326a85c3d8d28
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body a0eff0f62fd73e225579e48314348ad8
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a0eff0f62fd73e225579e48314348ad8
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body ec086fb667ae905a4f35038b2a83282f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ec086fb667ae905a4f35038b2a83282f
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 8d98e405ab6b44d5b4b5e4a8be7fef25
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8d98e405ab6b44d5b4b5e4a8be7fef25
 function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body ff95ceeb618f4c89b997197dcd1ac3f9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff95ceeb618f4c89b997197dcd1ac3f9
 function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 8083bed69f8f6c8756ea1255319ded7c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8083bed69f8f6c8756ea1255319ded7c
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, body 8fa905ee484fff540d11b41e9f4d5841
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8fa905ee484fff540d11b41e9f4d5841
 function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
     plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
@@ -725,25 +743,33 @@ function commandbus.require_bulk(p_operation_id uuid) returns text
 function commandbus.require_open_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 86d9e72b0ad9ff9f15d31f0f9f618988
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
-    plpgsql, volatile, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
-    sql, stable, body e758014e6399e97d31e403b10cf75971
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, body afa5c9d977518cb1a74814b48387f25a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body afa5c9d977518cb1a74814b48387f25a
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1375ad6e4fba10318e1d2dac3f637277
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
-    plpgsql, volatile, body 8065e789940a162b03151044bde7b296
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8065e789940a162b03151044bde7b296
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
-    plpgsql, volatile, body 13e4097ebcd4a962a8b635fdfbf23de3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 13e4097ebcd4a962a8b635fdfbf23de3
+function commandbus.right_differences(p_prefix text) returns TABLE(role text, problem text, statement text)
+    sql, stable, body aa490b2e6ba2f2036418ad1291591942
+function commandbus.role_differences(p_prefix text DEFAULT NULL::text) returns TABLE(kind text, role text, problem text, statement text)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body e419a85b44cbb4549586fcd937215cfe
+function commandbus.role_names(p_prefix text) returns TABLE(role text, name text, id oid)
+    sql, stable, body 7ea03f7879cdaa80fa3034583869996f
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
-    plpgsql, volatile, body db8c27fcac9b01a59bb9cc381a7e329a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body db8c27fcac9b01a59bb9cc381a7e329a
+function commandbus.schema_id() returns oid
+    sql, stable, body 0c10252a6bbebe392493c1d155437cfd
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body 73104e3b9dcbc0c77f17279aac0e2c9d
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73104e3b9dcbc0c77f17279aac0e2c9d
 function commandbus.seal_total(p_batch_id uuid, p_now timestamp with time zone) returns void
     plpgsql, volatile, body d122ea659925e94e904f0edf85d09608
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body d84beee57943142a6fa114f62f094ad1
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body d84beee57943142a6fa114f62f094ad1
 function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 471b86d874e532cddf42889f5318c8f5
 function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -751,41 +777,41 @@ function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_
 function commandbus.seconds_left_in_minute(p_at timestamp with time zone) returns integer
     sql, stable, body a765916b4f3113970ab6873975b8c908
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
-    plpgsql, volatile, body 761cc7fb46f2725d66005f6eb97dc013
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
-    plpgsql, volatile, body fb3a1f1d547e2e8cb6b9383312ce94c3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
-    plpgsql, volatile, body b50fd079c3baba6d5ccd06da1ded2845
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b50fd079c3baba6d5ccd06da1ded2845
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
-    plpgsql, volatile, body 6dcb4d1a672ff6d95aeea767779f78d3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body 767866e78248b8c0dccb710a640c99d7
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 767866e78248b8c0dccb710a640c99d7
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
-    plpgsql, volatile, body 659b3fc639297acc8a9182578c59a7d7
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 659b3fc639297acc8a9182578c59a7d7
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, body b95864d9080bd7b79a3e90ebe503e512
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b95864d9080bd7b79a3e90ebe503e512
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
-    plpgsql, volatile, body d4e86bd933650ca072f4712d7b137bb8
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
-    plpgsql, volatile, body a2c0a57ccfe58b93c06aa80ea48d22f4
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2c0a57ccfe58b93c06aa80ea48d22f4
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body cb2158185119ff977c401934acee7222
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cb2158185119ff977c401934acee7222
 function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ac44642e91b448d62d124ce3571eeb97
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
-    sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body 3b3890c9863f49510952038d6ef6885c
+    sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
-    sql, volatile, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
-    sql, immutable, body 9f057857d3811a6f854b21b39d9a753e
+    sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
 function commandbus.touch_api_token(p_token_id text) returns void
-    plpgsql, volatile, body 3fef0d75ad7a8e29de390a6fdc339c25
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
     plpgsql, volatile, body c38fff561fae0e023bf6247e5d04c5d2
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
@@ -799,9 +825,9 @@ function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) 
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.worker_gone(p_worker text) returns void
-    sql, volatile, body 6382e9a369b6b12decadd32a942dd632
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6382e9a369b6b12decadd32a942dd632
 function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void
-    plpgsql, volatile, body 6ff25c4a4798ed12393c4af99494e5b4
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff25c4a4798ed12393c4af99494e5b4
 
 migration 1 = initial
 migration 2 = governance
