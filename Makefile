@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 FAULT_ARGS ?=
+HOSTILE_ARGS ?=
 MUTANT_ARGS ?=
 # At most four processes: each brings its own share of databases. Tests wait for servers and processes, so one more than
 # there are cores keeps the cores busy.
@@ -40,7 +41,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-unit test-integration test-e2e test-pg15 test-pg15-core has-pg15
-.PHONY: faults faults-http mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers blocking schema lock clean
+.PHONY: faults faults-http hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers blocking schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -80,9 +81,13 @@ mutants-python: $(READY) ## Change the Python core at one place after another: s
 faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
 	$(PY) -m faults --scale long --report build/faults $(FAULT_ARGS)
 
-faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (more than an hour)
-	SCHEMATHESIS_REQUESTS=100000 CUT_ANSWERS=100 $(PY) -m pytest --timeout=0 -s \
+faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (less than an hour)
+	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-100000} SCHEMATHESIS_PARTS=8 CUT_ANSWERS=100 \
+		$(PY) -m pytest $(PYTEST_PARALLEL) --timeout=0 -rP --no-cov $(PYTEST_ARGS) \
 		tests/acceptance/test_http_schemathesis.py tests/acceptance/test_http_cut_answers.py
+
+hostile: $(READY) ## 1,000 hostile sockets against the HTTP service, beside another user (3 minutes)
+	$(PY) -m tests.hostile $(HOSTILE_ARGS)
 
 typecheck: $(READY) ## Check the types
 	$(PY) -m mypy

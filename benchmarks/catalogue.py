@@ -18,6 +18,7 @@ from benchmarks.workloads import (
     send_and_drain,
     senders,
     steady,
+    submissions,
 )
 
 WORKERS = tuple(name for name, entrant in ENTRANTS.items() if entrant.can_work)
@@ -162,6 +163,10 @@ WORKLOADS = (
                      higher_is_better=False)),
              _cases("defaults", MAIN, ("commandbus", "pgqueuer", "procrastinate")), 5,
              in_quick=True),
+    Workload("submissions", "governed batches of 50 over HTTP, one by one", submissions,
+             (P50, Metric("p95_ms", "p95", "ms", higher_is_better=False)),
+             (Case("commandbus", ENTRANTS["commandbus"], {}, {"count": 150, "children": 50}),),
+             6, is_optional=True),
     Workload("steady", "10 senders and one worker together", steady, (RATE,),
              _cases("tuned", FAST[:3]), 4),
     Workload("history", "drain with finished commands behind", drain, (RATE,),

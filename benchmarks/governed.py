@@ -25,6 +25,7 @@ from uuid import uuid4
 from benchmarks.batches import drop, fresh_database
 from benchmarks.systems import PAYLOAD
 from commandbus import BatchCommand, CommandBus, Settings
+from commandbus.access.model import Scope
 from commandbus.embedded import EmbeddedPostgres
 from commandbus.governance import BatchType
 from commandbus.wiring import migrate_database
@@ -38,7 +39,14 @@ LIMITS = {
     "COMMANDBUS_MAX_USER_PENDING_BATCHES": "1000000",
     "COMMANDBUS_MAX_USER_PENDING_CHILDREN": "10000000",
     "COMMANDBUS_USER_COOLDOWN_SECONDS": "0",
+    # Of the service itself; earlier versions do not have them.
+    "COMMANDBUS_HTTP_MAX_USER_REQUESTS": "1000000",
+    "COMMANDBUS_HTTP_MAX_USER_BODY_BYTES": "1000000000000",
+    "COMMANDBUS_HTTP_USER_SHARE": "1",
+    "COMMANDBUS_HTTP_TOKEN_SHARE": "1",
 }
+#: Submissions that only warm up.
+WARM_UP = 10
 
 
 def setup(bus: CommandBus) -> None:
@@ -70,35 +78,65 @@ def service(address: str) -> Iterator[http.client.HTTPConnection]:
         process.wait(30)
 
 
+async def new_token(bus: CommandBus) -> str:
+    """A token that may submit, in this version and in those before there was a scope for it."""
+    scope = "submit" if "submit" in set(Scope) else "send"
+    return (await bus.tokens.create("bench", [scope], actor="bench")).text
+
+
+class Submitter:
+    """Submits batches over one kept connection. It blocks."""
+
+    def __init__(self, connection: http.client.HTTPConnection, token: str, children: int) -> None:
+        self._connection = connection
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._body = json.dumps({"items": [PAYLOAD] * children}).encode()
+
+    def submit(self) -> None:
+        """One batch."""
+        self._connection.request("POST", PATH, self._body, self._headers)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        assert answer.status == 202, text
+
+
+def timed_submissions(address: str, token: str, count: int, children: int) -> list[float]:
+    """The seconds of each of so many submissions to a service of this checkout, one by one."""
+    spent: list[float] = []
+    with service(address) as connection:
+        submitter = Submitter(connection, token, children)
+        for number in range(count + WARM_UP):
+            began = time.perf_counter()
+            submitter.submit()
+            if number >= WARM_UP:
+                spent.append(time.perf_counter() - began)
+    return spent
+
+
 async def compare(server: EmbeddedPostgres, rounds: int, children: int) -> None:
     """Measure, and print the medians."""
     address = await fresh_database(server.dsn)
     await migrate_database(address, Settings())
     async with CommandBus.connect(address) as bus:
-        token = (await bus.tokens.create("bench", ["send"], actor="bench")).text
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        body = json.dumps({"items": [PAYLOAD] * children}).encode()
+        token = await new_token(bus)
 
         async def in_process() -> None:
             commands = [BatchCommand("Work", uuid4(), PAYLOAD) for _ in range(children)]
             await bus.create_batch("bench", commands)
 
         with service(address) as connection:
+            submitter = Submitter(connection, token, children)
 
             async def over_http() -> None:
-                # It blocks: nothing else runs here meanwhile.
-                connection.request("POST", PATH, body, headers)
-                answer = connection.getresponse()
-                text = answer.read()
-                assert answer.status == 202, text
+                submitter.submit()  # it blocks: nothing else runs here meanwhile
 
             ways = {"create_batch in process": in_process, "submission over HTTP": over_http}
             spent: dict[str, list[float]] = {name: [] for name in ways}
-            for number in range(rounds + 10):
+            for number in range(rounds + WARM_UP):
                 for name in list(ways) if number % 2 else list(ways)[::-1]:
                     began = time.perf_counter()
                     await ways[name]()
-                    if number >= 10:  # the first ones warm up
+                    if number >= WARM_UP:
                         spent[name].append(time.perf_counter() - began)
     await drop(server, address)
     medians = {name: statistics.median(values) * 1000 for name, values in spent.items()}

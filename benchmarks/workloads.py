@@ -89,6 +89,21 @@ def senders(lab: Lab, case: Case) -> dict[str, Any]:
         }
 
 
+def submissions(lab: Lab, case: Case) -> dict[str, Any]:
+    """Governed batches over HTTP, one by one, to a service in a process of its own."""
+    children = case.options["children"]
+    with lab.trial(case) as trial:
+        answer = trial.process().ask(
+            "submissions", count=case.options["count"], children=children, timeout=120
+        )
+        taken = answer["latencies"]
+        return {
+            "p50_ms": quantile(taken, 0.5) * 1_000,
+            "p95_ms": quantile(taken, 0.95) * 1_000,
+            "count": len(taken),
+        }
+
+
 def latency(lab: Lab, case: Case) -> dict[str, Any]:
     """One command at a time, to a worker that waits."""
     with lab.trial(case) as trial:

@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from commandbus import CommandBus, Settings
 from commandbus.embedded import EmbeddedPostgres
+from commandbus.keys import FOLDER_VARIABLE
 from commandbus.wiring import migrate_database
 from tests.canaries import assert_log_is_clean
 
@@ -34,6 +35,14 @@ TEST_DSN = "COMMANDBUS_TEST_DSN"
 TEMPLATE = "commandbus_template"
 
 POSTGRES_FIXTURES = {"server", "template", "dsn", "empty_dsn", "conn", "pool", "bus"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keys of a run are its own: none is made in the home folder of whoever runs the tests."""
+    if not hasattr(config, "workerinput"):  # the processes of one run share it
+        folder = tempfile.mkdtemp(prefix="commandbus-keys-")
+        os.environ[FOLDER_VARIABLE] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

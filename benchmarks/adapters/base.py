@@ -6,6 +6,7 @@ Standard library only: this file is imported in our environment and in that of t
     {"do": "bulk_send", "count": 1000}                   -> {"seconds": 0.1}
     {"do": "senders", "parallel": 10, "count": 1000}     -> {"seconds": 0.1, "latencies": [...]}
     {"do": "send_one"}                                   -> {"before": ..., "after": ...}
+    {"do": "submissions", "count": 100, "children": 50}  -> {"latencies": [...]}
     {"do": "start_worker"}, {"do": "stop_worker"}, {"do": "close"}
 
 An answer is {"ok": {...}} or {"error": "..."}. Times are seconds of the monotonic clock, which all
@@ -106,6 +107,10 @@ class Adapter(ABC):
     async def send(self) -> None:
         """Queue one."""
 
+    async def submissions(self, count: int, children: int) -> list[float]:
+        """Submit governed batches to the system's own HTTP service; the seconds of each."""
+        raise NotImplementedError
+
     @abstractmethod
     async def start_worker(self) -> None:
         """Start to process; returns when the worker was started, it goes on by itself."""
@@ -126,6 +131,7 @@ class Server:
             "bulk_send": self._bulk_send,
             "senders": self._senders,
             "send_one": self._send_one,
+            "submissions": self._submissions,
             "start_worker": self._start_worker,
             "stop_worker": self._stop_worker,
             "close": self._close,
@@ -192,6 +198,9 @@ class Server:
         before = time.monotonic()
         await self.adapter.send()
         return {"before": before, "after": time.monotonic()}
+
+    async def _submissions(self, count: int, children: int) -> dict[str, Any]:
+        return {"latencies": await self.adapter.submissions(count, children)}
 
     async def _start_worker(self) -> dict[str, Any]:
         await self.adapter.start_worker()

@@ -57,6 +57,12 @@ class CommandBusAdapter(Adapter):
     async def send(self) -> None:
         await self._bus.send("bench", "Work", self._new_id(), PAYLOAD)
 
+    async def submissions(self, count: int, children: int) -> list[float]:
+        from benchmarks.governed import new_token, timed_submissions  # noqa: PLC0415  (rarely)
+
+        token = await new_token(self._bus)
+        return await asyncio.to_thread(timed_submissions, self.conninfo, token, count, children)
+
     async def start_worker(self) -> None:
         self._worker = asyncio.create_task(
             self._bus.run_worker(

@@ -36,7 +36,8 @@ from commandbus.names import (
     new_id,
 )
 from commandbus.paging import check_page
-from commandbus.privacy.redaction import also_redact, redact_text
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.sensitive import also_redact
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout, check_worker_settings
 
@@ -111,18 +112,20 @@ class CommandBus(Facets):
         *,
         batch_id: UUID | None = None,
         max_attempts: int | None = None,
+        actor: str | None = None,
         conn: Any = None,
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError.
 
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
-        exists if and only if that commits.
+        exists if and only if that commits. `actor`: who sends it, for the audit.
         """
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        await self._sending.send(domain, command, batch_id=batch, conn=conn)
+        who = None if actor is None else check_operator(actor)
+        await self._sending.send(domain, command, batch_id=batch, actor=who, conn=conn)
         return command.command_id
 
     async def send_many(
@@ -132,18 +135,21 @@ class CommandBus(Facets):
         *,
         batch_id: UUID | None = None,
         max_attempts: int | None = None,
+        actor: str | None = None,
         conn: Any = None,
     ) -> list[UUID]:
         """Send many commands in one transaction: all of them, or, on any error, none.
 
         A generator is read while its commands are sent, so that they are never all in memory. Into
         a batch it is read first: the time it takes would hold up the workers of the batch.
+        `actor`: who sends them, for the audit.
         """
         check_domain(domain)
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
         return await self._sending.send_many(
-            domain, commands, batch_id=batch, max_attempts=max_attempts, conn=conn
-        )
+            domain, commands, batch_id=batch, max_attempts=max_attempts,
+            actor=check_operator(actor), conn=conn,
+        )  # fmt: skip
 
     async def call(
         self,
@@ -284,6 +290,7 @@ class CommandBus(Facets):
         on_complete_command: BatchCommand | None = None,
         created_by: str | None = None,
         max_attempts: int | None = None,
+        actor: str | None = None,
         conn: Any = None,
     ) -> UUID:
         """Create a batch with all commands atomically; returns the batch_id.
@@ -291,12 +298,13 @@ class CommandBus(Facets):
         `on_complete` is called in this process when the batch ends, in whichever process that
         happens, as long as this process lives. `on_complete_command` survives everything: it is
         sent in the very commit that ends the batch, with an id of its own and the batch_id as
-        correlation_id. With `conn` the batch joins the caller's transaction.
+        correlation_id. With `conn` the batch joins the caller's transaction. `actor`: who sends its
+        commands, for the audit; by default `created_by`.
         """
         return await self.batches.create(
             domain, commands, name=name, custom_data=custom_data, on_complete=on_complete,
             on_complete_command=on_complete_command, created_by=created_by,
-            max_attempts=max_attempts, conn=conn,
+            max_attempts=max_attempts, actor=actor, conn=conn,
         )  # fmt: skip
 
     async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:

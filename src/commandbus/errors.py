@@ -14,6 +14,7 @@
     │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
     │       └── BatchSizeExceededError  too many items, and waiting cannot help
     ├── PermissionDeniedError           the caller lacks a scope
+    │   └── GovernedTypeError           the command type is submitted as a batch, or not at all
     ├── RateLimitExceededError          too much at once; it says when to try again
     ├── TicketNotFoundError             no such governed batch, or one of another user
     ├── CommandNotFoundError            no such command
@@ -147,6 +148,15 @@ class PermissionDeniedError(CommandBusError):
     def __init__(self, scope: str, what: str = "this") -> None:
         super().__init__(f"{what} needs the scope {scope!r}; ask for a token that has it")
         self.scope = scope
+
+
+class GovernedTypeError(PermissionDeniedError):
+    """The command type belongs to batch types: it is submitted as one of them, or not at all."""
+
+    def __init__(self, text: str, batch_types: Sequence[str]) -> None:
+        CommandBusError.__init__(self, f"{text}; sending it otherwise needs 'bypass-governance'")
+        self.scope = "bypass-governance"
+        self.batch_types = tuple(batch_types)
 
 
 class RateLimitExceededError(CommandBusError):

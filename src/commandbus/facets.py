@@ -20,17 +20,20 @@ from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_worker_settings
 
 if TYPE_CHECKING:
+    from commandbus.access.peppers import Peppers
     from commandbus.access.tokens import Tokens
     from commandbus.batches.batch import Batches
     from commandbus.batches.callbacks import Completions
     from commandbus.commands.replies import Replies
     from commandbus.commands.search import Search
+    from commandbus.database.gateway import Session
     from commandbus.database.store import Store
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
     from commandbus.models import AuditEvent
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
+    from commandbus.upkeep.findings import Finding
     from commandbus.upkeep.service import Upkeep
     from commandbus.worker.consumer import Consumer
     from commandbus.worker.worker import Worker, Workers
@@ -170,14 +173,26 @@ class Facets:
         """The API tokens of the HTTP service."""
         from commandbus.access.tokens import Tokens
 
-        return Tokens(self._store, self._settings.token_pepper)
+        return Tokens(self._store, self._peppers)
 
     @cached_property
     def upkeep(self) -> Upkeep:
         """The doctor, retention, figures."""
         from commandbus.upkeep.service import Upkeep
 
-        return Upkeep(self._store)
+        return Upkeep(self._store, self._token_findings)
+
+    async def _token_findings(self, session: Session) -> list[Finding]:
+        # Of what this process knows, and the database does not; late, because few ask for it.
+        from commandbus.access.weaknesses import token_findings
+
+        return await token_findings(session, self._peppers)
+
+    @cached_property
+    def _peppers(self) -> Peppers:
+        from commandbus.access.peppers import Peppers
+
+        return Peppers(self._settings)
 
     @cached_property
     def _replies(self) -> Replies:
@@ -199,7 +214,15 @@ class Facets:
     def _workers(self) -> Workers:
         from commandbus.worker.worker import Workers
 
-        return Workers(self._store, self._registry, self._settings, self._policy, self._preparer)
+        return Workers(
+            self._store, self._registry, self._settings, self._policy, self._preparer,
+            on_start=self._register_types,
+        )  # fmt: skip
+
+    async def _register_types(self) -> None:
+        # What this program declared is governed for every service on the database.
+        if "governance" in vars(self) and self.governance.is_available:
+            await self.governance.register()
 
     def _keep(self, part: Part) -> Part:
         self._running.append(part)

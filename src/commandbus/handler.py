@@ -16,7 +16,7 @@ from commandbus.errors import (
     InvalidSettingError,
 )
 from commandbus.models import Command, NewCommand
-from commandbus.names import check_command_type, check_domain
+from commandbus.names import check_command_type, check_domain, check_operator
 from commandbus.privacy.secrets import check_payload_type, secret_keys
 from commandbus.retry import RetryPolicy
 
@@ -205,7 +205,7 @@ class HandlerContext(OfLease):
     _prepare: SendPreparer
     _conn: Any = None
     _run: Stoppable | None = None
-    _sends: list[tuple[str, NewCommand]] = field(default_factory=list)
+    _sends: list[tuple[str, NewCommand, str | None]] = field(default_factory=list)
 
     @property
     def should_stop(self) -> bool:
@@ -244,19 +244,22 @@ class HandlerContext(OfLease):
         data: dict[str, Any],
         reply_to: str | None = None,
         correlation_id: UUID | None = None,
+        *,
+        actor: str | None = None,
     ) -> UUID:
         """Send a command in the transaction that completes this one: both happen, or neither.
 
-        It gets the correlation id of this command, unless another is given.
+        It gets the correlation id of this command, unless another is given. `actor`: who sends
+        it, for the audit.
         """
         inherited = correlation_id or self.correlation_id
         command = self._prepare(domain, command_type, command_id, data, reply_to, inherited)
-        self._sends.append((domain, command))
+        self._sends.append((domain, command, None if actor is None else check_operator(actor)))
         return command.command_id
 
     @property
-    def sends(self) -> tuple[tuple[str, NewCommand], ...]:
-        """What this handler asked to be sent, each with its domain."""
+    def sends(self) -> tuple[tuple[str, NewCommand, str | None], ...]:
+        """What this handler asked to be sent, each with its domain and who sends it."""
         return tuple(self._sends)
 
 

@@ -111,9 +111,15 @@ class Settings(EnvironmentSettings):
     #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
     #: that contains one of the names is masked too.
     redact_keys: str = ""
-    #: Mixed into the hashes of API tokens. All processes need the same; a new one makes all tokens
-    #: invalid. Never shown.
+    #: Mixed into the hashes of API tokens. All processes need the same. Empty: the key that the
+    #: folder of keys has, which is made with the first token. Never shown.
     token_pepper: str = field(default="", repr=False)
+    #: Former peppers whose tokens are still accepted, separated by commas. Never shown.
+    token_pepper_old: str = field(default="", repr=False)
+    #: Whether tokens are accepted that were made without a pepper, before there always was one.
+    unpeppered_tokens: bool = True
+    #: The folder of keys that are made here; empty: `commandbus` in $XDG_CONFIG_HOME or ~/.config.
+    keys_folder: str = ""
     #: Connections of the pool that `connect` builds for callers.
     pool_size: int = 10
     #: Connections that all workers of a bus share for receiving, committing and chores.
@@ -142,8 +148,9 @@ class Settings(EnvironmentSettings):
             raise InvalidSettingError(
                 f"redact_keys is {self.redact_keys!r}; use names separated by commas"
             )
-        if not isinstance(self.token_pepper, str):
-            raise InvalidSettingError("token_pepper must be a text")
+        for name in ("token_pepper", "token_pepper_old", "keys_folder"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidSettingError(f"{name} must be a text")
         if not _SCHEMA.match(str(self.schema)):
             raise InvalidSettingError(
                 f"schema is {self.schema!r}; use a-z, 0-9 and _, a letter first, at most 63 "
@@ -154,7 +161,7 @@ class Settings(EnvironmentSettings):
                 f"schema is {self.schema!r}, which is a reserved word or belongs to others; choose "
                 "another name, for example 'commandbus'"
             )
-        for name in ("mark_in_progress", "maintenance", "self_approval", "allow_autocommit_conn"):
+        for name in _SWITCHES:
             if type(getattr(self, name)) is not bool:
                 raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; use True or False")
         if not _is_reply_setting(self.replies):
@@ -175,6 +182,10 @@ class Settings(EnvironmentSettings):
         return self.lease_deadline_seconds - min(10.0, self.lease_deadline_seconds / 2)
 
 
+_SWITCHES = (
+    "mark_in_progress", "maintenance", "self_approval", "unpeppered_tokens",
+    "allow_autocommit_conn",
+)  # fmt: skip
 _RANGES: dict[str, tuple[float, float]] = {
     "max_payload_bytes": (1, 64 * 1024 * 1024),
     "send_chunk_size": (1, 10_000),

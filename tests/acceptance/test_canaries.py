@@ -34,7 +34,8 @@ from commandbus import (
     TransientCommandError,
 )
 from commandbus.cli.main import app
-from commandbus.privacy import redaction
+from commandbus.privacy import sensitive
+from commandbus.privacy.redaction import redact_payload
 from tests.canaries import MARKER, Canaries, assert_hidden
 from tests.waiting import until_status, working
 
@@ -64,9 +65,9 @@ def canaries() -> Canaries:
 def configured_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COMMANDBUS_REDACT_KEYS", "clubcard")
     monkeypatch.setenv("COMMANDBUS_CONNECT_TIMEOUT_SECONDS", "0.2")
-    before = redaction._rules
+    before = sensitive._rules
     yield
-    redaction._rules = before
+    sensitive._rules = before
 
 
 @pytest.fixture
@@ -264,9 +265,7 @@ async def test_the_edited_payload_that_the_handler_is_given_has_its_secrets(
     async with working(bus, "bank"):
         await until_status(bus, "bank", sent, PARKED)
         [item] = await bus.list_troubleshooting("bank")
-        shown = redaction.redact_value(
-            item.data, marked=await bus._store.secret_keys("bank", "Book")
-        )
+        shown = redact_payload(item.data, await bus._store.secret_keys("bank", "Book"))
         assert_hidden(str(shown), "what an operator sees")
         await bus.operator_retry("bank", sent, payload={**shown, "amount": 7})
         await until_status(bus, "bank", sent, CommandStatus.COMPLETED)

@@ -115,7 +115,7 @@ async def test_a_repeat_after_a_lost_answer_never_makes_a_second_batch(
         monkeypatch.setenv(f"COMMANDBUS_{name}", "100000")
     monkeypatch.setenv("COMMANDBUS_USER_COOLDOWN_SECONDS", "0")
     async with CommandBus.connect(dsn) as bus:
-        token = (await bus.tokens.create("ada", ["read", "send"], actor="test")).text
+        token = (await bus.tokens.create("ada", ["read", "send", "submit"], actor="test")).text
     chance = random.Random(SEED)
     arguments = ("serve", "--app", "commandbus.demo.vms:setup", "--port", "0", "--dsn", dsn)
 

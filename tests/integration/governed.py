@@ -38,10 +38,10 @@ GUARDED = BatchType(
 
 
 def caller(name: str, *scopes: Scope, domains: set[str] | None = None) -> Caller:
-    """Somebody; without scopes: who may read and send."""
+    """Somebody; without scopes: who may read and submit."""
     return Caller(
         name,
-        frozenset(scopes or (Scope.READ, Scope.SEND)),
+        frozenset(scopes or (Scope.READ, Scope.SUBMIT)),
         None if domains is None else frozenset(domains),
     )
 

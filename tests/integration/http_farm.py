@@ -24,11 +24,11 @@ BATCHES = "/api/v1/batches"
 LIMITS = "/api/v1/admin/rate-limits"
 
 CALLERS = {
-    "ada": caller("read", "send", user="ada"),
-    "bob": caller("read", "send", user="bob"),
+    "ada": caller("read", "submit", user="ada"),
+    "bob": caller("read", "submit", user="bob"),
     "olga": caller("read", "operate", user="olga"),
     "petra": caller("read", "approve", user="petra"),
-    "far": caller("read", "send", "operate", "approve", user="far", domains=("other",)),
+    "far": caller("read", "send", "submit", "operate", "approve", user="far", domains=("other",)),
 }
 
 

@@ -145,7 +145,7 @@ async def test_too_many_items_are_refused_before_the_database_is_asked(
 async def test_whoever_may_not_submit_is_told_so(shop: CommandBus) -> None:
     for nobody, items in (
         (caller("ada", Scope.READ), orders(1)),
-        (caller("ada", Scope.SEND, domains={"bank"}), []),  # before the shape is looked at
+        (caller("ada", Scope.SUBMIT, domains={"bank"}), []),  # before the shape is looked at
     ):
         with pytest.raises(PermissionDeniedError, match="ORDERS"):
             await shop.governance.submit(nobody, "ORDERS", items)
@@ -243,12 +243,12 @@ async def test_a_ticket_is_there_for_its_owner_and_for_operators_of_its_domain(
     for verb in (shop.governance.retry, lambda c, t: shop.governance.cancel(c, t, "x")):
         with pytest.raises(TicketNotFoundError):
             await verb(BOB, ticket.ticket_id)
-        with pytest.raises(PermissionDeniedError, match="send"):
+        with pytest.raises(PermissionDeniedError, match="submit"):
             await verb(caller("ada", Scope.READ), ticket.ticket_id)
         with pytest.raises(PermissionDeniedError, match="operate"):
             await verb(caller("o", Scope.APPROVE), ticket.ticket_id)
     with pytest.raises(PermissionDeniedError, match="read"):
-        await shop.governance.get(caller("ada", Scope.SEND), ticket.ticket_id)
+        await shop.governance.get(caller("ada", Scope.SUBMIT), ticket.ticket_id)
     assert await shop.governance.get(ADMIN, uuid4()) is None
     with pytest.raises(TicketNotFoundError):
         await shop.governance.require(ADMIN, uuid4())
@@ -270,7 +270,7 @@ async def test_the_actions_of_a_ticket_depend_on_its_state_and_on_the_caller(
     assert allowed(ADMIN, waiting) == (cancel, *decide)
     for stranger in (BOB, caller("ada", Scope.READ), approver_of_elsewhere):
         assert allowed(stranger, waiting) == ()
-    assert allowed(caller("ada", Scope.SEND, Scope.APPROVE), waiting) == (cancel,)
+    assert allowed(caller("ada", Scope.SUBMIT, Scope.APPROVE), waiting) == (cancel,)
 
     place_orders(shop, {1}, ends="fail")
     ticket_id = (await shop.governance.submit(ADA, "ORDERS", orders(1))).ticket.ticket_id
@@ -280,7 +280,7 @@ async def test_the_actions_of_a_ticket_depend_on_its_state_and_on_the_caller(
 
 
 async def test_an_approver_may_decide_its_own_ticket_if_the_settings_say_so(dsn: str) -> None:
-    own = caller("ada", Scope.READ, Scope.SEND, Scope.APPROVE)
+    own = caller("ada", Scope.READ, Scope.SUBMIT, Scope.APPROVE)
     async with governed_bus(dsn, self_approval=True) as bus:
         ticket = (await bus.governance.submit(own, "GUARDED", orders(1))).ticket
         assert bus.governance.allowed_actions(own, ticket) == ticket.actions

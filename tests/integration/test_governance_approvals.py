@@ -31,7 +31,7 @@ from tests.integration.governed import (
 from tests.waiting import until_status, working
 
 STRANGER = caller("x", Scope.APPROVE, domains={"bank"})
-OWN = caller("ada", Scope.READ, Scope.SEND, Scope.APPROVE)
+OWN = caller("ada", Scope.READ, Scope.SUBMIT, Scope.APPROVE)
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ async def test_a_batch_of_any_type_goes_by_its_name(farm: Farm) -> None:
     assert made.headers["location"] == f"{BATCHES}/{made.json()['batch_id']}"
     assert "BATCH_CREATE" in problem(unknown, 400, "INVALID_BATCH_REQUEST")["detail"]
     assert problem(denied, 403, "PERMISSION_DENIED")["scope"] == "approve"
-    assert problem(only_approves, 403, "PERMISSION_DENIED")["scope"] == "send"
+    assert problem(only_approves, 403, "PERMISSION_DENIED")["scope"] == "submit"
     (found,) = [each for each in types if each["name"] == "BATCH_CREATE"]
     assert (found["submit_url"], found["operation"], found["max_size"]) == (VMS, "create", 10)
     assert found["item_schema"]["required"] == ["name"]

@@ -60,7 +60,7 @@ async def test_of_fifty_requests_at_once_of_one_user_exactly_three_are_accepted(
 async def test_of_two_hundred_users_at_once_exactly_a_hundred_are_accepted(
     dsn: str, conn: psycopg.AsyncConnection[Any]
 ) -> None:
-    users = {f"user{n}": caller("send", user=f"user{n}") for n in range(200)}
+    users = {f"user{n}": caller("submit", user=f"user{n}") for n in range(200)}
     async with farm_on(dsn, more=users) as farm, farm.client("root") as client:
         answers = await asyncio.gather(
             *(

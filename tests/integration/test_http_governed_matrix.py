@@ -89,8 +89,8 @@ class World:
 @pytest.fixture
 async def world(dsn: str) -> Any:
     async with farm_on(dsn, **LOOSE) as farm:
-        ann_may = caller("read", "send", "approve")
-        app = app_of(farm.bus, ann=ann_may, eve=caller("send", user="eve"))
+        ann_may = caller("read", "submit", "approve")
+        app = app_of(farm.bus, ann=ann_may, eve=caller("submit", user="eve"))
         async with farm.workers(), client_of(app, "ann") as ann, client_of(app, "eve") as eve:
             batch = (await ann.post(VMS, json=create("a"))).json()
             await ended(ann, batch["status_url"])
@@ -194,12 +194,12 @@ async def test_of_governed_batches_in_another_domain_there_is_nothing(
 async def test_of_the_batches_of_another_owner_there_is_nothing(
     world: World, conn: AsyncConnection
 ) -> None:
-    app = app_of(world.farm.bus, bob=caller("read", "send", user="bob"))
+    app = app_of(world.farm.bus, bob=caller("read", "submit", user="bob"))
     before = await snapshot(conn)
     async with client_of(app, "bob") as client:
         for method, path, operation in world.operations():
             if "{batch_id}" in path:
-                is_let_in = bool({Scope.READ, Scope.SEND} & allowed(operation))
+                is_let_in = bool({Scope.READ, Scope.SUBMIT} & allowed(operation))
                 answer = await world.ask(client, method, path)
                 assert answer.status_code == (404 if is_let_in else 403), f"{method} {path}"
             elif (method, path) in LISTS and "types" not in path:

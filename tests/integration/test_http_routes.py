@@ -72,7 +72,7 @@ async def test_a_command_is_sent_shown_searched_and_canceled(
     problem(again, 409, "CONFLICT")
     events = (await client.get(f"{url}/audit")).json()["items"]
     assert [(each["event_type"], each["actor"]) for each in events] == [
-        ("SENT", None), ("CANCELED", "root"),
+        ("SENT", "root"), ("CANCELED", "root"),
     ]  # fmt: skip
 
 

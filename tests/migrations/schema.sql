@@ -16,7 +16,7 @@ table commandbus.command_bus_api_token
     constraint command_bus_api_token_pkey PRIMARY KEY (token_id)
     constraint valid_token_domains CHECK ((cardinality(domains) > 0))
     constraint valid_token_id CHECK ((token_id ~ '^[0-9a-f]{32}$'::text))
-    constraint valid_token_scopes CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['read'::text, 'read-payload'::text, 'send'::text, 'operate'::text, 'approve'::text, 'admin'::text])))
+    constraint valid_token_scopes CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['read'::text, 'read-payload'::text, 'send'::text, 'submit'::text, 'operate'::text, 'approve'::text, 'admin'::text, 'bypass-governance'::text])))
     CREATE INDEX ix_api_token_created ON commandbus.command_bus_api_token USING btree (created_at, token_id)
     CREATE UNIQUE INDEX command_bus_api_token_pkey ON commandbus.command_bus_api_token USING btree (token_id)
 
@@ -229,6 +229,16 @@ table commandbus.command_bus_failure_group
     constraint valid_parked_count CHECK ((parked_count >= 0))
     CREATE UNIQUE INDEX pk_failure_group ON commandbus.command_bus_failure_group USING btree (domain, fingerprint)
 
+table commandbus.command_bus_governed_type
+    domain text not null
+    command_type text not null
+    batch_type text not null
+    path text
+    requires_approval boolean not null
+    registered_at timestamp with time zone not null default now()
+    constraint command_bus_governed_type_pkey PRIMARY KEY (domain, command_type, batch_type)
+    CREATE UNIQUE INDEX command_bus_governed_type_pkey ON commandbus.command_bus_governed_type USING btree (domain, command_type, batch_type)
+
 table commandbus.command_bus_load
     batch_id uuid not null
     domain text not null
@@ -305,6 +315,14 @@ table commandbus.command_bus_secret_key
     key text not null
     constraint pk_secret_key PRIMARY KEY (domain, command_type, key)
     CREATE UNIQUE INDEX pk_secret_key ON commandbus.command_bus_secret_key USING btree (domain, command_type, key)
+
+table commandbus.command_bus_sender
+    domain text not null
+    command_id uuid not null
+    sent_by text not null
+    digest bytea not null
+    constraint command_bus_sender_pkey PRIMARY KEY (command_id, domain)
+    CREATE UNIQUE INDEX command_bus_sender_pkey ON commandbus.command_bus_sender USING btree (command_id, domain)
 
 table commandbus.command_bus_setting
     name text not null
@@ -402,6 +420,8 @@ function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SE
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff972e1d66c05580a45ddc6cb25b499
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
     sql, volatile, body 6486911b9fd3c31e25d80b7a9801db56
+function commandbus.audit_bypass(p_domain text, p_command_ids uuid[], p_types text[], p_governed text[], p_on_behalf jsonb, p_how text, p_batch_id uuid DEFAULT NULL::uuid) returns void
+    plpgsql, volatile, body 77c6823aa57ce67fa5fa1f725305a242
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
@@ -415,7 +435,7 @@ function commandbus.begin_submission(p_user text, p_batch_type text, p_size inte
 function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body a3102db21557efef3d0088725e343e5c
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3a91d990e8916921bbd9d31c8e17e901
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4bb32abae82e539b64951db8170963c
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
 function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
@@ -458,8 +478,8 @@ function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0b186e7de1168bb6a4e77257dfb0bfbe
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab64d1bf4aa3677af2edb161cb10bc68
-function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, body 7e36b437ed45415411030c5f0b7df878
+function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body f150a309b62aabf38cac487a23d6ddd0
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
@@ -478,10 +498,12 @@ function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_t
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d36e1d4190cb81594d1a8af2fae5186f
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 370598c6a9b4d374121a0e6301a8789a
-function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false) returns uuid[]
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 798d78b8eb8927689c964f890e710658
-function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 647f71a2fe053e188f2bd3cf1fdc2c79
+function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_actor text DEFAULT NULL::text) returns uuid[]
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6007f1bd9d5763c9946767f5444852bd
+function commandbus.create_batch_for(p_domain text, p_batch_id uuid, p_commands jsonb, p_digests bytea[], p_name text, p_custom_data jsonb, p_on_behalf jsonb) returns uuid[]
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa94a1b488eb3dd7490d0d02742343a4
+function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body dcf0268f434e6de12a8187f08f5b0bc3
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb) returns TABLE(created_at timestamp with time zone, limits jsonb)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 968cb11fb211a8d09210c1e448ee2877
 function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false) returns void
@@ -508,10 +530,12 @@ function commandbus.domain_figures() returns TABLE(domain text, ready bigint, de
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
+function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body af6b8fd98edd4c1e76d99a27ae23e117
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
-    plpgsql, volatile, body cecbce2537e53a46e374f948dd85ffef
+    plpgsql, volatile, body ebcd84e190fbef418edc1a8ed3802f3e
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
@@ -525,7 +549,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 89316e1273569f252030ba86f887777d
+    sql, immutable, body 8e35b45669ac91be3a1dd1381094e6a5
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
 function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
@@ -586,8 +610,10 @@ function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_comm
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bd4660490354046600fbeb79be4b1971
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 60519f4a1025e896dbe6e80b324ee783
-function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea) returns text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3b3992208fbf5aa7db5848148d054edb
+function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_actor text DEFAULT NULL::text) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8bcc0da75c78e08534c23627300e422d
+function commandbus.load_chunk_for(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_on_behalf jsonb) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2bfd539478c70e9487acce05d202436f
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
@@ -613,7 +639,7 @@ function commandbus.message_head(p_domain text, p_now timestamp with time zone) 
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 84cee5ed7611777b49b8fc3f9ae11215
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.nobody() returns uuid
@@ -674,8 +700,10 @@ function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_mark() returns text
     sql, immutable, body 0ff365f0ddc6241cc84d2988d15293d5
+function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b7d3caa96b996b80bcaec44cd6783b7
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 88e879ba5ec9b5ef4c60121bf6982f3c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 88e879ba5ec9b5ef4c60121bf6982f3c
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -683,7 +711,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body ce21249d7db9fd0af018a8d3814306ff
+    sql, immutable, body 93847212c230e48d9aad049387a7e09f
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -706,12 +734,18 @@ function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
+function commandbus.register_batch_types(p_types jsonb) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2058258c6886464c5e3634397b1a5fd9
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e10db959d5e927c6ac47d506ffd59819
+function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_digests bytea[], p_on_behalf jsonb) returns void
+    plpgsql, volatile, body cda56e1269b9a5ba851b4d34476f70d4
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, body 63cc7fc05fa9c67b88d74613313a1c50
+    plpgsql, volatile, body 00e9645cfb9eb05edb63864fc8fdcc40
+function commandbus.remove_governed_type(p_domain text, p_command_type text, p_batch_type text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8aeb22bb9eea523ae353b7d4a221b995
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -742,6 +776,10 @@ function commandbus.require_bulk(p_operation_id uuid) returns text
     plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
 function commandbus.require_open_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 86d9e72b0ad9ff9f15d31f0f9f618988
+function commandbus.require_ungoverned(p_domain text, p_types text[], p_on_behalf jsonb) returns text[]
+    plpgsql, volatile, body 5cd459e7d9556bd1e060131970b225ee
+function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[], p_on_behalf jsonb) returns void
+    plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
@@ -765,9 +803,9 @@ function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 
 function commandbus.schema_id() returns oid
     sql, stable, body 0c10252a6bbebe392493c1d155437cfd
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73104e3b9dcbc0c77f17279aac0e2c9d
-function commandbus.seal_total(p_batch_id uuid, p_now timestamp with time zone) returns void
-    plpgsql, volatile, body d122ea659925e94e904f0edf85d09608
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0b6765924a4e00487137047d4aedddba
+function commandbus.seal_total(p_batch_id uuid, p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, body 396101c1336a0b5145c37a370cc691c9
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body d84beee57943142a6fa114f62f094ad1
 function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -780,8 +818,10 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
-function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b50fd079c3baba6d5ccd06da1ded2845
+function commandbus.send_for(p_domain text, p_command jsonb, p_digest bytea, p_on_behalf jsonb) returns TABLE(verdict text, status text)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6910c082fb14fd6a81f76c1804357d4f
+function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
@@ -791,11 +831,13 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b95864d9080bd7b79a3e90ebe503e512
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b3b0a2d5428f809877ac0b7c77b3b34f
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2c0a57ccfe58b93c06aa80ea48d22f4
+function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f0c70e6a39679ea9a4f813aa875947c
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
@@ -837,5 +879,6 @@ migration 5 = queue_names
 migration 6 = stuck_workers
 migration 7 = canceled_loads
 migration 8 = unconfirmed
+migration 9 = governed_types
 setting command_id_scope = domain
 setting payload_archive = off

@@ -1,0 +1,1 @@
+"""What an attacker would try, one file for each subject."""

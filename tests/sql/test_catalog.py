@@ -111,6 +111,13 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.rows("select commandbus.set_exemption('ada', 'root', 'x')")
     await db.rows("select commandbus.clear_exemption('ada', 'root')")
     await db.rows("select commandbus.set_user_limits('ada', 'root', 5)")
+    await db.rows("select commandbus.register_batch_types(%s)", Jsonb([
+        {"domain": db.domain, "command_type": "Work", "batch_type": "B", "requires_approval": False}
+    ]))  # fmt: skip
+    who = Jsonb({"user": "ada", "may_bypass": True})
+    command = Jsonb({"command_id": str(uuid4()), "type": "Work"})
+    await db.rows("select commandbus.send_for(%s, %s, 'x', %s)", db.domain, command, who)
+    await db.rows("select commandbus.remove_governed_type(%s, 'Work', 'B')", db.domain)
     token = uuid4().hex
     await db.rows(
         "select commandbus.create_api_token(%s, 'ada', '{read}', null, null, 'x', null)", token

@@ -181,7 +181,7 @@ async def test_a_send_hands_on_what_it_was_given(stub: CommandBus, store: Record
     assert (verb, args, kwargs) == (
         "send",
         ("payments", [command]),
-        {"batch_id": batch, "conn": conn},
+        {"batch_id": batch, "actor": None, "conn": conn},
     )
 
 

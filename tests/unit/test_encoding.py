@@ -94,5 +94,6 @@ def test_what_a_handler_sends_is_tied_to_its_lease() -> None:
             "domain": "orders",
             "commands": [SENT],
             "batch_id": str(UUID(int=8)),
+            "actor": None,
         }
     ]

@@ -202,8 +202,8 @@ def test_a_context_collects_what_it_sends_and_passes_the_correlation_on() -> Non
     first, second, other = uuid4(), uuid4(), uuid4()
     assert ctx.send("orders", "Ship", first, {"n": 1}) == first
     ctx.send("payments", "Credit", second, {}, None, other)
-    assert [domain for domain, _ in ctx.sends] == ["orders", "payments"]
-    commands = [command for _, command in ctx.sends]
+    assert [domain for domain, _, _ in ctx.sends] == ["orders", "payments"]
+    commands = [command for _, command, _ in ctx.sends]
     assert [c.command_id for c in commands] == [first, second]
     assert [c.correlation_id for c in commands] == [ctx.correlation_id, other]
     assert commands[0].data == b'{"n":1}'

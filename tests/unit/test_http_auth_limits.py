@@ -16,9 +16,10 @@ from commandbus import InvalidInputError, InvalidSettingError
 from commandbus.access.tokens import is_live
 from commandbus.http import HttpSettings, JwtAuth, TokenAuth
 from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
-from commandbus.http.auth.gate import Attempts, path_below
+from commandbus.http.auth.gate import path_below
 from commandbus.http.auth.scopes import caller_of, reached_domain, refuse_domain
 from commandbus.http.auth.tokens import remember
+from commandbus.http.budgets import Minutes
 from commandbus.http.problems import Problem
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, caller, client_of, problem
@@ -104,7 +105,7 @@ async def test_the_first_use_is_noted_at_once_and_the_next_after_a_minute() -> N
 
 @pytest.mark.parametrize(("now", "left"), [(0.0, 60), (59.5, 1), (60.0, 60), (61.5, 59)])
 def test_seconds_are_left_until_the_next_minute(now: float, left: int) -> None:
-    assert Attempts(2, clock=lambda: now).seconds_left() == left
+    assert Minutes(clock=lambda: now).seconds_left() == left
 
 
 # -- tokens

@@ -11,8 +11,9 @@ from starlette.requests import Request
 
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError, PermissionDeniedError, RateLimitExceededError
+from commandbus.http import HttpSettings
 from commandbus.http.auth.authenticators import NotAuthenticated
-from commandbus.http.auth.gate import Attempts, GateMiddleware
+from commandbus.http.auth.gate import GateMiddleware, Strangers
 from commandbus.http.auth.scopes import (
     Requires,
     caller_of,
@@ -20,8 +21,10 @@ from commandbus.http.auth.scopes import (
     requirements_of,
     requires,
 )
+from commandbus.http.budgets import LATE_SECONDS, Patience
 from commandbus.http.context import RequestInfo
 from commandbus.http.problems import Problem
+from commandbus.http.protection import CountMiddleware
 from tests.http_world import caller, scopes_of
 
 ANN = caller("read", domains=("shop",))
@@ -32,17 +35,24 @@ class Bench:
 
     is_available = True
 
-    def __init__(self, limit: int = 2) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.passed: list[Any] = []
         self.counted: list[str] = []
-        self.attempts = Attempts(limit, clock=lambda: 90.0)
+        self.pauses: list[float] = []
+        chosen = HttpSettings(max_auth_failures=2, **settings)
+        patience = Patience(10, self._pause, clock=lambda: 90.0)
+        self.strangers = Strangers(chosen, patience, clock=lambda: 90.0)
+        counting = CountMiddleware(self._app, cast("Any", self), "/api/")
         self.gate = GateMiddleware(
-            self._app, auth=self, attempts=self.attempts, governance=cast("Any", self),
-            guarded=("/api/", "/metrics"), counted="/api/",
+            counting, auth=self, strangers=self.strangers, guarded=("/api/", "/metrics"),
+            public=frozenset({"/livez", "/openapi.json"}), free=frozenset({"/livez"}),
         )  # fmt: skip
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         self.passed.append(scope)
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
 
     async def authenticate(self, headers: Headers) -> Caller:
         if headers.get("authorization") != "Bearer ann":
@@ -60,10 +70,13 @@ class Bench:
         headers = [] if who is None else [(b"authorization", f"Bearer {who}".encode())]
         await self.gate(
             {"type": "http", "path": path, "headers": headers, "client": ("10.0.0.1", 5),
-             "state": {"commandbus": known}, **scope},
+             "method": "GET", "state": {"commandbus": known}, **scope},
             cast("Any", None), cast("Any", None),
         )  # fmt: skip
         return known
+
+    def failures(self, address: str) -> int:
+        return self.strangers.failures.count(("address", address))
 
 
 @pytest.fixture
@@ -102,26 +115,78 @@ async def test_nobody_comes_in_without_a_proof_and_only_a_wrong_one_counts(bench
             await bench.ask("/api/v1/x", who)
         assert refused.value.kind.status == 401
     assert bench.passed == []
-    assert bench.attempts.count("10.0.0.1") == 1
+    assert bench.failures("10.0.0.1") == 1
 
 
-async def test_an_address_that_has_failed_too_often_waits_for_the_next_minute(
+async def test_wrong_credentials_of_an_address_that_fails_too_often_wait_for_the_next_minute(
     bench: Bench,
 ) -> None:
     for _ in range(2):
         with pytest.raises(Problem):
             await bench.ask("/api/v1/x", "eve")
     with pytest.raises(RateLimitExceededError) as limited:
-        await bench.ask("/api/v1/x", "ann")
+        await bench.ask("/api/v1/x", "eve")
     assert limited.value.retry_after == 30
-    await bench.ask("/api/v1/x", "ann", client=("10.0.0.2", 5))
-    assert bench.attempts.count("10.0.0.1") == 2, "what is not looked at has not failed"
+    assert (limited.value.limit_type, limited.value.scope) == ("auth_failures", "address")
+    with pytest.raises(Problem):
+        await bench.ask("/api/v1/x", "eve", client=("10.0.0.2", 5))
+
+
+async def test_a_valid_token_is_not_refused_for_the_failures_of_its_address(bench: Bench) -> None:
+    for _ in range(50):
+        with pytest.raises((Problem, RateLimitExceededError)):
+            await bench.ask("/api/v1/x", "eve")
+    info = await bench.ask("/api/v1/x", "ann")
+    assert info.caller is ANN
+
+
+async def test_an_address_may_ask_so_often_without_credentials() -> None:
+    bench = Bench(max_address_requests=3)
+    await bench.ask("/x", None)
+    await bench.ask("/openapi.json", None)
+    with pytest.raises(Problem):
+        await bench.ask("/api/v1/x", None)
+    for path in ("/x", "/openapi.json", "/api/v1/x"):
+        with pytest.raises(RateLimitExceededError) as limited:
+            await bench.ask(path, None)
+        assert (limited.value.limit_type, limited.value.max_value) == ("address_requests", 3)
+    with pytest.raises(RateLimitExceededError):
+        await bench.ask("/livez", None, method="POST")
+    await bench.ask("/livez", None)
+    await bench.ask("/api/v1/x", "ann")
+
+
+async def test_what_leads_nowhere_is_answered_late_if_there_is_much_of_it(bench: Bench) -> None:
+    for _ in range(5):
+        await bench.ask("/x", None)
+        with pytest.raises(Problem):
+            await bench.ask("/api/v1/x", None)
+    await bench.ask("/openapi.json", None)
+    assert bench.pauses == []
+    await bench.ask("/x", None)
+    await bench.ask("/livez", None, method="POST")
+    with pytest.raises(Problem):
+        await bench.ask("/api/v1/x", "eve")
+    assert bench.pauses == [LATE_SECONDS] * 3
+    for path, who in (("/api/v1/x", "ann"), ("/livez", None), ("/openapi.json", None)):
+        await bench.ask(path, who)
+    assert len(bench.pauses) == 3
 
 
 async def test_those_without_an_address_share_one(bench: Bench) -> None:
     with pytest.raises(Problem):
         await bench.ask("/api/v1/x", "eve", client=None)
-    assert bench.attempts.count("unknown") == 1
+    assert bench.failures("unknown") == 1
+
+
+async def test_all_addresses_of_an_ipv6_network_are_one(bench: Bench) -> None:
+    for address in ("2001:db8::1", "2001:db8::ffff:1"):
+        with pytest.raises(Problem):
+            await bench.ask("/api/v1/x", "eve", client=(address, 5))
+    assert bench.failures("2001:db8::/64") == 2
+    with pytest.raises(Problem):
+        await bench.ask("/api/v1/x", "eve", client=("::ffff:10.0.0.9", 5))
+    assert bench.failures("10.0.0.9") == 1
 
 
 # -- scopes

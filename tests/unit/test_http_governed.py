@@ -78,7 +78,7 @@ def test_a_path_below_another_is_for_submission_only() -> None:
 
     scopes = scopes_of(app)
     assert scopes["/api/v1/orders/rush", "POST"] is Scope.OPERATE
-    assert scopes["/api/v1/orders", "POST"] is Scope.SEND
+    assert scopes["/api/v1/orders", "POST"] is Scope.SUBMIT
     assert ("/api/v1/orders/rush/{batch_id}", "GET") not in scopes
     assert ("/api/v1/orders-by-post/{batch_id}", "GET") in scopes
 
@@ -107,7 +107,7 @@ def test_names_of_operations_are_different_for_different_paths() -> None:
                 batch_type("A", "/api/v1/a", operation="x"),
                 batch_type("B", "/api/v1/a", operation="y", permission=Scope.ADMIN),
             ],
-            r"A and B share the path /api/v1/a and need different scopes \(admin, send\)",
+            r"A and B share the path /api/v1/a and need different scopes \(admin, submit\)",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commandbus.http import HttpSettings
-from commandbus.http.waiting import LongPolls, wait_of
+from commandbus.http.waiting import wait_of
 from commandbus.testing import fake_bus, sent
 from tests.http_world import app_of, client_of, problem
 
@@ -207,25 +207,28 @@ async def test_headers_may_be_as_many_and_as_large_as_the_limit_and_no_more() ->
 
 async def test_more_requests_at_once_than_the_limit_are_sent_away_but_health_is_answered() -> None:
     bus = fake_bus()
-    app = app_of(bus, HttpSettings(max_concurrency=2, max_long_polls=1))
+    settings = HttpSettings(max_concurrency=2, max_long_polls=1, user_share=1)
+    app = app_of(bus, settings)
     held, go_on = asyncio.Semaphore(0), asyncio.Event()
 
-    @app.get("/slow")
+    @app.get("/api/v1/slow")
     async def slow() -> None:
         held.release()
         await go_on.wait()
 
-    async with client_of(app) as client:
-        waiting = [asyncio.create_task(client.get("/slow")) for _ in range(2)]
+    async with client_of(app) as client, client_of(app, "other") as other:
+        waiting = [asyncio.create_task(client.get("/api/v1/slow")) for _ in range(2)]
         for _ in waiting:
             await held.acquire()
+        wrong = await other.get("/api/v1/whoami")
         refused = await client.get("/api/v1/whoami")
         alive = await client.get("/livez")
         go_on.set()
         await asyncio.gather(*waiting)
         served = await client.get("/api/v1/whoami")
 
-    problem(refused, 503, "UNAVAILABLE")
+    problem(wrong, 401, "UNAUTHENTICATED")
+    problem(refused, 429, "RATE_LIMIT_EXCEEDED")
     assert refused.headers["retry-after"] == "2"
     assert (alive.status_code, served.status_code) == (200, 200)
 
@@ -239,14 +242,3 @@ async def test_more_requests_at_once_than_the_limit_are_sent_away_but_health_is_
 )  # fmt: skip
 def test_a_wait_is_read_from_prefer_and_cut(prefer: str | None, seconds: float) -> None:
     assert wait_of(prefer, 30) == seconds
-
-
-def test_only_so_many_requests_may_wait() -> None:
-    polls = LongPolls(1)
-    with polls.place():
-        with pytest.raises(Exception, match="waiting already"), polls.place():
-            pass
-        assert polls.waiting == 1
-    with polls.place():
-        pass
-    assert polls.waiting == 0

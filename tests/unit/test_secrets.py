@@ -78,7 +78,7 @@ class Bare(Model):
 def test_the_marked_fields_are_found_at_every_depth_and_in_any_form() -> None:
     assert secret_keys(Payment) == {"pin", "number", "optional"}
     assert secret_keys(Letter) == {"code_word"}
-    assert secret_keys(Model) == {"key", "thekey"}
+    assert secret_keys(Model) == {"key", "the_key"}
 
 
 def test_a_type_that_refers_to_itself_ends() -> None:

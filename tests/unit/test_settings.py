@@ -166,7 +166,8 @@ def test_every_field_is_read_from_the_environment() -> None:
         "redact_keys": "iban,tax_no", "max_global_pending_batches": "11",
         "max_global_api_requests": "12", "max_user_pending_batches": "13",
         "user_cooldown_seconds": "14", "max_user_pending_children": "15", "self_approval": "yes",
-        "token_pepper": "salt and",
+        "token_pepper": "salt and", "token_pepper_old": "salt,sugar",
+        "unpeppered_tokens": "no", "keys_folder": "keys",
     }  # fmt: skip
     assert set(texts) == {spec.name for spec in fields(Settings)}
     environ = {f"COMMANDBUS_{name.upper()}": text for name, text in texts.items()}
@@ -183,7 +184,8 @@ def test_every_field_is_read_from_the_environment() -> None:
         connect_timeout_seconds=2.0, statement_timeout_seconds=9.0, redact_keys="iban,tax_no",
         max_global_pending_batches=11, max_global_api_requests=12, max_user_pending_batches=13,
         user_cooldown_seconds=14, max_user_pending_children=15, self_approval=True,
-        token_pepper="salt and",
+        token_pepper="salt and", token_pepper_old="salt,sugar", unpeppered_tokens=False,
+        keys_folder="keys",
     )  # fmt: skip
     for spec in fields(Settings):
         default = 0.0 if spec.default is None else spec.default

@@ -24,6 +24,7 @@ from commandbus.errors import (
     DatabaseError,
     DatabaseUnavailableError,
     DuplicateCommandError,
+    GovernedTypeError,
     InvalidNameError,
     InvalidOperationError,
     InvalidSettingError,
@@ -47,6 +48,7 @@ OURS: dict[str, tuple[type[CommandBusError], str | None]] = {
     "CB008": (InvalidOperationError, None),
     "CB009": (InvalidOperationError, None),
     "CB010": (BulkOperationNotFoundError, str(ID)),
+    "CB011": (GovernedTypeError, '["ORDERS"]'),
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from commandbus.privacy.values import Secrets
 from commandbus.worker import stacks
 from commandbus.worker.stacks import place_of, stack_of, traceback_text
 
@@ -19,7 +20,7 @@ HERE = __name__
 
 
 def stack(error: BaseException, *secrets: str, home: str = HERE) -> dict[str, Any]:
-    found = stack_of(error, secrets, home=home)
+    found = stack_of(error, Secrets(secrets), home=home)
     assert found is not None
     return found
 

@@ -31,6 +31,25 @@ def demand_submission(caller: Caller, batch_type: BatchType) -> None:
         )
 
 
+def demand_removal(caller: Caller, domain: str) -> None:
+    """Raise PermissionDeniedError unless the caller may say what is governed in this domain."""
+    demand(caller, Scope.ADMIN, "changing what is governed")
+    if not caller.reaches(domain):
+        raise PermissionDeniedError(
+            Scope.ADMIN.value, f"changing what is governed in domain {domain!r}"
+        )
+
+
+def demand_load(caller: Caller, created_by: str | None) -> None:
+    """Raise PermissionDeniedError unless the caller may go on with this load.
+
+    Its rows are compared with those that are there: to everybody else that would tell whether a
+    guess of their content is right.
+    """
+    if created_by != caller.user_id:
+        demand(caller, Scope.OPERATE, "going on with the load of somebody else")
+
+
 def sees_all(caller: Caller) -> bool:
     """Whether the caller sees the tickets of others, in the domains that it reaches."""
     return caller.may(Scope.OPERATE) or caller.may(Scope.APPROVE)

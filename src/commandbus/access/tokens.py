@@ -1,28 +1,31 @@
 """API tokens: made, listed, revoked, and proved.
 
 A token is `cb_<id>_<secret>`. The secret has 256 random bits and is shown once; what is stored is
-its HMAC-SHA-256 under the pepper of the service. A fast hash is enough for a random secret.
+its HMAC-SHA-256 under a pepper (`peppers.py`). A fast hash is enough for a random secret.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import UUID, uuid4
 
 from commandbus.access.model import ApiToken, NewToken, Scope, StoredToken
+from commandbus.access.peppers import HASH_BYTES, Peppers
+from commandbus.access.weaknesses import TOKENS_IN_USE, token_findings
 from commandbus.database.store import Store
-from commandbus.errors import InvalidInputError, InvalidOperationError
+from commandbus.errors import InvalidInputError, InvalidOperationError, InvalidSettingError
 from commandbus.names import check_domain, check_operator, check_text
 from commandbus.paging import Page, check_page, page_of, position_of, read_moment
 from commandbus.privacy.redaction import redact_text
+
+if TYPE_CHECKING:
+    from commandbus.upkeep.findings import Finding
 
 SECRET_BYTES = 32
 #: Longest life that can be asked for.
@@ -30,6 +33,7 @@ MAX_LIFE = timedelta(days=3_650)
 
 _TOKEN = re.compile(r"cb_([0-9a-f]{32})_([A-Za-z0-9_-]{43})\Z")
 _ID = re.compile(r"[0-9a-f]{32}\Z")
+_SCOPES = frozenset(Scope)
 # Compared with when there is no such token, so that an unknown id takes as long as a wrong secret.
 _NOTHING = bytes(32)
 
@@ -49,6 +53,11 @@ _FIND: LiteralString = (
     + _COLUMNS
     + ", t.secret_hash from {schema}.command_bus_api_token t where t.token_id = %s"
 )
+_FIND_MANY: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + ", t.secret_hash from {schema}.command_bus_api_token t where t.token_id = any(%s)"
+)
 _PAGE: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + _COLUMNS
@@ -62,9 +71,9 @@ _PAGE: LiteralString = (
 class Tokens:
     """`bus.tokens`: makes and proves API tokens; needs PostgreSQL."""
 
-    def __init__(self, store: Store, pepper: str) -> None:
+    def __init__(self, store: Store, peppers: Peppers) -> None:
         self._store = store
-        self._pepper = pepper.encode()
+        self._peppers = peppers
 
     async def create(
         self,
@@ -91,6 +100,7 @@ class Tokens:
             revoked_at=None,
             last_used_at=None,
         )
+        await self._refuse_other_pepper()
         secret = base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("=")
         created_at = await self._store.gateway.value(
             _CREATE,
@@ -149,18 +159,52 @@ class Tokens:
         """What is stored of a token, also of one that has ended; None if there is none."""
         return await self._store.gateway.row(_FIND, (token_id,), into=_stored_token_of)
 
+    async def find_many(self, token_ids: Collection[str]) -> dict[str, StoredToken]:
+        """What is stored of tokens, by id, also of those that have ended."""
+        found = await self._store.gateway.rows(
+            _FIND_MANY, (list(token_ids),), into=_stored_token_of
+        )
+        return {stored.token.token_id: stored for stored in found}
+
     def is_proved(self, stored: StoredToken | None, secret: str) -> bool:
         """Whether the secret is that of the token, and the token is still good."""
         expected = _NOTHING if stored is None else stored.secret_hash
-        is_right = hmac.compare_digest(self._hash(secret), expected)
-        return is_right and stored is not None and is_live(stored.token, datetime.now(UTC))
+        is_right = self._peppers.proves(secret, expected)
+        if stored is None or not is_live(stored.token, datetime.now(UTC)):
+            return False
+        if not is_right:
+            self._peppers.explain(expected)
+        return is_right
 
     async def touch(self, token_id: str) -> None:
         """Note that it is in use, once a minute at most."""
         await self._store.gateway.rows(_TOUCH, (token_id,))
 
     def _hash(self, secret: str) -> bytes:
-        return hmac.new(self._pepper, secret.encode(), hashlib.sha256).digest()
+        return self._peppers.hashed(secret)
+
+    # -- what is weak
+
+    async def findings(self) -> list[Finding]:
+        """What is weak about the tokens in use; the doctor says it too."""
+        async with self._store.gateway.snapshot() as session:
+            return await token_findings(session, self._peppers)
+
+    async def _refuse_other_pepper(self) -> None:
+        """Refuse a token that the services on this database would not accept.
+
+        It is made on a machine that has another pepper, or none yet, than the one that made the
+        tokens in use.
+        """
+        found = await self._store.gateway.rows(TOKENS_IN_USE, (HASH_BYTES,))
+        marks = {mark for mark, *_ in found if mark}
+        unknown = self._peppers.unknown(marks)
+        if unknown and unknown == marks:
+            raise InvalidSettingError(
+                "services on this database would not accept a token that is made here: a token in "
+                f"use {self._peppers.difference(unknown)}. If that pepper is lost, revoke its "
+                "tokens first"
+            )
 
 
 def is_live(token: ApiToken, now: datetime) -> bool:
@@ -198,7 +242,8 @@ def _token_of(
     return ApiToken(
         token_id,
         user_id,
-        frozenset(Scope(name) for name in scopes),
+        # A newer version may have stored scopes that this one does not know.
+        frozenset(Scope(name) for name in scopes if name in _SCOPES),
         None if domains is None else frozenset(domains),
         *others,
     )

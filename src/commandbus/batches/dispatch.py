@@ -41,12 +41,9 @@ DISPATCH_RATE_RANGE = (0.001, 1_000_000)
 
 _CREATE_STORED_BATCH: LiteralString = (
     "select {schema}.create_stored_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
-    " cast(%s as jsonb), %s, %s, cast(%s as float8), %s)"
+    " cast(%s as jsonb), %s, %s, cast(%s as float8), %s, cast(%s as text))"
 )
-_QUEUE_STORED: LiteralString = (
-    "select cardinality({schema}.queue_stored(%s, cast(%s as uuid[]),"
-    " array['pending_queue', 'pending_retry', 'queued']))"
-)
+_QUEUE_PENDING: LiteralString = "select cardinality({schema}.queue_pending(%s, cast(%s as uuid[])))"
 _STORED_MESSAGES: LiteralString = (
     "select command_id, message from {schema}.stored_messages(%s, cast(%s as uuid[]))"
 )
@@ -154,6 +151,7 @@ class Dispatch:
             params = (
                 domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch),
                 run.mode.value, run.rate, None if run.queue is None else run.queue.name,
+                batch.actor,
             )  # fmt: skip
             await gateway.rows(_CREATE_STORED_BATCH, params, domain=domain)
 
@@ -202,7 +200,7 @@ class Dispatch:
         domain, gateway = run.batch.domain, self.store.gateway
         if run.queue is None:
             with self._timed(run, "queue_send_ms"):
-                run.queued += await gateway.value(_QUEUE_STORED, (domain, group), domain=domain)
+                run.queued += await gateway.value(_QUEUE_PENDING, (domain, group), domain=domain)
             return
         stored = await gateway.rows(_STORED_MESSAGES, (domain, group), domain=domain)
         if not stored:

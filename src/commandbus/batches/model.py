@@ -41,6 +41,7 @@ class BatchOptions(TypedDict, total=False):
     on_complete_command: BatchCommand | None
     created_by: str | None
     max_attempts: int | None
+    actor: str | None
 
 
 @dataclass(frozen=True, slots=True)

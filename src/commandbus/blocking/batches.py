@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commandbus.batches.batch import Batches
     from commandbus.batches.model import BatchOptions, DispatchResult, RecoveryReport
     from commandbus.batches.queues import MessageQueue
+    from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
     from commandbus.models import (
         BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus,
@@ -32,10 +33,12 @@ class BlockingBatches(BlockingFacet["Batches"]):
 
     def create(
         self, domain: str, commands: Sequence[BatchCommand], *, conn: Any = None,
-        **options: Unpack[BatchOptions],
+        on_behalf: OnBehalf | None = None, **options: Unpack[BatchOptions],
     ) -> UUID:
         """Create a batch with all its commands, or nothing."""
-        return self._bridge.run(self._facet.create(domain, commands, conn=conn, **options))
+        return self._bridge.run(self._facet.create(
+            domain, commands, conn=conn, on_behalf=on_behalf, **options,
+        ))
 
     def dispatch(
         self, domain: str, commands: Sequence[BatchCommand], *,

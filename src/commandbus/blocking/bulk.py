@@ -14,6 +14,7 @@ from commandbus.blocking.bridge import BlockingFacet
 if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
+    from commandbus.database.model import OnBehalf
     from commandbus.paging import Page
     from commandbus.troubleshooting.bulk import BulkOperations, BulkProgress
     from commandbus.troubleshooting.model import (
@@ -42,12 +43,13 @@ class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
         reason: str | None = None, result_data: Any = None, reset_attempts: bool = True,
         rate: float | None = None, operator: str | None = None, operation_id: UUID | None = None,
         everything: bool = False, expected_total: int | None = None,
+        on_behalf: OnBehalf | None = None,
     ) -> BulkOperation:
         """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete"."""
         return self._bridge.run(self._facet.start(
             verb, chosen, edit=edit, reason=reason, result_data=result_data,
             reset_attempts=reset_attempts, rate=rate, operator=operator, operation_id=operation_id,
-            everything=everything, expected_total=expected_total,
+            everything=everything, expected_total=expected_total, on_behalf=on_behalf,
         ))
 
     def run(self, operation_id: UUID, *, on_progress: BulkProgress | None = None) -> BulkOperation:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from commandbus.blocking.bridge import BlockingFacet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from typing import Any
     from uuid import UUID
     from commandbus.access.model import Caller
+    from commandbus.database.model import OnBehalf
     from commandbus.governance.model import (
-        BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, Item, LimitState,
-        LimitsStatus, Submission, TicketAction, TicketStatus, UserLimits,
+        BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, GovernedType, Item,
+        LimitState, LimitsStatus, SentCommand, Submission, TicketAction, TicketStatus, UserLimits,
     )
     from commandbus.governance.service import Among, Governance
     from commandbus.governance.types import BatchType, BatchTypes
@@ -69,6 +70,37 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     def declare(self, batch_type: BatchType) -> None:
         """Declare what may be submitted as a governed batch."""
         return self._facet.declare(batch_type)
+
+    def register(self) -> None:
+        """Tell the database which types are declared here, unless it has been told."""
+        return self._bridge.run(self._facet.register())
+
+    def on_behalf_of(self, caller: Caller, domain: str) -> OnBehalf:
+        """For verbs that act in this domain for a caller: what governance refuses is refused."""
+        return self._facet.on_behalf_of(caller, domain)
+
+    def send(
+        self, caller: Caller, domain: str, command_type: str, command_id: UUID,
+        data: Mapping[str, Any], reply_to: str | None = None, correlation_id: UUID | None = None,
+        *, max_attempts: int | None = None,
+    ) -> SentCommand:
+        """Send a command for a caller."""
+        return self._bridge.run(self._facet.send(
+            caller, domain, command_type, command_id, data, reply_to, correlation_id,
+            max_attempts=max_attempts,
+        ))
+
+    def governed_types(self, domain: str | None = None) -> list[GovernedType]:
+        """The command types that are governed, and by which batch types, as the database knows."""
+        return self._bridge.run(self._facet.governed_types(domain))
+
+    def remove_governed_type(
+        self, caller: Caller, domain: str, command_type: str, batch_type: str,
+    ) -> None:
+        """Let a batch type that is declared no more cease to govern a command type."""
+        return self._bridge.run(self._facet.remove_governed_type(
+            caller, domain, command_type, batch_type,
+        ))
 
     def submit(
         self, caller: Caller, batch_type: str, items: Sequence[Item], *,

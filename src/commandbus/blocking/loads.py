@@ -15,6 +15,7 @@ from commandbus.loads.model import LoadStart
 if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
+    from commandbus.database.model import OnBehalf
     from commandbus.loads.load import Loads
     from commandbus.loads.model import LoadMetadata, LoadResult, OnProgress
     from commandbus.models import BatchCommand, BatchCompletionCallback
@@ -31,6 +32,7 @@ class BlockingLoads(BlockingFacet["Loads"]):
         custom_data: dict[str, Any] | None = None, created_by: str | None = None,
         on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | None = None, on_progress: OnProgress | None = None,
+        actor: str | None = None,
     ) -> LoadResult:
         """Create a batch of any size from a source, in checkpoints, in little memory."""
         return self._bridge.run(self._facet.load(
@@ -38,17 +40,19 @@ class BlockingLoads(BlockingFacet["Loads"]):
             type_column=type_column, delimiter=delimiter, start=start,
             checkpoint_size=checkpoint_size, batch_id=batch_id, name=name, custom_data=custom_data,
             created_by=created_by, on_complete=on_complete,
-            on_complete_command=on_complete_command, on_progress=on_progress,
+            on_complete_command=on_complete_command, on_progress=on_progress, actor=actor,
         ))
 
     def resume(
         self, domain: str, batch_id: UUID, source: object, *,
         on_complete: BatchCompletionCallback | None = None, on_progress: OnProgress | None = None,
+        actor: str | None = None, on_behalf: OnBehalf | None = None,
     ) -> LoadResult:
         """Go on with a load after its last checkpoint; `source` is the same, from its
         beginning."""
         return self._bridge.run(self._facet.resume(
             domain, batch_id, source, on_complete=on_complete, on_progress=on_progress,
+            actor=actor, on_behalf=on_behalf,
         ))
 
     def seal(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> LoadMetadata:
@@ -64,6 +68,10 @@ class BlockingLoads(BlockingFacet["Loads"]):
     def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
         """How far a load is, from any process; None if there is no such load."""
         return self._bridge.run(self._facet.get(domain, batch_id))
+
+    def created_by(self, domain: str, batch_id: UUID) -> str | None:
+        """Who began a load, if that was said; raises if there is no such load."""
+        return self._bridge.run(self._facet.created_by(domain, batch_id))
 
     def require(self, domain: str, batch_id: UUID) -> LoadMetadata:
         """One load; raises if there is no such batch, or if it is not a load."""

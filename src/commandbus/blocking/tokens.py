@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from commandbus.blocking.bridge import BlockingFacet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from datetime import datetime, timedelta
     from commandbus.access.model import ApiToken, NewToken, StoredToken
     from commandbus.access.tokens import Tokens
     from commandbus.paging import Page
+    from commandbus.upkeep.findings import Finding
 
 
 class BlockingTokens(BlockingFacet["Tokens"]):
@@ -53,6 +54,10 @@ class BlockingTokens(BlockingFacet["Tokens"]):
         """What is stored of a token, also of one that has ended; None if there is none."""
         return self._bridge.run(self._facet.find(token_id))
 
+    def find_many(self, token_ids: Collection[str]) -> dict[str, StoredToken]:
+        """What is stored of tokens, by id, also of those that have ended."""
+        return self._bridge.run(self._facet.find_many(token_ids))
+
     def is_proved(self, stored: StoredToken | None, secret: str) -> bool:
         """Whether the secret is that of the token, and the token is still good."""
         return self._facet.is_proved(stored, secret)
@@ -60,3 +65,7 @@ class BlockingTokens(BlockingFacet["Tokens"]):
     def touch(self, token_id: str) -> None:
         """Note that it is in use, once a minute at most."""
         return self._bridge.run(self._facet.touch(token_id))
+
+    def findings(self) -> list[Finding]:
+        """What is weak about the tokens in use; the doctor says it too."""
+        return self._bridge.run(self._facet.findings())

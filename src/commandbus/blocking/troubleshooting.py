@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
     from uuid import UUID
+    from commandbus.database.model import OnBehalf
     from commandbus.models import TroubleshootingItem
     from commandbus.paging import Page
     from commandbus.troubleshooting.model import FailureGroup
@@ -73,10 +74,12 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
     def retry(
         self, domain: str, command_id: UUID, *, operator: str | None = None,
         reset_attempts: bool = True, payload: Mapping[str, Any] | None = None,
+        on_behalf: OnBehalf | None = None,
     ) -> None:
         """Send the same payload again, or an edited one."""
         return self._bridge.run(self._facet.retry(
             domain, command_id, operator=operator, reset_attempts=reset_attempts, payload=payload,
+            on_behalf=on_behalf,
         ))
 
     def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:

@@ -69,21 +69,22 @@ class BlockingVerbs:
     def send(
         self, domain: str, command_type: str, command_id: UUID, data: dict[str, Any],
         reply_to: str | None = None, correlation_id: UUID | None = None, *,
-        batch_id: UUID | None = None, max_attempts: int | None = None, conn: Any = None,
+        batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
+        conn: Any = None,
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError."""
         return self._bridge.run(self._bus.send(
             domain, command_type, command_id, data, reply_to, correlation_id, batch_id=batch_id,
-            max_attempts=max_attempts, conn=conn,
+            max_attempts=max_attempts, actor=actor, conn=conn,
         ))
 
     def send_many(
         self, domain: str, commands: Iterable[BatchCommand], *, batch_id: UUID | None = None,
-        max_attempts: int | None = None, conn: Any = None,
+        max_attempts: int | None = None, actor: str | None = None, conn: Any = None,
     ) -> list[UUID]:
         """Send many commands in one transaction: all of them, or, on any error, none."""
         return self._bridge.run(self._bus.send_many(
-            domain, commands, batch_id=batch_id, max_attempts=max_attempts, conn=conn,
+            domain, commands, batch_id=batch_id, max_attempts=max_attempts, actor=actor, conn=conn,
         ))
 
     def call(
@@ -165,13 +166,13 @@ class BlockingVerbs:
         custom_data: dict[str, Any] | None = None,
         on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | None = None, created_by: str | None = None,
-        max_attempts: int | None = None, conn: Any = None,
+        max_attempts: int | None = None, actor: str | None = None, conn: Any = None,
     ) -> UUID:
         """Create a batch with all commands atomically; returns the batch_id."""
         return self._bridge.run(self._bus.create_batch(
             domain, commands, name=name, custom_data=custom_data, on_complete=on_complete,
             on_complete_command=on_complete_command, created_by=created_by,
-            max_attempts=max_attempts, conn=conn,
+            max_attempts=max_attempts, actor=actor, conn=conn,
         ))
 
     def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:

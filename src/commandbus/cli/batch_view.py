@@ -27,7 +27,7 @@ from commandbus.cli.output import (
 )
 from commandbus.loads.model import LoadMetadata, LoadStart
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus
-from commandbus.privacy.redaction import redact_value
+from commandbus.privacy.redaction import redact_payload
 
 #: Failed, and parked, commands that are looked at to count error codes; more would take long.
 ERRORS_LOOKED_AT = 1_000
@@ -35,7 +35,7 @@ ERRORS_LOOKED_AT = 1_000
 
 def batch_json(batch: BatchMetadata) -> dict[str, Any]:
     """A batch as `--json` prints it, secrets masked."""
-    return {**jsonable(batch), "custom_data": redact_value(batch.custom_data)}
+    return {**jsonable(batch), "custom_data": redact_payload(batch.custom_data)}
 
 
 def progress_json(batch: BatchMetadata) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from commandbus.cli import (
     db,
     demo,
     doctor,
+    governed,
     list,  # noqa: A004  (each module has the name of its command)
     send,
     serve,
@@ -168,6 +169,7 @@ command(app, "up", panel="Run")(up.up)
 command(app, "worker", panel="Run")(worker.worker)
 command(app, "serve", panel="Run")(serve.serve)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
+app.add_typer(governed.governed, name="governed", rich_help_panel="Run")
 command(app, "send", panel="Send and look")(send.send)
 command(app, "show", panel="Send and look")(show.show)
 command(app, "list", panel="Send and look")(list.list_commands)

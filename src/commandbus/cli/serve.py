@@ -6,7 +6,7 @@ import enum
 import logging
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +17,12 @@ from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Frame, Place
 from commandbus.cli.output import say, start_logging
 from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
-from commandbus.errors import InvalidSettingError
+from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.upkeep.findings import Severity
 
 if TYPE_CHECKING:
     from commandbus.http import Authenticator
+    from commandbus.http.auth.session import SessionToken
     from commandbus.http.serving import HttpServer
     from commandbus.http.settings import HttpSettings
 
@@ -75,6 +77,7 @@ def serve(
     async def work() -> bool:
         async with _opened(app, place) as bus:
             server = http_server(bus, settings, prefix=prefix)
+            await warn(bus, settings)
             return await run_until_signal(bus, [], server, partial(_greet, server))
 
     run_until_stopped(work)
@@ -123,17 +126,41 @@ def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> 
     return settings
 
 
+async def warn(bus: CommandBus, settings: HttpSettings | None = None) -> None:
+    """Log what is weak about the set-up, so that nobody is surprised later."""
+    from commandbus.http.weaknesses import weaknesses_of
+
+    for text in [] if settings is None else weaknesses_of(settings):
+        _log.warning("%s", text)
+    if settings is not None and settings.auth != "token":
+        return
+    findings = []
+    with suppress(CommandBusError):  # the doctor says it too, and nobody has to wait for it
+        findings = await bus.tokens.findings()
+    for each in findings:
+        level = logging.INFO if each.severity is Severity.NOTICE else logging.WARNING
+        examples = ", ".join(each.examples)
+        _log.log(level, "%s: %s (%s); %s", each.code, each.meaning, examples, each.advice)
+
+
 def http_server(
-    bus: CommandBus, settings: HttpSettings, *, prefix: str = "", is_demo: bool = False
+    bus: CommandBus,
+    settings: HttpSettings,
+    *,
+    prefix: str = "",
+    session: SessionToken | None = None,
+    is_demo: bool = False,
 ) -> HttpServer:
-    """The service of a bus, on its address already."""
+    """The service of a bus, on its address already. `session`: a token that it accepts too."""
     from commandbus.http.app import create_app
+    from commandbus.http.auth.session import SessionAuth
     from commandbus.http.routes import demo
     from commandbus.http.serving import HttpServer, bind
 
+    auth = _authenticator(bus, settings)
     app = create_app(
         bus,
-        auth=_authenticator(bus, settings),
+        auth=auth if session is None else SessionAuth(session, auth),
         settings=settings,
         prefix=prefix,
         routers=(demo.router,) if is_demo else (),
@@ -148,7 +175,6 @@ def _authenticator(bus: CommandBus, settings: HttpSettings) -> Authenticator:
         case "jwt":
             return JwtAuth.of(settings)
         case "none":
-            _log.warning("no authentication: everybody on this machine may do everything")
             return NoAuth()
         case _:
             return TokenAuth(bus.tokens, cache_seconds=settings.token_cache_seconds)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from commandbus.access.model import ApiToken, Scope
+from commandbus.access.peppers import NAME as PEPPER
 from commandbus.cli.frame import Frame, View, command, page_view
 from commandbus.cli.options import LongListing, Operator
 from commandbus.cli.output import Column, Table, jsonable, moment, say, text_of
+from commandbus.keys import Keys
 from commandbus.upkeep.retention import parse_age
 
 token = typer.Typer(no_args_is_help=True, help="API tokens for the HTTP service.")
@@ -37,11 +41,14 @@ async def create(
 ) -> View:
     """Make a token. It is shown once, here, and not stored."""
     life = None if expires_in is None else parse_age(expires_in)
+    was_missing = not _has_pepper()
     async with frame.open() as session:
         made = await session.bus.tokens.create(
             user, scope, domains=domain or None, label=label, expires_in=life,
             actor=operator,
         )  # fmt: skip
+    if was_missing and _has_pepper():
+        print(_NEW_PEPPER.format(Keys.place(PEPPER)), file=sys.stderr)
     ends = "never" if made.token.expires_at is None else moment(made.token.expires_at)
     text = (
         f"[bold]{text_of(made.text)}[/]\n"
@@ -80,6 +87,16 @@ async def revoke(
         revoked_at = await session.bus.tokens.revoke(token_id, actor=operator)
     text = f"Token {text_of(token_id)} is revoked since {moment(revoked_at)}."
     return View.line(text, token_id=token_id, revoked_at=revoked_at)
+
+
+def _has_pepper() -> bool:
+    return Path(Keys.place(PEPPER)).exists()
+
+
+_NEW_PEPPER = (
+    "note: the pepper of API tokens was made, {}. Keep it: without it no token works. Other "
+    "machines that make or check tokens of this database need a copy."
+)
 
 
 def _state(found: ApiToken) -> str:

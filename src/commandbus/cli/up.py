@@ -9,9 +9,8 @@ import os
 import shlex
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,18 +22,18 @@ from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Place
 from commandbus.cli.options import actor_or_login
 from commandbus.cli.output import print_fields, say, start_logging, text_of
-from commandbus.cli.serve import AuthKind, Host, Port, http_server, http_settings
+from commandbus.cli.serve import AuthKind, Host, Port, http_server, http_settings, warn
+from commandbus.cli.session import is_terminal, kept_fresh, new_session, write_token
 from commandbus.cli.worker import Level, LogLevel, Workers, run_until_stopped, serve, shell_quoted
-from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.errors import InvalidSettingError
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:
+    from commandbus.http.auth.session import SessionToken
     from commandbus.http.serving import HttpServer
 
 #: The application that --demo runs.
 DEMO_APP = "commandbus.demo.vms:setup"
-#: How long the token of `up` is good, if the process is killed before it can revoke it.
-TOKEN_LIFE = timedelta(hours=12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,9 @@ class _Web:
     """The service beside the workers, and the token to use it with."""
 
     server: HttpServer
-    token: str
+    #: None: nobody could see it.
+    session: SessionToken | None
+    token_file: Path | None
     user: str
     is_demo: bool
 
@@ -58,13 +59,17 @@ def up(
     host: Host = None,
     port: Port = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Only the workers.")] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="Write the token to this file, for scripts."),
+    ] = None,
     log_level: Level = LogLevel.INFO,
     place: Place,
 ) -> None:
     """Start everything: the embedded server, a worker for an app, and the HTTP service.
 
-    Prints the addresses that other processes can use, and a fresh API token, which is revoked when
-    `up` ends. The app finds the database in COMMANDBUS_DSN too.
+    On a terminal it prints the addresses that other processes can use, and a token, which ends with
+    `up`; elsewhere no secrets. The app finds the database in COMMANDBUS_DSN too.
     """
     from commandbus.wiring import DSN_VARIABLE, database, migrate_database
 
@@ -80,7 +85,7 @@ def up(
             os.environ[DSN_VARIABLE] = address
             async with (
                 open_app(name, Place()) as bus,
-                nullcontext() if no_http else _web(bus, host, port, demo) as web,
+                nullcontext() if no_http else _web(bus, host, port, token_file, demo) as web,
             ):
                 greet = partial(_greet, folder, address, name, web)
                 return await serve(bus, name, workers, None if web is None else web.server, greet)
@@ -98,31 +103,42 @@ def _app_name(app: str | None, demo: bool) -> str:
 
 @asynccontextmanager
 async def _web(
-    bus: CommandBus, host: str | None, port: int | None, is_demo: bool
+    bus: CommandBus, host: str | None, port: int | None, token_file: Path | None, is_demo: bool
 ) -> AsyncIterator[_Web]:
-    from commandbus.access.model import Scope
-
-    server = _free_server(bus, host, port, is_demo)
     user = actor_or_login(None) or "commandbus"
-    made = await bus.tokens.create(
-        user, list(Scope), label="commandbus up", expires_in=TOKEN_LIFE, actor=user
-    )
-    try:
-        yield _Web(server, made.text, user, is_demo)
-    finally:
-        with suppress(CommandBusError):  # it ends by itself after TOKEN_LIFE
-            await bus.tokens.revoke(made.token.token_id, actor=user)
+    # One that nobody can see is not made.
+    session = new_session(user) if token_file is not None or is_terminal() else None
+    web = _Web(_free_server(bus, host, port, session, is_demo), session, token_file, user, is_demo)
+    await warn(bus)
+    if session is None:
+        yield web
+        return
+    async with kept_fresh(session, token_file, _tell_token):
+        yield web
 
 
-def _free_server(bus: CommandBus, host: str | None, port: int | None, is_demo: bool) -> HttpServer:
+def _free_server(
+    bus: CommandBus,
+    host: str | None,
+    port: int | None,
+    session: SessionToken | None,
+    is_demo: bool,
+) -> HttpServer:
     settings = http_settings(host, port, AuthKind.TOKEN)
     try:
-        return http_server(bus, settings, is_demo=is_demo)
+        return http_server(bus, settings, session=session, is_demo=is_demo)
     except InvalidSettingError:
         if port is not None:
             raise
         # No port was asked for: any free one will do.
-        return http_server(bus, http_settings(host, 0, AuthKind.TOKEN), is_demo=is_demo)
+        settings = http_settings(host, 0, AuthKind.TOKEN)
+        return http_server(bus, settings, session=session, is_demo=is_demo)
+
+
+def _tell_token(text: str) -> None:
+    if is_terminal():
+        say(f"A new token, instead of the one before: export TOKEN={text_of(text)}")
+        sys.stdout.flush()
 
 
 def _greet(
@@ -133,25 +149,53 @@ def _greet(
     say("[bold green]commandbus is up.[/]")
     fields = [("database", text_of(where)), ("app", text_of(app)), ("domains", ", ".join(domains))]
     if web is not None:
-        fields += [("http", web.server.url), ("token", text_of(web.token))]
+        fields.append(("http", web.server.url))
+        if web.session is not None and web.token_file is not None:
+            # Only now: who waits for the file may ask at once.
+            write_token(web.token_file, web.session.text)
+            fields.append(("token", f"in {text_of(web.token_file)}"))
     print_fields(fields)
-    if folder is not None:
+    # Passwords and tokens are for eyes: what is printed into a file or a pipe stays somewhere.
+    if is_terminal() and (lines := _exports(folder, address, web)):
         say("For other terminals:")
-        say(f"  export COMMANDBUS_DSN={text_of(shell_quoted(address))}")
+        for line in lines:
+            say(f"  {line}")
     if web is not None:
         say("Try next:")
-        for line in _suggestions(web):
+        for line in _suggestions(web, folder):
             say(f"  {line}")
     say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
     sys.stdout.flush()
 
 
-def _suggestions(web: _Web) -> list[str]:
+def _exports(folder: Path | None, address: str, web: _Web | None) -> list[str]:
+    """What another shell needs; the token is good until this process ends."""
+    lines = [] if folder is None else [f"export COMMANDBUS_DSN={text_of(shell_quoted(address))}"]
+    if web is not None and web.session is not None and web.token_file is None:
+        lines.append(f"export TOKEN={text_of(web.session.text)}")
+    return lines
+
+
+def _how_to_get_a_token(web: _Web, folder: Path | None) -> list[str]:
+    if web.token_file is not None:
+        return [f"TOKEN=$(cat {text_of(shlex.quote(str(web.token_file)))})"]
+    if web.session is not None:
+        return []
+    place = "" if folder is None else f" --data-dir {text_of(shlex.quote(str(folder)))}"
+    return [
+        "No token is printed, because this is no terminal; `up --token-file` writes one. Or:",
+        f"commandbus token create --user {text_of(shlex.quote(web.user))} "
+        f"--scope {'admin' if web.is_demo else 'read'} --expires-in 1h{place}",
+    ]
+
+
+def _suggestions(web: _Web, folder: Path | None) -> list[str]:
     """What to type next."""
-    curl = f'curl -H "Authorization: Bearer {web.token}"'
+    first = _how_to_get_a_token(web, folder)
+    curl = 'curl -H "Authorization: Bearer $TOKEN"'
     api = f"{web.server.url}/api/v1"
     if not web.is_demo:
-        return [f"{curl} {api}/domains"]
+        return [*first, f"{curl} {api}/domains"]
 
     def post(path: str, body: dict[str, Any]) -> str:
         data = shlex.quote(json.dumps(body))
@@ -160,6 +204,7 @@ def _suggestions(web: _Web) -> list[str]:
 
     machines = [{"name": "web-1"}, {"name": "web-2"}]
     return [
+        *first,
         f"{curl} {api}/vms",
         post("vms/batch", {"operation": "create", "items": machines}),
         "A second batch has to wait two minutes; with an exemption it need not:",

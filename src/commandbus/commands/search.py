@@ -36,7 +36,7 @@ from commandbus.paging import (
     read_moment,
     read_number,
 )
-from commandbus.privacy.redaction import redact_value
+from commandbus.privacy.redaction import redact_payload
 
 #: The keys of a payload that are secret, by domain and command type.
 SecretKeys = Callable[[str, str], Awaitable[frozenset[str]]]
@@ -179,9 +179,8 @@ class Search:
         text = await self._store.get_payload(domain, wanted)
         if text is None:
             return None
-        return redact_value(
-            orjson.loads(text), marked=await self._secret_keys(domain, found.command_type)
-        )
+        marked = await self._secret_keys(domain, found.command_type)
+        return redact_payload(orjson.loads(text), marked)
 
     async def stack(self, domain: str, command_id: UUID) -> dict[str, Any] | None:
         """Where in the code the last failure of a command was raised; None if code did not."""

@@ -9,10 +9,12 @@ Each caller is told about its own command.
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -24,6 +26,7 @@ from commandbus.errors import (
     DuplicateCommandError,
     InvalidInputError,
 )
+from commandbus.keys import Keys
 from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import (
     NO_REPLY,
@@ -112,6 +115,20 @@ class Preparer:
             }
         )
 
+    def digest(self, domain: str, command: NewCommand) -> bytes:
+        """Of what a repeat of the command must have in common with it.
+
+        Keyed, so that a reader of the table of digests cannot try payloads. Services on one
+        database share the pepper, as for their tokens; with another pepper a repeat is refused.
+        """
+        content = [domain, command.command_type, orjson.loads(command.data)]
+        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+        return hmac.digest(self._digest_key, b"commandbus sent command " + text, "sha256")
+
+    @cached_property
+    def _digest_key(self) -> bytes:
+        return self._settings.token_pepper.encode() or Keys.load("token_pepper")
+
     def _reply_queue(self, domain: str) -> str:
         if self._settings.replies == "domain":
             return replies_queue(domain)
@@ -142,6 +159,7 @@ class Sending:
         *,
         batch_id: UUID | None,
         max_attempts: int | None,
+        actor: str | None,
         conn: Any,
     ) -> list[UUID]:
         """Send all in one transaction, or none. A generator is read while it is sent."""
@@ -161,7 +179,7 @@ class Sending:
                 yield command
 
         with repeats_named(ids):
-            await self._store.send(domain, prepared(), batch_id=batch_id, conn=conn)
+            await self._store.send(domain, prepared(), batch_id=batch_id, actor=actor, conn=conn)
         return ids
 
     def _check_count(self, commands: int) -> None:
@@ -172,11 +190,17 @@ class Sending:
             )
 
     async def send(
-        self, domain: str, command: NewCommand, *, batch_id: UUID | None = None, conn: Any = None
+        self,
+        domain: str,
+        command: NewCommand,
+        *,
+        batch_id: UUID | None = None,
+        actor: str | None = None,
+        conn: Any = None,
     ) -> None:
         """Send one command, or raise what is wrong with it."""
-        if batch_id is not None or conn is not None:
-            await self._store.send(domain, [command], batch_id=batch_id, conn=conn)
+        if batch_id is not None or conn is not None or actor is not None:
+            await self._store.send(domain, [command], batch_id=batch_id, actor=actor, conn=conn)
             return
         if self._on_their_way[domain] < LANES:
             self._on_their_way[domain] += 1

@@ -26,12 +26,14 @@ SLICE = 20
 #: senders share is not: there a repeat is nothing special.
 PACKED_FROM = 500
 
-OFFER: LiteralString = "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid))"
+OFFER: LiteralString = (
+    "select {schema}.offer_commands(%s, cast(%s as jsonb), cast(%s as uuid), cast(%s as text))"
+)
 OFFER_ONE: LiteralString = (
     "select {schema}.offer_one(%s, %s, %s, %s, %s, cast(%s as int), %s, cast(%s as uuid))"
 )
 _SEND_PACKED: LiteralString = (
-    "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid))"
+    "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid), cast(%s as text))"
 )
 _SENT_IDS: LiteralString = (
     "select c.command_id from {schema}.command_bus_command c"
@@ -55,8 +57,11 @@ class _Chunk:
 class ChunkSender:
     """Sends in chunks, on one connection of our own."""
 
-    def __init__(self, gateway: Gateway, domain: str, batch_id: UUID | None) -> None:
+    def __init__(
+        self, gateway: Gateway, domain: str, batch_id: UUID | None, actor: str | None = None
+    ) -> None:
         self._gateway = gateway
+        self._actor = actor
         self._domain = domain
         self._size = gateway.settings.send_chunk_size
         self._batch_id = batch_id
@@ -115,7 +120,7 @@ class ChunkSender:
             statement, document = _SEND_PACKED, encoding.packed(chunk)
         else:
             statement, document = OFFER, (encoding.sends(chunk),)
-        return _Chunk(ids, statement, (self._domain, *document, self._batch_id))
+        return _Chunk(ids, statement, (self._domain, *document, self._batch_id, self._actor))
 
     async def _duplicates(
         self, conn: Connection, chunk: _Chunk, error: psycopg.Error

@@ -13,13 +13,23 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.database.model import Edit, Lease, NewBatch, Outcome, OutcomeKind
+from commandbus.database.model import Edit, Lease, NewBatch, OnBehalf, Outcome, OutcomeKind
 from commandbus.models import NewCommand
 
 
 def dump(value: Any) -> str:
     """Encode a document of our own making."""
     return orjson.dumps(value).decode()
+
+
+def send(command: NewCommand) -> str:
+    """What send_for takes."""
+    return dump(_send(command))
+
+
+def on_behalf(who: OnBehalf) -> str:
+    """For whom a function acts."""
+    return dump({"user": who.user_id, "may_bypass": who.may_bypass, "declared": who.declared})
 
 
 def sends(commands: Iterable[NewCommand]) -> str:
@@ -94,6 +104,7 @@ def outcomes(settled: Sequence[Outcome]) -> str:
                     "domain": outgoing.domain,
                     "commands": [_send(command) for command in outgoing.commands],
                     "batch_id": outgoing.batch_id,
+                    "actor": outgoing.actor,
                 }
             )
     return dump(document)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from commandbus.errors import GovernedTypeError
 from commandbus.models import NewCommand, ParkReason
 
 
@@ -23,6 +24,35 @@ class NewBatch:
     created_by: str | None
     on_complete: bytes | None
     notifies: bool
+    #: Who sends its commands, for the audit; None: who creates it.
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Governing:
+    """A batch type that governs a command type, and where it is submitted."""
+
+    command_type: str
+    batch_type: str
+    path: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OnBehalf:
+    """Somebody for whom a verb acts in one domain; the database decides by it whether it may."""
+
+    user_id: str
+    may_bypass: bool
+    #: Of the domain, those that this process has declared.
+    declared: tuple[Governing, ...]
+
+    def refuse_governed(self, command_types: Collection[str]) -> None:
+        """What require_ungoverned does, where there is no database to ask: in memory, for tests."""
+        found = [each for each in self.declared if each.command_type in command_types]
+        if found and not self.may_bypass:
+            names = sorted({each.batch_type for each in found})
+            kinds = " and ".join(sorted({each.command_type for each in found}))
+            raise GovernedTypeError(f"{kinds} must be submitted as {' or '.join(names)}", names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +107,8 @@ class OutgoingCommands:
     domain: str
     commands: tuple[NewCommand, ...]
     batch_id: UUID | None = None
+    #: Who sends them, for the audit.
+    actor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

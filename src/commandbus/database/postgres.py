@@ -63,7 +63,7 @@ _ADD_NOTE: LiteralString = "select {schema}.add_note(%s, %s, %s, %s)"
 _CREATE_BATCH: LiteralString = (
     "select {schema}.create_batch(cast(%s as text), cast(%s as uuid), cast(%s as jsonb),"
     " cast(%s as text), cast(%s as jsonb), cast(%s as text), cast(%s as jsonb),"
-    " cast(%s as boolean))"
+    " cast(%s as boolean), cast(%s as text))"
 )
 # As a number: in the encoding SQL_ASCII texts arrive as bytes.
 _TRANSACTION: LiteralString = "select cast(cast(pg_current_xact_id() as text) as bigint)"
@@ -109,6 +109,7 @@ class PostgresStore(PostgresReads):
         commands: Iterable[NewCommand],
         *,
         batch_id: UUID | None = None,
+        actor: str | None = None,
         conn: Any = None,
     ) -> None:
         gateway = self.gateway
@@ -116,17 +117,17 @@ class PostgresStore(PostgresReads):
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
-            params: Row = (domain, encoding.sends(commands), batch_id)
+            params: Row = (domain, encoding.sends(commands), batch_id, actor)
             raise_if_known(domain, await gateway.value(OFFER, params, domain=domain, conn=conn))
             return
         with translated(domain):
             async with borrowed(self._pool) as own:
-                if isinstance(commands, list) and len(commands) == 1:
+                if isinstance(commands, list) and len(commands) == 1 and actor is None:
                     params = (domain, *encoding.alone(commands[0]), batch_id)
                     rows = await run(own, gateway.statement(OFFER_ONE), params)
                     raise_if_known(domain, rows[0][0])
                 else:
-                    await ChunkSender(gateway, domain, batch_id).send(own, commands)
+                    await ChunkSender(gateway, domain, batch_id, actor).send(own, commands)
 
     # -- receiving and the ways a lease ends
 
@@ -223,7 +224,8 @@ class PostgresStore(PostgresReads):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
-        params = (domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch))
+        document = encoding.sends(commands)
+        params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)
         raise_if_known(domain, known)
         if conn is None or not batch.notifies:

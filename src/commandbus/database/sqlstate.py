@@ -21,6 +21,7 @@ from commandbus.errors import (
     DatabaseError,
     DatabaseUnavailableError,
     DuplicateCommandError,
+    GovernedTypeError,
     InvalidNameError,
     InvalidOperationError,
     InvalidSettingError,
@@ -139,6 +140,8 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
         return BatchNotFoundError(domain, UUID(detail))
     if state == "CB010" and detail:
         return BulkOperationNotFoundError(UUID(detail))
+    if state == "CB011" and detail:
+        return GovernedTypeError(redact_text(message), json.loads(detail))
     plain = {
         "CB003": InvalidOperationError,
         "CB005": InvalidNameError,

@@ -124,9 +124,13 @@ class Store(Protocol):
         commands: Iterable[NewCommand],
         *,
         batch_id: UUID | None = None,
+        actor: str | None = None,
         conn: Any = None,
     ) -> None:
-        """Store and queue all, or raise DuplicateCommandError and store none."""
+        """Store and queue all, or raise DuplicateCommandError and store none.
+
+        `actor`: who sends, for the audit.
+        """
 
     # -- receiving and the ways a lease ends
     async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:

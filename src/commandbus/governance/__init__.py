@@ -2,19 +2,23 @@
 
 Reading order: `types` (what may be submitted), `items` (what is checked of a request),
 `submission` (the transaction that creates), `service` (the verbs), `tickets` (the reads),
-`limits`, `approvals`, `watch` (waiting for a change).
+`limits`, `governed` (command types that only submissions may bring in), `approvals`, `watch`
+(waiting for a change).
 """
 
+from commandbus.database.model import OnBehalf
 from commandbus.governance.model import (
     BatchTicket,
     ChildRetry,
     ChildStatus,
     ChildTicket,
     Exemption,
+    GovernedType,
     ItemError,
     LimitsStatus,
     LimitState,
     LimitType,
+    SentCommand,
     Submission,
     TicketAction,
     TicketStatus,
@@ -32,10 +36,13 @@ __all__ = [
     "ChildTicket",
     "Exemption",
     "Governance",
+    "GovernedType",
     "ItemError",
     "LimitState",
     "LimitType",
     "LimitsStatus",
+    "OnBehalf",
+    "SentCommand",
     "Submission",
     "TicketAction",
     "TicketStatus",

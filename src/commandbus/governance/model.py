@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from commandbus.models import CommandStatus
+
 
 @dataclass(frozen=True, slots=True)
 class ChildTicket:
@@ -128,6 +130,29 @@ class Submission:
     #: The request was known by its request_id: nothing was created, nothing was charged.
     is_replay: bool
     limits: tuple[LimitState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SentCommand:
+    """What became of a command that was sent for a caller."""
+
+    command_id: UUID
+    status: CommandStatus
+    #: The caller sent it before; nothing new was created.
+    is_repeat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GovernedType:
+    """A command type that a batch type governs, as the database knows it."""
+
+    domain: str
+    command_type: str
+    batch_type: str
+    #: Where it is submitted; None: where all batches are.
+    path: str | None
+    requires_approval: bool
+    registered_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from commandbus.commands.sending import Preparer
 from commandbus.database.store import Listener, Store
 from commandbus.errors import TicketNotFoundError
 from commandbus.governance.approvals import Approvals
-from commandbus.governance.limits import Limits, check_user
+from commandbus.governance.governed import Governed
+from commandbus.governance.limits import check_user
 from commandbus.governance.model import (
     BatchTicket,
     ChildRetry,
@@ -33,7 +34,7 @@ from commandbus.governance.model import (
 )
 from commandbus.governance.submission import check_reason, check_request, submit
 from commandbus.governance.tickets import page_children, page_tickets, tickets_by_id
-from commandbus.governance.types import BatchType, BatchTypes
+from commandbus.governance.types import BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
 from commandbus.names import check_choice_or_none, check_text, check_uuid
@@ -50,11 +51,13 @@ _RETRY: LiteralString = (
 )
 
 
-class Governance(Limits):
+class Governance(Governed):
     """`bus.governance`: submits governed batches, shows their tickets, and acts on them.
 
     Types can be declared on any bus; everything else needs PostgreSQL.
     """
+
+    types: BatchTypes
 
     def __init__(
         self,
@@ -64,25 +67,13 @@ class Governance(Limits):
         registry: HandlerRegistry,
         listener: Callable[[], Listener],
     ) -> None:
-        super().__init__(store, settings)
-        #: What may be submitted.
-        self.types = BatchTypes()
-        self._preparer = preparer
+        super().__init__(store, preparer, settings)
         self._self_approval = settings.self_approval
         self._watch = Watch(store, listener)
         self._approvals = Approvals(store, registry, self_approval=settings.self_approval)
         self.declare(self._approvals.batch_type)
 
-    @property
-    def is_available(self) -> bool:
-        """Whether this bus can have governed batches: a bus in memory cannot."""
-        return self._store.has_gateway
-
     # -- submission
-
-    def declare(self, batch_type: BatchType) -> None:
-        """Declare what may be submitted as a governed batch."""
-        self.types.declare(batch_type)
 
     async def submit(
         self,
@@ -103,6 +94,7 @@ class Governance(Limits):
         demand_submission(caller, declared)
         check_user(caller.user_id)
         request = check_request(caller, declared, items, request_id, reason, self._preparer)
+        await self.register()
         return await submit(self._store, request, self._defaults)
 
     # -- looking
@@ -283,7 +275,7 @@ class Governance(Limits):
 
     def _permission(self, ticket: BatchTicket) -> Scope:
         declared = self.types.get(ticket.batch_type)
-        return Scope.SEND if declared is None else declared.permission
+        return Scope.SUBMIT if declared is None else declared.permission
 
 
 def _present(ticket: BatchTicket | None, ticket_id: UUID) -> BatchTicket:

@@ -42,7 +42,7 @@ class BatchType:
     payload_type: type[Any] | None = None
     #: Its commands wait until another user has approved the batch.
     requires_approval: bool = False
-    permission: Scope = Scope.SEND
+    permission: Scope = Scope.SUBMIT
     description: str = ""
     #: A route of its own, for example "/api/v1/vms/batch". None: only the route of all batches.
     path: str | None = None

@@ -14,14 +14,17 @@ from commandbus import __version__
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.http.auth.authenticators import Authenticator, NoAuth
-from commandbus.http.auth.gate import Attempts, GateMiddleware
+from commandbus.http.auth.gate import GateMiddleware, Strangers
 from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
+from commandbus.http.bodies import BodyMiddleware
+from commandbus.http.budgets import Budgets, Patience
 from commandbus.http.context import ContextMiddleware
 from commandbus.http.metrics import new_metrics
 from commandbus.http.openapi import add_openapi
+from commandbus.http.peers import LocalPeersMiddleware
 from commandbus.http.platform import Platform
 from commandbus.http.problems import problem_of_http, problem_of_validation
-from commandbus.http.protection import BodyMiddleware, ConcurrencyMiddleware, FramingMiddleware
+from commandbus.http.protection import CallerMiddleware, CountMiddleware, FramingMiddleware
 from commandbus.http.routes import API_ROUTERS, health
 from commandbus.http.routes.governed import governed_routers
 from commandbus.http.settings import HttpSettings
@@ -44,19 +47,17 @@ def create_app(
 ) -> FastAPI:
     """The app of a bus, to serve by itself or to mount in another: `main.mount("/bus", app)`.
 
-    `auth=None` is for development: every caller may do everything, and the settings must name a
-    loopback address. `prefix` goes before every path. `routers` are added under /api/v1; each of
-    their routes needs a scope too. Batch types that are declared later have no routes. The bus is
-    not opened and not closed here.
+    `auth=None` is for development: every process on this machine may do everything, nobody else
+    anything; the settings must name a loopback address and no proxy. `prefix` goes before every
+    path. `routers` are added under /api/v1; each of their routes needs a scope too. Batch types
+    that are declared later have no routes. The bus is not opened and not closed here.
     """
     settings = settings or HttpSettings()
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise InvalidSettingError(f"prefix is {prefix!r}; write it like '/bus', or leave it empty")
-    if isinstance(auth, NoAuth | None) and not settings.is_loopback:
-        raise InvalidSettingError(
-            f"without authentication the service stays on this machine, not on {settings.host}; "
-            "use --auth token, or --host 127.0.0.1"
-        )
+    auth = auth or NoAuth()
+    if isinstance(auth, NoAuth):
+        _refuse_openness(settings)
     app = FastAPI(
         title="commandbus",
         version=__version__,
@@ -68,14 +69,16 @@ def create_app(
         redirect_slashes=False,
         generate_unique_id_function=lambda route: str(route.name),
     )
-    polls, metrics = LongPolls(settings.max_long_polls), new_metrics(bus.governance.types)
-    here = app.state.commandbus = Platform(bus, settings, polls, metrics, prefix)
+    budgets, metrics = Budgets(settings), new_metrics(bus.governance.types)
+    polls = LongPolls(budgets.waiting, settings)
+    here = Platform(bus, settings, auth, budgets, polls, metrics, prefix)
+    app.state.commandbus = here
     _add_routes(app, here, routers)
     public = PUBLIC | ({"/metrics"} if settings.metrics_public else frozenset())
     required = requirements_of(app)
     refuse_routes_without_scope(required, prefix, public)
     add_openapi(app, required)
-    _add_layers(app, here, auth or NoAuth())
+    _add_layers(app, here, public)
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse)
     return app
@@ -94,24 +97,37 @@ def _add_routes(app: FastAPI, here: Platform, routers: tuple[APIRouter, ...]) ->
             app.include_router(router, prefix=here.prefix)
 
 
-def _add_layers(app: FastAPI, here: Platform, auth: Authenticator) -> None:
+def _refuse_openness(settings: HttpSettings) -> None:
+    """Without authentication nobody else may come near."""
+    if not settings.is_loopback:
+        raise InvalidSettingError(
+            f"without authentication the service stays on this machine, not on {settings.host}; "
+            "use --auth token, or --host 127.0.0.1"
+        )
+    if settings.trusted_proxies:
+        raise InvalidSettingError(
+            "without authentication the service stays on this machine, and trusted_proxies would "
+            "bring others; use --auth token, or leave it empty"
+        )
+
+
+def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
     """The innermost first: a request passes them from the last line to the first."""
     settings, prefix = here.settings, here.prefix
     guarded = (f"{prefix}/api/", *(() if settings.metrics_public else (f"{prefix}/metrics",)))
-    app.add_middleware(BodyMiddleware, settings=settings)
+    app.add_middleware(BodyMiddleware, settings=settings, budgets=here.budgets)
+    app.add_middleware(CountMiddleware, governance=here.bus.governance, counted=f"{prefix}{API}/")
+    app.add_middleware(CallerMiddleware, budgets=here.budgets, patience=Patience())
     app.add_middleware(
         GateMiddleware,
-        auth=auth,
-        attempts=Attempts(settings.max_auth_failures),
-        governance=here.bus.governance,
+        auth=here.auth,
+        strangers=Strangers(settings),
         guarded=guarded,
-        counted=f"{prefix}{API}/",
+        public=frozenset(f"{prefix}{path}" for path in public),
+        free=frozenset(f"{prefix}{path}" for path in ("/livez", "/readyz", "/startupz")),
     )
-    app.add_middleware(
-        ConcurrencyMiddleware,
-        limit=settings.max_concurrency,
-        exempt=frozenset(f"{prefix}{path}" for path in ("/livez", "/readyz", "/startupz")),
-    )
+    if isinstance(here.auth, NoAuth):
+        app.add_middleware(LocalPeersMiddleware)
     app.add_middleware(FramingMiddleware, settings=settings)
     templates = {
         context.endpoint: context.path

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,8 @@ from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededE
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.http.metrics import NoMetrics
 from commandbus.http.problems import Kind, Problem, problem_of
-from commandbus.privacy.redaction import redact_text, text_of
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.values import text_of
 
 _log = logging.getLogger("commandbus.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
@@ -41,8 +42,18 @@ class RequestInfo:
 
     request_id: str
     caller: Caller | None = None
+    #: Whether the caller was given a place.
+    is_admitted: bool = False
+    #: Whether the request has a body that nobody has read to its end.
+    has_unread_body: bool = False
+    #: Asks once more whether the caller's credentials are good; raises NotAuthenticated.
+    check_again: Callable[[], Awaitable[Caller]] | None = None
     #: Limits as they stood when this request was counted, for the headers.
     limits: Sequence[LimitState] = ()
+
+
+class ClientGone(Exception):  # noqa: N818  (no error: clients come and go)
+    """The client has disconnected while its request waited."""
 
 
 def info_of(scope: Any) -> RequestInfo | None:
@@ -65,7 +76,7 @@ class ContextMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        info = RequestInfo(_request_id(scope))
+        info = RequestInfo(_request_id(scope), has_unread_body=_has_body(scope))
         scope.setdefault("state", {})["commandbus"] = info
         began = time.perf_counter()
         status = 0
@@ -79,6 +90,8 @@ class ContextMiddleware:
 
         try:
             await self.app(scope, receive, send_with_headers)
+        except ClientGone:
+            pass  # there is nobody to answer
         except Exception as error:
             if status:  # part of the response was sent: all that is left is to close the connection
                 self._log_failure(error, info, scope)
@@ -128,12 +141,22 @@ def _request_id(scope: Scope) -> str:
     return given if _REQUEST_ID.match(given) else uuid4().hex
 
 
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+
+
 def _add_headers(message: Message, info: RequestInfo, *, is_https: bool) -> None:
     headers = MutableHeaders(scope=message)
     for name, value in SECURITY_HEADERS.items():
         headers.setdefault(name, value)
     if is_https:
         headers.setdefault("Strict-Transport-Security", "max-age=31536000")
+    if info.has_unread_body:
+        # Or the rest of the body would have to be read, however slowly it comes.
+        headers["Connection"] = "close"
     headers["X-Request-Id"] = info.request_id
     headers.update(limit_headers(info.limits))
 

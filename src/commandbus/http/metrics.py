@@ -18,6 +18,7 @@ from uuid import UUID
 
 from commandbus.governance.model import ChildStatus, LimitType
 from commandbus.governance.types import BatchTypes
+from commandbus.http.budgets import KINDS
 from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,7 +33,7 @@ OTHER = "other"
 DURATIONS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400)
 #: How long a batch that has ended is remembered, so that it is not counted again.
 MEMORY = timedelta(hours=1)
-_LAYERS = ("global", "user", "address")
+_LAYERS = ("global", "user", "token", "address")
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 
 
@@ -142,7 +143,7 @@ class Metrics(NoMetrics):
 
     def limited(self, limit_type: str) -> None:
         name = str(limit_type)
-        is_known = name in set(LimitType) or name == "auth_failures"
+        is_known = name in set(LimitType) or name in KINDS
         self._rejections.labels(name if is_known else OTHER).inc()
         layer = "address" if name == "auth_failures" else name.partition("_")[0]
         self._layers.labels(layer if layer in _LAYERS else OTHER).inc()

@@ -20,6 +20,7 @@ from commandbus.errors import (
     CommandNotFoundError,
     DatabaseUnavailableError,
     DuplicateCommandError,
+    GovernedTypeError,
     InvalidBatchRequestError,
     InvalidInputError,
     InvalidOperationError,
@@ -142,6 +143,9 @@ def problem_of(error: CommandBusError) -> Problem:
             return Problem(Kind.INVALID_BATCH_REQUEST, _shown(error), more=_item_errors(error))
         case InvalidInputError():
             return Problem(Kind.INVALID_REQUEST, _shown(error))
+        case GovernedTypeError():
+            more = {"scope": error.scope, "batch_types": list(error.batch_types)}
+            return Problem(Kind.PERMISSION_DENIED, str(error), more=more)
         case PermissionDeniedError():
             return Problem(Kind.PERMISSION_DENIED, str(error), more={"scope": str(error.scope)})
         case _ if isinstance(error, _NOT_FOUND):
@@ -206,8 +210,13 @@ def _field_error(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pointer(path: Iterable[object]) -> str:
     """A JSON Pointer (RFC 6901), with secrets in names of fields masked."""
-    parts = [redact_text(str(part), 100) for part in path]
+    parts = [_name(str(part)) for part in path]
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def _name(text: str) -> str:
+    # No field of ours has such a long name. A part of it could be half a secret, so none is shown.
+    return "…" if len(text) > 1_000 else redact_text(text, 100)
 
 
 def problem_of_http(error: HTTPException) -> Problem:

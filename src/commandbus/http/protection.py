@@ -1,25 +1,24 @@
-"""Limits on every request: headers, body, depth of JSON, time, requests at once.
+"""Limits on every request before its body is read: headers, what its caller may use, the total.
 
-Pure ASGI. Each refuses by raising a Problem, which the outermost layer turns into the response.
+Pure ASGI. Each refuses by raising an error, which the outermost layer turns into the response.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
 from dataclasses import dataclass
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from commandbus.errors import RateLimitExceededError
+from commandbus.governance.service import Governance
 from commandbus.http.auth.gate import path_below
-from commandbus.http.problems import Kind, Problem, unavailable
+from commandbus.http.budgets import Budgets, Patience
+from commandbus.http.context import info_of
+from commandbus.http.problems import Kind, Problem
 from commandbus.http.settings import HttpSettings
 
-# After these the rest of the request is not read: the connection cannot be used again.
+# After these nothing of the connection is believed any more.
 _CLOSE = {"Connection": "close"}
-# Strings are passed over as one; an unfinished one ends with the text, so nothing is read twice.
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,114 +54,52 @@ class FramingMiddleware:
             raise Problem(Kind.INVALID_REQUEST, detail, _CLOSE)
 
 
-@dataclass(slots=True)
-class ConcurrencyMiddleware:
-    """At most `limit` requests at once; the next gets 503. Paths in `exempt` are always served."""
+@dataclass(frozen=True, slots=True)
+class CallerMiddleware:
+    """Charges the caller for the request and gives it a place. What needs no caller needs no place:
+    it is answered from memory.
+    """
 
     app: ASGIApp
-    limit: int
-    exempt: frozenset[str]
-    running: int = 0
+    budgets: Budgets
+    patience: Patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take a place, or refuse the request."""
-        if scope["type"] != "http" or path_below(scope) in self.exempt:
+        """Pass the request on within the budgets of its caller."""
+        info = info_of(scope) if scope["type"] == "http" else None
+        if info is None or info.caller is None:
             await self.app(scope, receive, send)
             return
-        if self.running >= self.limit:
-            raise unavailable(f"{self.limit} requests are being served already; try again")
-        self.running += 1
         try:
-            await self.app(scope, receive, send)
-        finally:
-            self.running -= 1
+            self.budgets.requests.spend(info.caller)
+            with self.budgets.concurrency.place(info.caller):
+                info.is_admitted = True
+                await self.app(scope, receive, send)
+        except RateLimitExceededError:
+            # Here the place has been given back: who waits for a refusal takes it from nobody.
+            await self.patience.before_refusing(("user", info.caller.user_id))
+            raise
 
 
 @dataclass(frozen=True, slots=True)
-class BodyMiddleware:
-    """The body, counted while it comes in, within an absolute time, as JSON of bounded depth."""
+class CountMiddleware:
+    """Counts requests to paths that begin with `counted` in the database, for all processes of the
+    service together; too many in a minute are refused.
+    """
 
     app: ASGIApp
-    settings: HttpSettings
+    governance: Governance
+    counted: str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read and check the whole body, then pass it on."""
-        if scope["type"] != "http" or not self._has_body(Headers(scope=scope)):
-            await self.app(scope, receive, send)
-            return
-        try:
-            async with asyncio.timeout(self.settings.receive_timeout_seconds):
-                body = await self._read(receive)
-        except TimeoutError:
-            raise Problem(
-                Kind.REQUEST_TIMEOUT,
-                f"the request had not arrived after {self.settings.receive_timeout_seconds:g} "
-                "seconds; send it faster, or less of it",
-                _CLOSE,
-            ) from None
-        if body is None:
-            return  # the client has disconnected
-        if body:
-            _check_media_type(Headers(scope=scope))
-            self._check_depth(body)
-
-        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replay() -> Message:
-            # After the body what the server says: that the client has disconnected.
-            return unread.pop() if unread else await receive()
-
-        await self.app(scope, replay, send)
-
-    def _has_body(self, headers: Headers) -> bool:
-        if "transfer-encoding" in headers:
-            return True
-        length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdigit()):
-            raise Problem(Kind.INVALID_REQUEST, "Content-Length is not a number", _CLOSE)
-        if len(length) > 15 or int(length) > self.settings.max_body_bytes:
-            raise self._too_large()
-        return int(length) > 0
-
-    async def _read(self, receive: Receive) -> bytes | None:
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None
-            body += message.get("body", b"")
-            if len(body) > self.settings.max_body_bytes:
-                raise self._too_large()
-            if not message.get("more_body", False):
-                return bytes(body)
-
-    def _too_large(self) -> Problem:
-        return Problem(
-            Kind.PAYLOAD_TOO_LARGE,
-            f"the body has more than {self.settings.max_body_bytes:,} bytes; send less at once",
-            _CLOSE,
-        )
-
-    def _check_depth(self, body: bytes) -> None:
-        depth = 0
-        limit = self.settings.max_json_depth
-        if body.count(b"[") + body.count(b"{") <= limit:
-            return
-        for token in _TOKENS.finditer(body):
-            first = token[0][:1]
-            if first in (b"[", b"{"):
-                depth += 1
-            elif first != b'"':
-                depth -= 1
-            if depth > limit:
-                detail = f"the body is nested more than {limit} deep; flatten it"
-                raise Problem(Kind.INVALID_REQUEST, detail)
-
-
-def _check_media_type(headers: Headers) -> None:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        detail = "send the body as JSON, with Content-Type: application/json"
-        raise Problem(Kind.UNSUPPORTED_MEDIA_TYPE, detail)
-    if headers.get("content-encoding", "identity").lower() != "identity":
-        raise Problem(Kind.UNSUPPORTED_MEDIA_TYPE, "send the body without Content-Encoding")
+        """Count the request, then pass it on."""
+        info = info_of(scope) if scope["type"] == "http" else None
+        if (
+            info is not None
+            and info.caller is not None
+            and self.governance.is_available
+            and path_below(scope).startswith(self.counted)
+        ):
+            # Counted whatever its outcome: a request that is refused later costs something too.
+            info.limits = (await self.governance.count_request(info.caller.user_id),)
+        await self.app(scope, receive, send)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from commandbus.errors import InvalidSettingError
+from commandbus.http.connections import Connections, PatientProtocol
 from commandbus.http.platform import Platform
 from commandbus.http.settings import HttpSettings
 
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+#: Connections that are taken in one go: each costs some work, and other requests wait for it.
+ACCEPTED_AT_ONCE = 64
+#: Connections that the operating system keeps until they are taken.
+BACKLOG = 2_048
+#: Files that a process needs for other things than connections of clients.
+OTHER_FILES = 200
+
+_log = logging.getLogger("commandbus.http")
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -28,6 +34,7 @@ def bind(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _probe_peers(sock)
         sock.bind((host, port))
     except OSError as error:
         sock.close()
@@ -38,13 +45,25 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def _probe_peers(sock: socket.socket) -> None:
+    """Notice clients that vanished without a word. Connections take it over from their listener."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class HttpServer:
     """Serves an app until it is told to stop."""
 
     def __init__(self, app: FastAPI, settings: HttpSettings, sock: socket.socket) -> None:
         self._sock = sock
         self._app = app
-        self._server = _Server(_config(app, settings))
+        self._connections = Connections(
+            _affordable(settings.max_connections), settings.trusted_proxies,
+            settings.send_timeout_seconds,
+        )  # fmt: skip
+        self._server = _Server(_config(app, settings, self._connections))
 
     @property
     def url(self) -> str:
@@ -55,16 +74,20 @@ class HttpServer:
     async def run(self, on_started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; requests that have arrived by then are still served."""
         serving = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
+        sweeping = asyncio.ensure_future(self._connections.sweep())
         try:
             while not self._server.started and not serving.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # uvicorn has no event for it
             if self._server.started:
+                self._sock.listen(BACKLOG)  # more than asyncio takes in one go
                 on_started()
             await asyncio.shield(serving)
         except asyncio.CancelledError:
             self.abort()
             await serving
             raise
+        finally:
+            sweeping.cancel()
 
     def stop(self) -> None:
         """Accept no more requests, finish those that are being served, then end."""
@@ -84,9 +107,32 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(app: FastAPI, settings: HttpSettings) -> uvicorn.Config:
+def _affordable(wanted: int) -> int:
+    """As many connections as the process may have files, which it asks to have more of."""
+    try:
+        import resource  # noqa: PLC0415  (not on every system)
+    except ModuleNotFoundError:  # pragma: no cover
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if soft < needed:
+            _log.warning(
+                "this process may open %d files, too few for %d connections (max_connections)",
+                soft, wanted,
+            )  # fmt: skip
+            return max(2, soft - OTHER_FILES)
+    return wanted
+
+
+def _config(app: FastAPI, settings: HttpSettings, connections: Connections) -> uvicorn.Config:
     class Protocol(PatientProtocol):
         deadline_seconds = settings.receive_timeout_seconds
+        register = connections
 
     return uvicorn.Config(
         app,
@@ -95,6 +141,7 @@ def _config(app: FastAPI, settings: HttpSettings) -> uvicorn.Config:
         lifespan="off",  # the app owns nothing that must be opened
         log_config=None,
         access_log=False,
+        backlog=ACCEPTED_AT_ONCE,
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies or None,
@@ -102,56 +149,3 @@ def _config(app: FastAPI, settings: HttpSettings) -> uvicorn.Config:
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_seconds)),
         h11_max_incomplete_event_size=settings.max_header_bytes,
     )
-
-
-class PatientProtocol(H11Protocol):
-    """uvicorn waits for the headers of a request without limit; this one closes the connection
-    after `deadline_seconds`.
-    """
-
-    deadline_seconds = 10.0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A new connection: the headers of its first request must arrive before the deadline."""
-        super().connection_made(transport)
-        self._arm()
-
-    def data_received(self, data: bytes) -> None:
-        """A part of a request: its headers must be complete before the deadline."""
-        super().data_received(data)
-        self._watch()
-
-    def on_response_complete(self) -> None:
-        """A part of the next request may have arrived with this one."""
-        super().on_response_complete()
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed: there is nothing to wait for."""
-        self._disarm()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        is_partial = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        if is_partial:
-            self._arm()
-        else:
-            self._disarm()
-
-    def _arm(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.deadline_seconds, self._too_slow)
-
-    def _disarm(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _too_slow(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(_TOO_SLOW)
-            self.transport.close()

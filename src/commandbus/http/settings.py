@@ -30,14 +30,33 @@ class HttpSettings(EnvironmentSettings):
     #: Bytes that all headers of a request may have, and how many there may be.
     max_header_bytes: int = 16 * 1024
     max_header_count: int = 100
-    #: Objects and arrays inside one another in a body.
+    #: Objects and arrays inside one another in a body, and values of all kinds in it.
     max_json_depth: int = 40
+    max_json_values: int = 100_000
     #: Seconds within which the headers of a request must have arrived, and then its body.
     receive_timeout_seconds: float = 10.0
     #: Requests at once; more get 503.
     max_concurrency: int = 200
-    #: Of those, how many may be waiting (long polls and event streams).
+    #: Of those, how many may be waiting (long polls, event streams and exports).
     max_long_polls: int = 100
+    #: Bodies that are being received at once.
+    max_bodies: int = 64
+    #: How much of max_concurrency, max_long_polls and max_bodies one user may have.
+    user_share: float = 0.25
+    #: How much of what its user may have (places, and the three numbers below) one token may have.
+    token_share: float = 0.5
+    #: Requests of one user in a minute.
+    max_user_requests: int = 600
+    #: Bytes of bodies of one user in a minute.
+    max_user_body_bytes: int = 64 * 1024 * 1024
+    #: Commands of one user in a minute that it sends outside governed batches.
+    max_user_commands: int = 20_000
+    #: Requests of one address in a minute that come without valid credentials.
+    max_address_requests: int = 300
+    #: Connections at once; for more, those that wait or were refused are closed.
+    max_connections: int = 1_000
+    #: Seconds within which a client must take a piece of a response.
+    send_timeout_seconds: float = 30.0
     #: The longest wait that `Prefer: wait=N` gets.
     max_wait_seconds: float = 30.0
     #: The longest duration of an event stream; its client reconnects by itself.
@@ -46,7 +65,7 @@ class HttpSettings(EnvironmentSettings):
     keep_alive_seconds: float = 5.0
     #: How long a stop waits for requests that are being served.
     shutdown_grace_seconds: float = 10.0
-    #: Failed authentications of one address in a minute, before it gets 429.
+    #: Wrong credentials of one address in a minute; more get 429. Valid ones are always accepted.
     max_auth_failures: int = 10
     #: How long a checked token is accepted without asking the database again; a revoked token is
     #: accepted for at most that long.
@@ -59,6 +78,8 @@ class HttpSettings(EnvironmentSettings):
     metrics_cache_seconds: float = 5.0
     #: The secret (HS256) or the public key in PEM (RS256, ES256) that JWTs are checked with.
     jwt_key: str = field(default="", repr=False)
+    #: The key set (JWKS) of the issuer instead, for RS256 and ES256: a path, or an https address.
+    jwt_jwks: str = ""
     #: HS256, RS256 or ES256; no other is accepted.
     jwt_algorithm: str = "HS256"
     #: What `aud` and `iss` of a JWT must be.
@@ -96,9 +117,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_header_bytes": (1_024, 1024 * 1024),
     "max_header_count": (10, 10_000),
     "max_json_depth": (5, 200),
+    "max_json_values": (100, 10_000_000),
     "receive_timeout_seconds": (0.05, 600),
     "max_concurrency": (2, 100_000),
     "max_long_polls": (1, 100_000),
+    "max_bodies": (1, 100_000),
+    "user_share": (0.001, 1),
+    "token_share": (0.001, 1),
+    "max_user_requests": (1, 100_000_000),
+    "max_user_body_bytes": (1_024, 1024**4),
+    "max_user_commands": (1, 1_000_000_000),
+    "max_address_requests": (1, 100_000_000),
+    "max_connections": (2, 100_000),
+    "send_timeout_seconds": (0.05, 600),
     "max_wait_seconds": (0, 300),
     "max_stream_seconds": (1, 86_400),
     "keep_alive_seconds": (0.1, 600),

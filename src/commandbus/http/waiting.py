@@ -1,19 +1,28 @@
-"""Long polls: `Prefer: wait=N` (RFC 7240), and streams; at most `max_long_polls` at once."""
+"""Long polls: `Prefer: wait=N` (RFC 7240), and streams. Each has a place, which it gives back when
+its client goes or its credentials end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from commandbus.http.problems import unavailable
+from commandbus.errors import CommandBusError
+from commandbus.http.auth.authenticators import NotAuthenticated
+from commandbus.http.budgets import Places
+from commandbus.http.context import ClientGone, RequestInfo, info_of
+from commandbus.http.problems import unauthenticated
+from commandbus.http.settings import HttpSettings
 
 _WAIT = re.compile(r"(?:\A|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?", re.I)
+#: Seconds between two checks of the credentials, if checked ones are not kept at all.
+CHECK_SECONDS = 0.5
 
 
 def wait_of(prefer: str | None, longest: float) -> float:
@@ -23,6 +32,8 @@ def wait_of(prefer: str | None, longest: float) -> float:
 
 
 Value = TypeVar("Value")
+#: What is begun once there is a place for it.
+Work = Callable[[], Coroutine[Any, Any, Value]]
 
 
 class Stream(StreamingResponse):
@@ -33,29 +44,41 @@ class Stream(StreamingResponse):
         self._polls = polls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream; 503 if there is no place, before anything is sent."""
-        with self._polls.place():
-            await super().__call__(scope, receive, send)
+        """Send the stream; 429 or 503 if there is no place, before anything is sent.
+
+        If the client goes, takes nothing for too long, or its credentials end, the stream is cut
+        off: it lacks its end, so nobody takes a part for the whole.
+        """
+
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(self._polls.send_timeout):
+                await send(message)
+
+        try:
+            await self._polls.attended(scope, receive, lambda: self.stream_response(send_in_time))
+        except (ClientGone, CredentialsEnded, TimeoutError):
+            return
+
+
+class CredentialsEnded(Exception):  # noqa: N818  (a refusal, not an error)
+    """The token of a waiting request was revoked, or has expired."""
 
 
 class LongPolls:
-    """Places for requests that wait."""
+    """What waits, and what ends the waiting."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.waiting = 0
+    def __init__(self, places: Places, settings: HttpSettings) -> None:
+        self._places = places
+        self.send_timeout = settings.send_timeout_seconds
+        self._check_seconds = settings.token_cache_seconds / 2 or CHECK_SECONDS
         self._closing = asyncio.Event()
+        #: What wakes the checks of the requests that wait with a token, by its id.
+        self._checks: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Count as waiting for the duration of a block; 503 if too many requests are."""
-        if self.waiting >= self._limit:
-            raise unavailable(f"{self._limit} requests are waiting already; ask without waiting")
-        self.waiting += 1
-        try:
-            yield
-        finally:
-            self.waiting -= 1
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return self._places.taken
 
     @property
     def is_closing(self) -> bool:
@@ -66,6 +89,24 @@ class LongPolls:
         """End all waiting, because the service ends; clients try again by themselves."""
         self._closing.set()
 
+    def check_now(self, token_id: str) -> None:
+        """Check the credentials of all that waits with this token now."""
+        for event in self._checks.get(token_id, ()):
+            event.set()
+
+    async def wait(
+        self, scope: Scope, receive: Receive, work: Work[Value], otherwise: Value
+    ) -> Value:
+        """The result of `work`, for which a request waits; `otherwise` as soon as the service is
+        about to end. Nobody is answered who has gone, or may not ask any more.
+        """
+        try:
+            return await self.attended(
+                scope, receive, lambda: self.unless_closing(work(), otherwise)
+            )
+        except CredentialsEnded:
+            raise unauthenticated() from None
+
     async def unless_closing(self, waiting: Coroutine[Any, Any, Value], otherwise: Value) -> Value:
         """The result of `waiting`; `otherwise` as soon as the service is about to end."""
         task = asyncio.ensure_future(waiting)
@@ -74,6 +115,63 @@ class LongPolls:
             await asyncio.wait({task, closing}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else otherwise
         finally:
-            task.cancel()
-            closing.cancel()
-            await asyncio.gather(task, closing, return_exceptions=True)
+            await _ended(task, closing)
+
+    async def attended(self, scope: Scope, receive: Receive, work: Work[Value]) -> Value:
+        """The result of `work`, in a place, as long as its client is there (else ClientGone) and
+        may ask (else CredentialsEnded).
+        """
+        info = info_of(scope)
+        if info is None or info.caller is None:
+            raise unauthenticated()
+        with self._places.place(info.caller):
+            task: asyncio.Future[Value] = asyncio.ensure_future(work())
+            gone = asyncio.ensure_future(_until_gone(receive))
+            ended = asyncio.ensure_future(self._until_ended(info))
+            watched: set[asyncio.Future[Any]] = {task, gone, ended}
+            try:
+                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                raise ClientGone if gone.done() else CredentialsEnded
+            finally:
+                await _ended(*watched)
+
+    async def _until_ended(self, info: RequestInfo) -> None:
+        """Return when the credentials of a request are good no more."""
+        if info.check_again is None or info.caller is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        now, token_id = asyncio.Event(), info.caller.token_id or ""
+        self._checks[token_id].add(now)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._check_seconds):
+                        await now.wait()
+                except TimeoutError:
+                    pass
+                now.clear()
+                try:
+                    if await info.check_again() != info.caller:
+                        return
+                except NotAuthenticated:
+                    return
+                except CommandBusError:
+                    continue  # without a database nobody can say that they have ended
+        finally:
+            self._checks[token_id].discard(now)
+            if not self._checks[token_id]:
+                del self._checks[token_id]
+
+
+async def _until_gone(receive: Receive) -> None:
+    """Return when the client has disconnected. The rest of a body, if there is any, is no news."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _ended(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,6 +11,7 @@ from commandbus.batches.callbacks import Completions
 from commandbus.batches.model import BatchOptions
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
+from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
@@ -49,6 +50,9 @@ _LOADS: LiteralString = (
     " from {schema}.command_bus_load l left join {schema}.command_bus_load_checkpoint c"
     " on c.batch_id = l.batch_id and c.checkpoint_no = l.checkpoints_done"
 )
+_CREATED_BY: LiteralString = (
+    "select b.created_by from {schema}.command_bus_batch b where b.domain = %s and b.batch_id = %s"
+)
 _GET_LOAD: LiteralString = _LOADS + " where l.domain = %s and l.batch_id = %s"
 _INTERRUPTED_LOADS: LiteralString = _LOADS + (
     " where (l.status = 'loading' or l.status = 'sealed' and l.rows_dispatched < l.rows_committed)"
@@ -86,6 +90,7 @@ class Loads:
         on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | None = None,
         on_progress: OnProgress | None = None,
+        actor: str | None = None,
     ) -> LoadResult:
         """Create a batch of any size from a source, in checkpoints, in little memory.
 
@@ -104,7 +109,7 @@ class Loads:
         A bad row, a duplicate id, a source that fails: the result is partial_success with the line
         and the reason, nothing of its checkpoint was created, earlier ones stay. Fix it and call
         `resume`. Give a `batch_id` of your own, and after a crash the same call goes on
-        after the last checkpoint.
+        after the last checkpoint. `actor`: who sends, for the audit; by default `created_by`.
         """
         options = BatchOptions(
             name=name,
@@ -112,6 +117,7 @@ class Loads:
             created_by=created_by,
             on_complete=on_complete,
             on_complete_command=on_complete_command,
+            actor=actor,
         )
         batch = new_batch(self._preparer, domain, options, batch_id)
         row_format = _checked_format(RowFormat(command_type, id_column, type_column, delimiter))
@@ -133,7 +139,9 @@ class Loads:
                     _BEGIN_LOAD, (*params, *encoding.batch(batch), delimiter), domain=domain
                 )
             load = await self.require(domain, batch.batch_id)
-            return await LoadRun(self._store, self._preparer, load, reader, on_progress).run()
+            run = LoadRun(self._store, self._preparer, load, reader, on_progress)
+            run.actor = batch.actor
+            return await run.run()
 
     async def resume(
         self,
@@ -143,12 +151,16 @@ class Loads:
         *,
         on_complete: BatchCompletionCallback | None = None,
         on_progress: OnProgress | None = None,
+        actor: str | None = None,
+        on_behalf: OnBehalf | None = None,
     ) -> LoadResult:
         """Go on with a load after its last checkpoint; `source` is the same, from its beginning.
 
         Rows that are committed are passed over, the last checkpoint's are compared. A load that is
         complete is left as it is; one that was canceled is refused. `on_complete` is for a process
-        that did not begin the load: a callback lives as long as its process.
+        that did not begin the load: a callback lives as long as its process. `actor`: who sends,
+        for the audit. `on_behalf` (`bus.governance.on_behalf_of`): for a caller, to whom governed
+        command types are refused.
         """
         load = await self.require(domain, batch_id)
         if load.status is LoadStatus.CANCELED:
@@ -159,7 +171,10 @@ class Loads:
         async with open_source(source, load.row_format) as reader:
             if on_complete is not None:
                 self._completions.register(domain, load.batch_id, on_complete)
-            return await LoadRun(self._store, self._preparer, load, reader, on_progress).run()
+            run = LoadRun(self._store, self._preparer, load, reader, on_progress)
+            run.actor = check_operator(actor) if on_behalf is None else on_behalf.user_id
+            run.on_behalf = on_behalf
+            return await run.run()
 
     async def seal(
         self, domain: str, batch_id: UUID, *, operator: str | None = None
@@ -191,6 +206,12 @@ class Loads:
         """How far a load is, from any process; None if there is no such load."""
         params = (check_domain(domain), check_uuid(batch_id, "batch_id"))
         return await self._store.gateway.row(_GET_LOAD, params, into=_load_of, domain=domain)
+
+    async def created_by(self, domain: str, batch_id: UUID) -> str | None:
+        """Who began a load, if that was said; raises if there is no such load."""
+        wanted = (await self.require(domain, batch_id)).batch_id
+        found: str | None = await self._store.gateway.value(_CREATED_BY, (domain, wanted))
+        return found
 
     async def require(self, domain: str, batch_id: UUID) -> LoadMetadata:
         """One load; raises if there is no such batch, or if it is not a load."""

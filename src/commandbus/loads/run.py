@@ -18,12 +18,14 @@ from uuid import UUID
 
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
+from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
 from commandbus.errors import (
     BatchNotFoundError,
     CommandBusError,
     DatabaseUnavailableError,
     DuplicateCommandError,
+    GovernedTypeError,
     InvalidInputError,
     InvalidOperationError,
     RepeatedIdError,
@@ -54,8 +56,13 @@ RETRY_PAUSE_SECONDS = (0.05, 2.0)
 
 _log = logging.getLogger("commandbus.batches")
 
-_LOAD_CHUNK: LiteralString = "select {schema}.load_chunk(%s, %s, %s, %s, cast(%s as jsonb), %s)"
-_SEAL_LOAD: LiteralString = "select {schema}.seal_load(%s, %s, %s)"
+_LOAD_CHUNK: LiteralString = (
+    "select {schema}.load_chunk(%s, %s, %s, %s, cast(%s as jsonb), %s, cast(%s as text))"
+)
+_LOAD_CHUNK_FOR: LiteralString = (
+    "select {schema}.load_chunk_for(%s, %s, %s, %s, cast(%s as jsonb), %s, cast(%s as jsonb))"
+)
+_SEAL_LOAD: LiteralString = "select {schema}.seal_load(%s, %s, %s, cast(%s as text))"
 DISPATCH_LOAD: LiteralString = "select {schema}.dispatch_load(%s, %s, %s)"
 _ROW_OF_LOAD: LiteralString = (
     "select coalesce(max(c.sequence_no), 0) from {schema}.command_bus_command c"
@@ -135,6 +142,10 @@ class LoadRun:
         self._checkpoints = load.checkpoints_done
         self._is_sealed = load.is_sealed
         self._chunk = Chunk()
+        #: Who loads, for the audit; None: who created the batch.
+        self.actor: str | None = None
+        #: The caller for whom it loads, if it does; governed command types are refused then.
+        self.on_behalf: OnBehalf | None = None
 
     async def run(self) -> LoadResult:
         """Load what is not loaded, seal, dispatch; or say where and why it stopped."""
@@ -143,6 +154,8 @@ class LoadRun:
             if not self._is_sealed:
                 await self._load_rows()
             await self._dispatch()
+        except GovernedTypeError:
+            raise  # the fault of who loads, not of the load
         except CommandBusError as error:
             return await self._stopped(error)
         return LoadResult("success", self._load.batch_id, self._checkpoints, self._rows)
@@ -175,7 +188,7 @@ class LoadRun:
             self._report("loading", self._rows, self._rows - before, began)
         if not self._rows:
             raise SourceError("the source has no rows")
-        await self._insist(_SEAL_LOAD, self._rows)
+        await self._insist(_SEAL_LOAD, self._rows, self.actor)
         self._is_sealed = True
 
     async def _next_chunk(self) -> bool:
@@ -212,7 +225,12 @@ class LoadRun:
         chunk, began = self._chunk, time.monotonic()
         commands, digest = encoding.sends(chunk.commands), chunk.digest()
         try:
-            await self._insist(_LOAD_CHUNK, self._checkpoints + 1, self._rows + 1, commands, digest)
+            checkpoint = (self._checkpoints + 1, self._rows + 1, commands, digest)
+            if self.on_behalf is None:
+                await self._insist(_LOAD_CHUNK, *checkpoint, self.actor)
+            else:
+                who = encoding.on_behalf(self.on_behalf)
+                await self._insist(_LOAD_CHUNK_FOR, *checkpoint, who)
         except DuplicateCommandError as error:
             raise await self._refused(error) from error
         self._rows += len(chunk.commands)

@@ -27,7 +27,9 @@ from typing import (
 )
 
 from commandbus.errors import InvalidPayloadError, InvalidSettingError
-from commandbus.privacy.redaction import normalised, redact_text, text_of, texts_in
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.sensitive import normalised
+from commandbus.privacy.values import Secrets, text_of, texts_in
 
 
 class Secret:
@@ -36,6 +38,8 @@ class Secret:
 
 #: Types of pydantic that say the same.
 _SECRET_TYPES = {"SecretStr", "SecretBytes", "Secret"}
+#: Problems of one payload that are listed.
+MAX_PROBLEMS = 100
 _PLAIN = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -84,17 +88,16 @@ def _problems(payload_type: type, data: Mapping[str, Any]) -> list[tuple[str, st
         listed: Any = getattr(error, "errors", None)
         if not callable(listed):
             return [("", type(error).__name__, type(error).__name__)]
-        return [_refusal(e, data) for e in listed()]
+        # A validator of the application's own may well quote what it was given.
+        given = Secrets(texts_in(data, is_secret=True), min_length=3)
+        return [_refusal(e, given) for e in listed()[:MAX_PROBLEMS]]
     return []
 
 
-def _refusal(error: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[str, str, str]:
+def _refusal(error: Mapping[str, Any], given: Secrets) -> tuple[str, str, str]:
     place = redact_text(".".join(map(text_of, error.get("loc", ()))), 200)
     kind = text_of(error.get("type", "wrong"))
-    # A validator of the application's own may well quote what it was given.
-    given = {text for text in texts_in(data, is_secret=True) if len(text) >= 3}
-    values = sorted(given, key=len, reverse=True)
-    text = redact_text(text_of(error.get("msg", kind)), 200, secrets=values)
+    text = redact_text(text_of(error.get("msg", kind)), 200, secrets=given)
     return place, redact_text(f"{place}: {kind}", 200), text
 
 

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any, LiteralString, cast
 from uuid import UUID, uuid4
 
+from commandbus.database import encoding
+from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
 from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
 from commandbus.handler import HandlerRegistry
@@ -64,6 +66,10 @@ _PREVIEW: LiteralString = "select * from {schema}.preview_bulk(%s, cast(%s as js
 _START: LiteralString = (
     "select {schema}.start_bulk(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
     " cast(%s as float8), %s, %s, cast(%s as bigint))"
+)
+_START_FOR: LiteralString = (
+    "select {schema}.start_bulk_for(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
+    " cast(%s as float8), %s, cast(%s as bigint), cast(%s as jsonb))"
 )
 _MATCHED: LiteralString = (
     "select m.command_id from {schema}.bulk_matches(%s, cast(%s as jsonb)) m"
@@ -150,6 +156,7 @@ class BulkOperations:
         operation_id: UUID | None = None,
         everything: bool = False,
         expected_total: int | None = None,
+        on_behalf: OnBehalf | None = None,
     ) -> BulkOperation:
         """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete".
 
@@ -162,7 +169,9 @@ class BulkOperations:
         operation; so is a start while the same decision on the same filter still runs.
         A filter that matches nothing is refused, and one that matches everything parked in the
         domain, unless `everything` confirms it. With `expected_total`, the total of a preview, a
-        start that would freeze another number of commands is refused.
+        start that would freeze another number of commands is refused. `on_behalf`
+        (`bus.governance.on_behalf_of`): for a caller, to whom an edit of governed command types is
+        refused, if no governed batch has the commands.
         """
         asked = check_choice(BulkVerb, verb, "verb")
         arguments = self._arguments(asked, reason, result_data, reset_attempts, edit)
@@ -171,12 +180,14 @@ class BulkOperations:
         if expected_total is not None:
             check_number(expected_total, "expected_total", 0, 2**63 - 1, is_whole=True)
         chosen = await self._checked(chosen)
-        params = (
-            wanted, chosen.domain, asked, _encoded(chosen), arguments, pace, actor, everything,
-            expected_total,
-        )  # fmt: skip
+        what: tuple[Any, ...] = (wanted, chosen.domain, asked, _encoded(chosen), arguments, pace)
+        if edit is None or on_behalf is None:
+            statement, params = _START, (*what, actor, everything, expected_total)
+        else:
+            who = encoding.on_behalf(on_behalf)
+            statement, params = _START_FOR, (*what, everything, expected_total, who)
         return await self.require(
-            await self._store.gateway.value(_START, params, domain=chosen.domain)
+            await self._store.gateway.value(statement, params, domain=chosen.domain)
         )
 
     async def run(

@@ -12,7 +12,7 @@ from commandbus.database.store import Store
 from commandbus.errors import InvalidPayloadError
 from commandbus.handler import HandlerRegistry
 from commandbus.payload import encode_payload
-from commandbus.privacy.redaction import MASK, redact_text
+from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.privacy.secrets import check_fits
 from commandbus.troubleshooting.edits import changed_paths, difference
 from commandbus.troubleshooting.model import EditExample, EditPreview
@@ -43,7 +43,8 @@ class Edited:
     before: Any = None
     after: Any = None
     failure: str | None = None
-    is_changed: bool = False
+    #: Where it changes the payload; secret fields that it writes to, in any case.
+    paths: tuple[str, ...] = ()
 
 
 class Editor:
@@ -80,9 +81,9 @@ class Editor:
             return replace(command, failure="data is nested too deeply to be edited")
         except InvalidPayloadError as error:
             return replace(command, failure=redact_text(str(error), MAX_REASON))
-        # A preview that tells whether a secret value changes would tell whether a guess is right.
-        is_changed = bool(changed_paths(before, after) or secret_paths(edit, command.marked))
-        return replace(command, before=before, after=after, is_changed=is_changed)
+        # Whether a secret value changes is not told: it would tell whether a guess is right.
+        paths = tuple(changed_paths(before, after, command.marked, edit.written()))
+        return replace(command, before=before, after=after, paths=paths)
 
     async def preview(
         self, domain: str, total: int, ids: Sequence[UUID], edit: PayloadEdit, examples: int
@@ -115,15 +116,10 @@ class Editor:
 def _example_of(command_id: UUID, one: Edited | None, edit: PayloadEdit) -> EditExample:
     if one is None:
         return EditExample(command_id, {}, "the payload is no longer archived")
-    if one.failure is not None or not one.is_changed:
+    if one.failure is not None or not one.paths:
         return EditExample(command_id, {}, one.failure)
-    found = difference(one.before, one.after, one.marked)
-    changes = {
-        kind: [each for each in listed if {*each.values()} - {each["path"], MASK}]
-        for kind, listed in found.items()
-        if isinstance(listed, list)
-    }
-    # Named whether they differ or not, see above.
+    # Secret fields as they were shown before: none of them is listed as changed, see above.
+    before = redact_payload(one.before, one.marked)
+    found = difference(one.before, one.after, one.marked, edited=before)
     hidden = secret_paths(edit, one.marked)
-    shown: dict[str, Any] = {**found, **changes, "secret": hidden}
-    return EditExample(command_id, {kind: each for kind, each in shown.items() if each}, None)
+    return EditExample(command_id, {**found, "secret": hidden} if hidden else found, None)

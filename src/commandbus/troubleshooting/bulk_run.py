@@ -19,7 +19,6 @@ from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError
 from commandbus.privacy.redaction import redact_text
 from commandbus.troubleshooting.bulk_edit import EDIT_CHUNK, MAX_REASON, Edited, Editor
-from commandbus.troubleshooting.edits import changed_paths
 from commandbus.troubleshooting.model import BulkStatus, BulkStep
 from commandbus.troubleshooting.patch import edit_of
 
@@ -81,11 +80,11 @@ def _chunk_document(first: int, edited: Mapping[UUID, Edited], refused: dict[str
     changed: dict[UUID, Edit] = {}
     same: list[str] = []
     for command_id, one in edited.items():
-        paths = [] if one.failure else changed_paths(one.before, one.after)
         if one.failure is not None:
             refused[str(command_id)] = one.failure
-        elif paths:
-            changed[command_id] = Edit(orjson.dumps(one.after), one.msg_id, {"paths": paths})
+        elif one.paths:
+            paths = {"paths": list(one.paths)}
+            changed[command_id] = Edit(orjson.dumps(one.after), one.msg_id, paths)
         else:
             same.append(str(command_id))
     others = {"first": first, "same": same, "refused": refused}

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from commandbus.errors import InvalidPayloadError
-from commandbus.privacy.redaction import (
-    MASK,
-    is_sensitive_key,
-    redact_text,
-    redact_value,
-    secret_values,
-)
+from commandbus.privacy.redaction import redact_payload, redact_text, redact_value
+from commandbus.privacy.sensitive import is_sensitive_key
+from commandbus.privacy.values import MASK, Secrets, texts_in
 from commandbus.troubleshooting.model import EditExample
 
 #: Changes of one edit that the audit keeps; of further ones it keeps the number.
@@ -26,26 +21,17 @@ MAX_SHOWN = 120
 _NOTHING = object()
 
 
-def unmasked(edited: Any, old: Any, marked: Collection[str] = ()) -> Any:
-    """The edited payload, with the real values where the operator left the masks.
+def difference(
+    old: Any, new: Any, marked: Collection[str] = (), *, edited: Any = _NOTHING
+) -> dict[str, Any]:
+    """What changed, redacted and bounded: paths, and values that may be shown.
 
-    Operators edit what they were shown. A field that is still as it was shown keeps its real value,
-    so an operator who must not see the secrets of a payload can fix it. A mask anywhere else is a
-    mistake: the handler would get it as data.
+    `edited`: what an operator gave, before what was left masked got its real value. Secret fields
+    are then compared with what was shown: each that was given is listed, also if it is the same.
+    Otherwise the list would tell whether a guess is right, or whether two secrets are equal.
     """
-    restored = _restored(edited, old, redact_value(old, marked=marked))
-    for path, value in _leaves(restored, "data"):
-        if isinstance(value, str) and MASK in value and MASK not in json.dumps(old):
-            raise InvalidPayloadError(
-                f"{redact_text(path, MAX_SHOWN)} contains {MASK}, which stands for a value that "
-                "was not shown; give the real value, or leave the field where it was"
-            )
-    return restored
-
-
-def difference(old: Any, new: Any, marked: Collection[str] = ()) -> dict[str, Any]:
-    """What changed, redacted and bounded: paths, and values that may be shown."""
-    secrets = (*secret_values(old, marked), *secret_values(new, marked))
+    texts = (texts_in(each, marked, is_secret=False) for each in (old, new))
+    secrets = Secrets(chain.from_iterable(texts), marked)
 
     def shown(value: Any, is_secret: bool) -> str:
         if is_secret:
@@ -56,7 +42,7 @@ def difference(old: Any, new: Any, marked: Collection[str] = ()) -> dict[str, An
 
     found: dict[str, Any] = {"changed": [], "added": [], "removed": []}
     count = 0
-    for path, before, after, is_secret in _changes(old, new, "data", marked, is_secret=False):
+    for path, before, after, is_secret in _all_changes(old, new, marked, edited):
         count += 1
         if count > MAX_CHANGES:
             continue
@@ -73,12 +59,33 @@ def difference(old: Any, new: Any, marked: Collection[str] = ()) -> dict[str, An
     return {name: value for name, value in found.items() if value}
 
 
-def changed_paths(old: Any, new: Any) -> list[str]:
-    """Where two payloads differ, redacted and bounded; no values."""
-    found = [
-        redact_text(path, MAX_SHOWN)
-        for path, *_ in islice(_changes(old, new, "data", (), is_secret=False), MAX_CHANGES + 1)
-    ]
+def _all_changes(
+    old: Any, new: Any, marked: Collection[str], edited: Any
+) -> Iterator[tuple[str, Any, Any, bool]]:
+    real = _changes(old, new, "data", marked, is_secret=False)
+    if edited is _NOTHING:
+        return real
+    given = _changes(redact_payload(old, marked), edited, "data", marked, is_secret=False)
+    return chain(
+        (change for change in real if not change[3]), (change for change in given if change[3])
+    )
+
+
+def changed_paths(
+    old: Any, new: Any, marked: Collection[str], written: Iterable[tuple[str, ...]] = ()
+) -> list[str]:
+    """Where two payloads differ, redacted and bounded; no values.
+
+    Secret fields are named if they were `written` to, whether they differ or not, and only then.
+    """
+    real = _changes(old, new, "data", marked, is_secret=False)
+    secret = (path for path in written if any(is_sensitive_key(part, marked) for part in path))
+    paths = chain(
+        (path for path, _, _, is_secret in real if not is_secret),
+        (".".join(("data", *path)) for path in secret),
+    )
+    found = [redact_text(path, MAX_SHOWN) for path in islice(paths, MAX_CHANGES + 1)]
+    found = list(dict.fromkeys(found))
     return found if len(found) <= MAX_CHANGES else [*found[:MAX_CHANGES], "…"]
 
 
@@ -90,34 +97,6 @@ def without_values(example: EditExample) -> EditExample:
         if isinstance(listed, list)
     }
     return replace(example, changes=changes)
-
-
-def _restored(edited: Any, old: Any, shown: Any) -> Any:
-    if edited == shown:
-        return old
-    if isinstance(edited, dict) and isinstance(old, dict) and isinstance(shown, dict):
-        return {
-            key: _restored(value, old[key], shown[key]) if key in old and key in shown else value
-            for key, value in edited.items()
-        }
-    if isinstance(edited, list) and isinstance(old, list) and isinstance(shown, list):
-        known = min(len(old), len(shown))
-        return [
-            _restored(value, old[n], shown[n]) if n < known else value
-            for n, value in enumerate(edited)
-        ]
-    return edited
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}")
-    elif isinstance(value, list | tuple):
-        for number, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{number}]")
-    else:
-        yield path, value
 
 
 def _changes(

@@ -17,7 +17,8 @@ from typing import Any
 
 from commandbus.errors import InvalidInputError, InvalidPayloadError
 from commandbus.payload import encode_json
-from commandbus.privacy.redaction import MASK, redact_text
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.values import MASK
 from commandbus.troubleshooting.patch_work import (
     OperationFailedError,
     PatchWork,

@@ -10,7 +10,9 @@ from typing import Any
 import orjson
 
 from commandbus.payload import MAX_PAYLOAD_BYTES
-from commandbus.privacy.redaction import is_sensitive_key, texts_in
+from commandbus.privacy.redaction import is_hidden
+from commandbus.privacy.sensitive import is_sensitive_key
+from commandbus.privacy.values import secret_values
 
 Path = tuple[str, ...]
 
@@ -32,12 +34,22 @@ def is_secret_path(path: Path, marked: Collection[str]) -> bool:
     return any(is_sensitive_key(part, marked) for part in path)
 
 
+def secret_part(path: Path, marked: Collection[str]) -> Path | None:
+    """The path of the secret value that a path leads to or into; None if it leads to none."""
+    for number, part in enumerate(path, 1):
+        if is_sensitive_key(part, marked):
+            return path[:number]
+    return None
+
+
 class PatchWork:
     """A payload that is being changed; it is a copy of its own."""
 
     def __init__(self, data: Any, marked: Collection[str]) -> None:
         self.data = data
         self._marked = marked
+        # Of the payload as it was: an operation may take a secret out of it, and test its copy.
+        self._secrets = secret_values(data, marked)
         # A few copies of a whole payload into itself would fill the memory.
         self._bytes_left = MAX_PAYLOAD_BYTES
 
@@ -51,7 +63,11 @@ class PatchWork:
             "copy": self._copy,
             "test": self._test,
         }
-        verbs[operation["op"]](path_of(operation["path"]), operation)
+        path = path_of(operation["path"])
+        self._stay_outside(path, 1 if operation["op"] == "add" else 0)
+        if "from" in operation and operation["op"] in {"move", "copy"}:
+            self._stay_outside(path_of(operation["from"]), 0)
+        verbs[operation["op"]](path, operation)
 
     def _replace(self, path: Path, operation: Mapping[str, Any]) -> None:
         value = copy.deepcopy(operation["value"])
@@ -82,13 +98,22 @@ class PatchWork:
         self._add(path, copy.deepcopy(value))
 
     def _test(self, path: Path, operation: Mapping[str, Any]) -> None:
+        # Its outcome would tell whether a guess is right.
+        if is_secret_path(path, self._marked):
+            raise OperationFailedError("a secret value cannot be tested")
         value = self._at(path)
-        is_secret = is_secret_path(path, self._marked)
-        if is_secret or any(texts_in(value, self._marked, is_secret=False)):
-            # Its outcome would tell whether a guess is right.
+        if is_hidden(value, self._marked, self._secrets):
             raise OperationFailedError("a secret value cannot be tested")
         if not _is_same(value, operation["value"]):
             raise OperationFailedError("the value there is another one")
+
+    def _stay_outside(self, path: Path, most: int) -> None:
+        """Refuse a path into a secret value: whether there is something would tell what it is.
+        Only to set a field of it is allowed, which does the same whether it is there or not.
+        """
+        whole = secret_part(path, self._marked)
+        if whole is not None and len(path) > len(whole) + most:
+            raise OperationFailedError("it leads into a secret value; replace that as a whole")
 
     def _keep_secret(self, source: Path, target: Path) -> None:
         if is_secret_path(source, self._marked) and not is_secret_path(target, self._marked):
@@ -102,6 +127,8 @@ class PatchWork:
         if isinstance(holder, dict):
             holder[path[-1]] = value
         elif isinstance(holder, list):
+            if path[-1] != "-" and is_secret_path(path, self._marked):
+                raise OperationFailedError("it leads into a secret value; replace that as a whole")
             at = len(holder) if path[-1] == "-" else _index(path[-1], len(holder) + 1)
             holder.insert(at, value)
         else:

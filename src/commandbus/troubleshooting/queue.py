@@ -12,7 +12,8 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.database.model import Edit
+from commandbus.database import encoding
+from commandbus.database.model import Edit, OnBehalf
 from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
@@ -28,10 +29,11 @@ from commandbus.names import (
 )
 from commandbus.paging import Page, check_page, every, page_of, position_of, read_key
 from commandbus.payload import encode_json, encode_payload
-from commandbus.privacy.redaction import redact_text, redact_value
+from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.privacy.secrets import check_fits
-from commandbus.troubleshooting.edits import difference, unmasked
+from commandbus.troubleshooting.edits import difference
 from commandbus.troubleshooting.groups import Groups, check_fingerprint
+from commandbus.troubleshooting.unmasking import unmasked
 
 #: Items of one page when all are read: each has its payload.
 EVERY_MASKED_LIMIT = 100
@@ -44,6 +46,9 @@ _PAGE: LiteralString = (
     " cast(%s as timestamptz), cast(%s as uuid), %s) t"
 )
 
+_EDIT_FOR: LiteralString = (
+    "select {schema}.edit_for(%s, cast(%s as uuid[]), %s, cast(%s as jsonb), cast(%s as jsonb))"
+)
 #: From the counters of failure groups, never from the commands.
 _COUNTS: LiteralString = (
     "select g.domain, cast(sum(g.parked_count) as bigint) from {schema}.command_bus_failure_group g"
@@ -107,7 +112,7 @@ class Troubleshooting(Groups):
             key = (item.domain, item.command_type)
             if key not in marked:
                 marked[key] = await self.secret_keys(*key)
-            data = None if item.data is None else redact_value(item.data, marked=marked[key])
+            data = None if item.data is None else redact_payload(item.data, marked[key])
             yield replace(item, data=data)
 
     async def counts(self, domain: str | None = None) -> dict[str, int]:
@@ -132,7 +137,7 @@ class Troubleshooting(Groups):
         if item.data is None:
             return None
         marked = await self.secret_keys(item.domain, item.command_type)
-        return redact_value(item.data, marked=marked)
+        return redact_payload(item.data, marked)
 
     async def retry(
         self,
@@ -142,16 +147,24 @@ class Troubleshooting(Groups):
         operator: str | None = None,
         reset_attempts: bool = True,
         payload: Mapping[str, Any] | None = None,
+        on_behalf: OnBehalf | None = None,
     ) -> None:
         """Send the same payload again, or an edited one.
 
         The audit gets the difference, redacted; the old payload stays in PGMQ's archive. Fields of
         an edited payload that are left masked, as they were shown, keep their real values.
+        `on_behalf` (`bus.governance.on_behalf_of`): for a caller, to whom an edit of a governed
+        command type is refused if no governed batch has the command.
         """
         check_domain(domain)
         wanted = check_uuid(command_id)
         actor = check_operator(operator)
         edit = None if payload is None else await self._edit(domain, wanted, payload)
+        if edit is not None and on_behalf is not None:
+            edits, who = encoding.edits({wanted: edit}), encoding.on_behalf(on_behalf)
+            params = (domain, [wanted], reset_attempts, edits, who)
+            await self._store.gateway.rows(_EDIT_FOR, params, domain=domain)
+            return
         await self._store.operator_retry(
             domain,
             [wanted],
@@ -183,12 +196,13 @@ class Troubleshooting(Groups):
             )
         marked = await self.secret_keys(domain, command.command_type)
         before = orjson.loads(old)
-        after = unmasked(orjson.loads(orjson.dumps(payload)), before, marked)
+        given = orjson.loads(orjson.dumps(payload))
+        after = unmasked(given, before, marked)
         data = encode_payload(after, max_bytes=self._max_bytes)
         entry = self._registry.find(domain, command.command_type)
         if entry is not None and entry.payload_type is not None:
             check_fits(entry.payload_type, after)
-        changes = difference(before, after, marked)
+        changes = difference(before, after, marked, edited=given)
         return Edit(data, command.msg_id, changes) if changes else None
 
     async def secret_keys(self, domain: str, command_type: str) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
@@ -47,6 +48,10 @@ _LARGEST_TABLES: LiteralString = (
 )
 
 
+#: A check by an idea that stands above this one, and knows more than the database.
+FurtherCheck = Callable[["Session"], Awaitable[list[Finding]]]
+
+
 class _Server(NamedTuple):
     now: datetime
     version: str
@@ -61,8 +66,9 @@ class _Server(NamedTuple):
 class Doctor:
     """Examines a database, and repairs what can be repaired safely."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, further: FurtherCheck | None = None) -> None:
         self._store = store
+        self._further = further
 
     async def doctor(
         self,
@@ -112,6 +118,8 @@ class Doctor:
                     findings.append(
                         finding_of("CHECK_FAILED", None, 1, [f"{name}: SQLSTATE {state}"])
                     )
+            if self._further is not None and domain is None:
+                findings += await self._further(session)
         unknown = ["free disk space: PostgreSQL does not tell; look at the server itself"]
         if not server.may_read_wal:
             unknown.append("size of the WAL: this role may not read it (pg_monitor may)")

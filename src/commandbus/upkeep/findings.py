@@ -227,6 +227,22 @@ FINDINGS: dict[str, KnownFinding] = {
         "give the process a login that is a member of the role that it needs, and keep this one "
         "for migrations",
     ),
+    "TOKEN_PEPPER": KnownFinding(
+        Severity.WARNING, "tokens in use were made with a pepper that this process does not have: "
+        "a service with the same settings refuses them",
+        "give every process that makes or checks tokens the same pepper, in "
+        "COMMANDBUS_TOKEN_PEPPER or a copy of the file token_pepper.key; if it is lost, revoke "
+        "those tokens",
+    ),
+    "TOKEN_UNPEPPERED": KnownFinding(
+        Severity.NOTICE, "tokens in use may have been made without a pepper: as long as such are "
+        "accepted, whoever can write the table of tokens can make one",
+        "replace and revoke them, then set COMMANDBUS_UNPEPPERED_TOKENS to false",
+    ),
+    "TOKEN_ENDLESS": KnownFinding(
+        Severity.NOTICE, "tokens in use have the scope admin and never expire",
+        "replace them by tokens that were made with `--expires-in`",
+    ),
     "INDEX_INVALID": KnownFinding(
         Severity.WARNING, "an index cannot be used, so statements may read whole tables",
         "reindex it, unless it is being built at this moment",

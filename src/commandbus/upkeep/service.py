@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commandbus.database.store import Store
-from commandbus.upkeep.doctor import Doctor
+from commandbus.upkeep.doctor import Doctor, FurtherCheck
 from commandbus.upkeep.figures import Figures
 from commandbus.upkeep.retention import Retention
 
@@ -11,7 +11,7 @@ from commandbus.upkeep.retention import Retention
 class Upkeep(Doctor, Retention):
     """Keeps a database healthy and small. Needs PostgreSQL."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, further: FurtherCheck | None = None) -> None:
+        super().__init__(store, further)
         #: How much is where.
         self.figures = Figures(store)

@@ -13,7 +13,7 @@ import time
 from commandbus.database.model import Failure, Lease
 from commandbus.handler import HandlerEntry
 from commandbus.payload import decode_payload
-from commandbus.privacy.redaction import secret_values
+from commandbus.privacy.values import secret_values
 from commandbus.worker.stacks import place_of, traceback_text
 
 #: Seconds after which the traceback of one cause is logged again.

@@ -17,7 +17,8 @@ from commandbus.errors import (
 from commandbus.handler import HandlerEntry
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.payload import decode_payload, encode_json
-from commandbus.privacy.redaction import redact_details, redact_text, secret_values, text_of
+from commandbus.privacy.redaction import redact_details, redact_text
+from commandbus.privacy.values import secret_values, text_of
 from commandbus.retry import RetryPolicy
 from commandbus.worker.failure_log import log_end, log_retry
 from commandbus.worker.stacks import stack_of
@@ -93,10 +94,16 @@ def timed_out(seconds: float, error: BaseException | None, policy: RetryPolicy) 
 
 
 def completed(
-    lease: Lease, result: object, sent: Sequence[tuple[str, NewCommand]], *, max_bytes: int
+    lease: Lease,
+    result: object,
+    sent: Sequence[tuple[str, NewCommand, str | None]],
+    *,
+    max_bytes: int,
 ) -> Outcome:
     """The handler has returned; a result that cannot be stored parks the command."""
-    sends = tuple(OutgoingCommands(domain, (command,)) for domain, command in sent) if sent else ()
+    sends: tuple[OutgoingCommands, ...] = ()
+    if sent:
+        sends = tuple(OutgoingCommands(where, (one,), None, who) for where, one, who in sent)
     if result is None:
         return Outcome(lease, OutcomeKind.COMPLETE, sends=sends)
     try:

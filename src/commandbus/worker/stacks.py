@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from commandbus.privacy.redaction import MASK, redact_text, text_of
+from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.values import NONE, Secrets, text_of
 
 #: Frames of one exception that are kept, the innermost ones.
 MAX_FRAMES = 30
@@ -52,7 +53,7 @@ class _Frame(NamedTuple):
 
 
 def stack_of(
-    error: BaseException, secrets: Sequence[str] = (), *, home: str | None = None
+    error: BaseException, secrets: Secrets = NONE, *, home: str | None = None
 ) -> dict[str, Any] | None:
     """What is stored of the place where an exception was raised; None if that cannot be told.
 
@@ -77,7 +78,7 @@ def place_of(stack: Mapping[str, Any] | None) -> str | None:
     return last or (frames[-1] if frames else None)
 
 
-def traceback_text(error: BaseException, message: str, secrets: Sequence[str] = ()) -> str:
+def traceback_text(error: BaseException, message: str, secrets: Secrets = NONE) -> str:
     """The traceback as Python prints it, with lines of source, redacted and cut at its beginning.
 
     `message`: the text of the exception, redacted already.
@@ -101,7 +102,7 @@ def traceback_text(error: BaseException, message: str, secrets: Sequence[str] = 
     return text
 
 
-def _named(error: BaseException, secrets: Sequence[str]) -> str:
+def _named(error: BaseException, secrets: Secrets) -> str:
     """The class of an exception with its module, but for those of Python itself."""
     kind = type(error)
     module = kind.__module__
@@ -112,7 +113,7 @@ def _named(error: BaseException, secrets: Sequence[str]) -> str:
 # -- what is stored
 
 
-def _stack_of(error: BaseException, secrets: Sequence[str], home: str) -> dict[str, Any]:
+def _stack_of(error: BaseException, secrets: Secrets, home: str) -> dict[str, Any]:
     package = home.partition(".")[0]
     frames, first, count = _frames_of(error, package)
     shown = _within([_shown(frame, secrets) for frame in frames], MAX_STACK_BYTES)
@@ -140,7 +141,7 @@ def _stack_of(error: BaseException, secrets: Sequence[str], home: str) -> dict[s
     return {**stack, "causes": causes} if causes else stack
 
 
-def _related(error: BaseException, secrets: Sequence[str]) -> list[tuple[str, BaseException, str]]:
+def _related(error: BaseException, secrets: Secrets) -> list[tuple[str, BaseException, str]]:
     """The exceptions that led to this one, nearest first, with their redacted texts."""
     found: list[tuple[str, BaseException, str]] = []
     left = {"cause": MAX_CAUSES, "member": MAX_MEMBERS}
@@ -216,7 +217,7 @@ def _is_own(frame: _Frame, package: str) -> bool:
     return top != "commandbus" and not _is_library(frame.file)
 
 
-def _shown(frame: _Frame, secrets: Sequence[str]) -> str:
+def _shown(frame: _Frame, secrets: Secrets) -> str:
     path = _masked(_path_of(frame.file, frame.module), secrets)
     function = _masked(_clean(frame.function), secrets)
     text = f"{path}:{frame.line} {function}"
@@ -225,11 +226,9 @@ def _shown(frame: _Frame, secrets: Sequence[str]) -> str:
     return f"…{path[-120:]}:{frame.line} {function[:100]}"
 
 
-def _masked(text: str, secrets: Sequence[str]) -> str:
+def _masked(text: str, secrets: Secrets) -> str:
     # Not redact_text: `token.py:12` looks like a key with its value.
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    return text
+    return secrets.masked(text)
 
 
 def _within(lines: list[str], most: int) -> list[str]:
@@ -289,7 +288,7 @@ def _clean(text: str) -> str:
 # -- what is logged
 
 
-def _source_lines(error: BaseException, secrets: Sequence[str]) -> list[str]:
+def _source_lines(error: BaseException, secrets: Secrets) -> list[str]:
     frames, _, count = _frames_of(error, "")
     lines = ["Raised (innermost frame last):"]
     if count > len(frames):

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,6 +149,8 @@ class Workers:
     settings: Settings
     default_policy: RetryPolicy
     preparer: Preparer
+    #: Called before each worker begins: what the database must know of this process.
+    on_start: Callable[[], Awaitable[None]] | None = None
     running: set[Worker] = field(default_factory=set)
     shared: Shared = field(init=False)
     _stops: int = 0  # calls of `stop` that have not returned
@@ -180,8 +182,11 @@ class Workers:
             return await asyncio.sleep(0)
         self.running.add(worker)
         try:
+            if self.on_start is not None:
+                await self.on_start()
             await worker.run()
         finally:
+            worker.finished.set()
             self.running.discard(worker)
 
     async def stop(self) -> None:

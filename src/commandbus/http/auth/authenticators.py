@@ -6,7 +6,7 @@ from typing import Protocol
 
 from starlette.datastructures import Headers
 
-from commandbus.access.model import Caller, Scope
+from commandbus.access.model import EVERYTHING, Caller
 
 
 class NotAuthenticated(Exception):  # noqa: N818  (a refusal, not an error)
@@ -42,7 +42,7 @@ class NoAuth:
     """
 
     def __init__(self, user_id: str = "developer") -> None:
-        self._caller = Caller(user_id, frozenset(Scope))
+        self._caller = Caller(user_id, EVERYTHING)
 
     async def authenticate(self, headers: Headers) -> Caller:
         """The one caller; NotAuthenticated for a request from another site."""

@@ -1,23 +1,28 @@
-"""The gate: a caller is authenticated by the headers alone, before a byte of the body is read."""
+"""The gate: a caller is authenticated by the headers alone, before it gets a place and before a
+byte of the body is read.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from commandbus.access.model import Caller
 from commandbus.errors import RateLimitExceededError
-from commandbus.governance.service import Governance
 from commandbus.http.auth.authenticators import Authenticator, NotAuthenticated
 from commandbus.http.auth.json_web_tokens import JwtAuth
-from commandbus.http.auth.tokens import remember
+from commandbus.http.budgets import Minutes, Patience
 from commandbus.http.context import info_of
+from commandbus.http.peers import address_of
 from commandbus.http.problems import unauthenticated
+from commandbus.http.settings import HttpSettings
+
+_READING = frozenset({"GET", "HEAD"})
 
 
 def path_below(scope: Scope) -> str:
@@ -27,31 +32,46 @@ def path_below(scope: Scope) -> str:
     return path.removeprefix(root) if root and path.startswith(root) else path
 
 
-class Attempts:
-    """Counts failed authentications by address and minute, so that a client that guesses tokens
-    cannot keep the database busy.
+class Strangers:
+    """Counts what comes without valid credentials, by address and minute. Valid ones are never
+    refused for it: others share their address (a proxy, a company).
     """
 
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limit = limit
-        self._clock = clock
-        self._failed: OrderedDict[str, tuple[int, int]] = OrderedDict()
+    def __init__(
+        self,
+        settings: HttpSettings,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.max_requests = settings.max_address_requests
+        self.max_failures = settings.max_auth_failures
+        self.requests = Minutes(clock)
+        self.failures = Minutes(clock)
+        self._patience = patience or Patience(2 * settings.max_auth_failures)
 
-    def count(self, address: str) -> int:
-        """Failures of an address in this minute."""
-        minute, failed = self._failed.get(address, (-1, 0))
-        return failed if minute == self._minute() else 0
-
-    def failed(self, address: str) -> None:
-        """Count a failure of an address."""
-        remember(self._failed, address, (self._minute(), self.count(address) + 1))
-
-    def seconds_left(self) -> int:
-        """Seconds until the next minute."""
-        return 60 - int(self._clock() % 60)
-
-    def _minute(self) -> int:
-        return int(self._clock() // 60)
+    async def charge(
+        self, address: str, *, is_wrong: bool = False, is_public: bool = False
+    ) -> None:
+        """Count a request, and a failure if its credentials are wrong; RateLimitExceededError if
+        it is one too many. What leads nowhere is answered late if there is much of it.
+        """
+        key = ("address", address)
+        requests = self.requests.add(key)
+        failures = self.failures.add(key) if is_wrong else 0
+        if failures > self.max_failures:
+            kind, value, limit = "auth_failures", failures, self.max_failures
+        elif requests > self.max_requests:
+            kind, value, limit = "address_requests", requests, self.max_requests
+        elif is_public:
+            return
+        else:
+            kind, value, limit = "", 0, 0
+        await self._patience.before_refusing(key)
+        if kind:
+            raise RateLimitExceededError(
+                kind, "address", value - 1, limit, self.requests.seconds_left(),
+                contact_admin=False,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +80,34 @@ class GateMiddleware:
 
     app: ASGIApp
     auth: Authenticator
-    attempts: Attempts
-    governance: Governance
+    strangers: Strangers
     guarded: tuple[str, ...]
-    #: Requests to paths that begin with this are counted; too many in a minute are refused.
-    counted: str
+    #: Paths that everybody may read, and those of them that are always served: what watches over a
+    #: service must not be refused.
+    public: frozenset[str]
+    free: frozenset[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Authenticate the caller and count the request, then pass it on."""
+        """Authenticate the caller, then pass the request on."""
         info = info_of(scope) if scope["type"] == "http" else None
         path = path_below(scope) if info is not None else ""
         if info is not None and path.startswith(self.guarded):
-            info.caller = await self._authenticate(scope)
-            if path.startswith(self.counted) and self.governance.is_available:
-                # Counted whatever its outcome: a request that is refused costs something too.
-                info.limits = (await self.governance.count_request(info.caller.user_id),)
+            headers = Headers(scope=scope)
+            info.caller = await self._authenticate(scope, headers)
+            check = getattr(self.auth, "check_again", self.auth.authenticate)
+            info.check_again = partial(check, headers)
+        elif info is not None:
+            is_reading = scope["method"] in _READING
+            if not is_reading or path not in self.free:
+                is_public = is_reading and path in self.public
+                await self.strangers.charge(address_of(scope), is_public=is_public)
         await self.app(scope, receive, send)
 
-    async def _authenticate(self, scope: Scope) -> Caller:
-        address = scope["client"][0] if scope.get("client") else "unknown"
-        failures = self.attempts.count(address)
-        if failures >= self.attempts.limit:
-            raise RateLimitExceededError(
-                "auth_failures", "address", failures, self.attempts.limit,
-                self.attempts.seconds_left(), contact_admin=False,
-            )  # fmt: skip
-        headers = Headers(scope=scope)
+    async def _authenticate(self, scope: Scope, headers: Headers) -> Caller:
         try:
             return await self.auth.authenticate(headers)
         except NotAuthenticated:
-            if "authorization" in headers:
-                self.attempts.failed(address)
-            raise unauthenticated(is_jwt=isinstance(self.auth, JwtAuth)) from None
+            pass
+        is_wrong = "authorization" in headers
+        await self.strangers.charge(address_of(scope), is_wrong=is_wrong)
+        raise unauthenticated(is_jwt=isinstance(self.auth, JwtAuth))

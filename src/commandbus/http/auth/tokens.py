@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from commandbus.access.model import ApiToken, Caller, StoredToken
 from commandbus.access.tokens import Tokens, is_live
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
+from commandbus.http.auth.lookups import Lookups
 
 #: Tokens, or addresses, that are remembered at most.
 MAX_REMEMBERED = 10_000
@@ -40,33 +42,53 @@ class TokenAuth:
         self._tokens = tokens
         self._cache_seconds = cache_seconds
         self._clock = clock
-        #: Live tokens by id, each with the time until which it is accepted unasked.
+        #: Live tokens by id, each with the time at which the database was asked.
         self._known: OrderedDict[str, tuple[StoredToken, float]] = OrderedDict()
+        #: Ids that do not exist, each with the time at which the database was asked.
+        self._unknown: OrderedDict[str, float] = OrderedDict()
         self._touched: OrderedDict[str, float] = OrderedDict()
+        self._lookups = Lookups(tokens.find_many)
 
     async def authenticate(self, headers: Headers) -> Caller:
         """Check an API token."""
+        return await self._check(headers, self._cache_seconds)
+
+    async def check_again(self, headers: Headers) -> Caller:
+        """Check the token of a request that is still open. Asked every half of `cache_seconds`,
+        with what is half as old at most, it notices a revocation within the whole.
+        """
+        return await self._check(headers, self._cache_seconds / 2)
+
+    def forget(self, token_id: str) -> None:
+        """Ask the database again: the token was revoked."""
+        self._known.pop(token_id, None)
+
+    async def _check(self, headers: Headers, max_age: float) -> Caller:
         parts = self._tokens.split(bearer_of(headers))
         if parts is None:
             raise NotAuthenticated
         token_id, secret = parts
-        stored = await self._find(token_id)
+        stored = await self._find(token_id, max_age)
         if not self._tokens.is_proved(stored, secret) or stored is None:
             raise NotAuthenticated
         await self._touch(stored.token)
         return stored.token.caller()
 
-    async def _find(self, token_id: str) -> StoredToken | None:
+    async def _find(self, token_id: str, max_age: float) -> StoredToken | None:
         now = self._clock()
         if token_id in self._known:
-            stored, until = self._known[token_id]
-            if now < until:
+            stored, asked_at = self._known[token_id]
+            if now - asked_at < max_age:
                 return stored
-        found = await self._tokens.find(token_id)
+        if now - self._unknown.get(token_id, -math.inf) < max_age:
+            return None
+        found = await self._lookups.find(token_id)
         if found is not None and is_live(found.token, datetime.now(UTC)):
-            remember(self._known, token_id, (found, now + self._cache_seconds))
+            remember(self._known, token_id, (found, now))
         else:
             self._known.pop(token_id, None)
+        if found is None:
+            remember(self._unknown, token_id, now)
         return found
 
     async def _touch(self, token: ApiToken) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from fastapi import APIRouter, Response
 
+from commandbus.access.callers import demand_load
 from commandbus.access.model import Caller, Scope
 from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain, requires
 from commandbus.http.openapi import problem_response
@@ -25,14 +27,14 @@ from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.views import PageView
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
 from commandbus.names import new_id
-from commandbus.privacy.redaction import redact_value
+from commandbus.privacy.redaction import redact_payload
 
 router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
 
 
 def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
     # What an application wrote there is as confidential as a payload.
-    shown = redact_value(batch.custom_data) if caller.may(Scope.READ_PAYLOAD) else None
+    shown = redact_payload(batch.custom_data) if caller.may(Scope.READ_PAYLOAD) else None
     return BatchView.of(batch, custom_data=shown)
 
 
@@ -40,20 +42,24 @@ def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
 async def create_command_batch(
     domain: DomainPath, form: CreateBatch, response: Response, here: Here, caller: Sender
 ) -> BatchCreated:
-    """Create a batch with all its commands, or nothing."""
+    """Create a batch with all its commands, or nothing. 403 if one of them is governed."""
+    here.charge_commands(len(form.commands))
     await refuse_new_domain(here, caller, domain)
-    commands = [
-        BatchCommand(
+    commands: list[BatchCommand] = []
+    for number, each in enumerate(form.commands, 1):
+        made = BatchCommand(
             each.command_type,
             each.command_id or new_id(),
             each.data,
             correlation_id=each.correlation_id,
         )
-        for each in form.commands
-    ]
-    batch_id = await here.bus.create_batch(
-        domain, commands, name=form.name, custom_data=form.custom_data, created_by=caller.user_id
-    )
+        commands.append(made)
+        if number % 1_000 == 0:
+            await asyncio.sleep(0)  # other requests first
+    batch_id = await here.bus.batches.create(
+        domain, commands, name=form.name, custom_data=form.custom_data,
+        on_behalf=here.bus.governance.on_behalf_of(caller, domain),
+    )  # fmt: skip
     url = here.url(f"/api/v1/command-batches/{domain}/{batch_id}")
     accepted(response, url)
     ids = [command.command_id for command in commands]
@@ -81,11 +87,12 @@ async def get_command_batch(
     found = await here.bus.batches.require(domain, batch_id)
     if found.completed_at is None and wait:
         response.headers["Preference-Applied"] = f"wait={wait:g}"
-        with here.polls.place():
-            try:
-                found = await here.bus.batches.wait(domain, batch_id, timeout=wait)
-            except TimeoutError:
-                found = await here.bus.batches.require(domain, batch_id)
+        try:
+            found = await here.wait(
+                lambda: here.bus.batches.wait(domain, batch_id, timeout=wait), found
+            )
+        except TimeoutError:
+            found = await here.bus.batches.require(domain, batch_id)
     return _view(found, caller)
 
 
@@ -114,12 +121,19 @@ async def get_load(domain: DomainPath, batch_id: UUID, here: Here) -> LoadView:
     return LoadView.of(load, actions=actions.allowed)
 
 
-@router.post("/{batch_id}/resume", dependencies=[requires(Scope.SEND)])
+@router.post("/{batch_id}/resume")
 async def resume_load(
-    domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here
+    domain: DomainPath, batch_id: UUID, form: ResumeLoad, here: Here, caller: Sender
 ) -> LoadResultView:
-    """Continue a load that stopped. The rows are its whole source, from the beginning."""
-    result = await here.bus.loads.resume(domain, batch_id, form.rows)
+    """Continue a load that stopped: your own, or with the scope operate any.
+
+    The rows are its whole source, from the beginning. 403 if one of them is governed; earlier
+    checkpoints stay.
+    """
+    demand_load(caller, await here.bus.loads.created_by(domain, batch_id))
+    here.charge_commands(len(form.rows))
+    who = here.bus.governance.on_behalf_of(caller, domain)
+    result = await here.bus.loads.resume(domain, batch_id, form.rows, on_behalf=who)
     return LoadResultView.of(result)
 
 

@@ -83,6 +83,7 @@ async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Op
         reset_attempts=form.reset_attempts, rate=form.rate, operator=caller.user_id,
         operation_id=form.operation_id, everything=form.everything,
         expected_total=form.expected_total, edit=None if form.edit is None else form.edit.read(),
+        on_behalf=here.bus.governance.on_behalf_of(caller, chosen.domain),
     )  # fmt: skip
     response.headers["Location"] = here.url(f"/api/v1/bulk-operations/{started.operation_id}")
     return BulkView.model_validate(started)

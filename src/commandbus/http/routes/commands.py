@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from commandbus.access.model import Scope
-from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidInputError
+from commandbus.errors import CommandNotFoundError, InvalidInputError
 from commandbus.http.auth.scopes import (
     Operator,
     ReachedDomain,
@@ -55,32 +55,27 @@ async def send_command(
 ) -> Accepted:
     """Send a command.
 
-    A repeat of the same request (same id, type and payload) gets the command in its current state,
-    and creates nothing. The same id with another type or payload is 409.
+    A repeat by the same user (same id, type and payload) gets the command in its current state,
+    and creates nothing, for as long as the id is known. Every other use of a known id is 409. A
+    governed command type is 403: submit it as a batch.
     """
     refuse_domain(caller, form.domain)
+    here.charge_commands(1)
     await refuse_new_domain(here, caller, form.domain)
     command_id = _chosen_id(form, idempotency_key)
     reply_to = None if form.wants_reply else NO_REPLY
-    status, is_repeat = CommandStatus.PENDING, False
-    try:
-        await here.bus.send(
-            form.domain, form.command_type, command_id, form.data, reply_to, form.correlation_id,
-            max_attempts=form.max_attempts,
-        )  # fmt: skip
-    except DuplicateCommandError:
-        original = await here.bus.search.original_of_repeat(
-            form.domain, form.command_type, command_id, form.data
-        )
-        status, is_repeat = original.status, True
+    sent = await here.bus.governance.send(
+        caller, form.domain, form.command_type, command_id, form.data, reply_to,
+        form.correlation_id, max_attempts=form.max_attempts,
+    )  # fmt: skip
     url = here.url(f"/api/v1/commands/{form.domain}/{command_id}")
     accepted(response, url)
     return Accepted(
         domain=form.domain,
         command_id=command_id,
         command_type=form.command_type,
-        status=status,
-        is_repeat=is_repeat,
+        status=sent.status,
+        is_repeat=sent.is_repeat,
         status_url=url,
     )
 

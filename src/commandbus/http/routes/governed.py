@@ -40,7 +40,7 @@ details = APIRouter(prefix=BATCHES, tags=[TAG])
 def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[APIRouter]:
     """All routes of governed batches. `taken` are paths that the service already has."""
     router = APIRouter(tags=[TAG])
-    others = {each.permission for each in types} - {Scope.SEND}
+    others = {each.permission for each in types} - {Scope.SUBMIT}
     _add_batch_types(router, types)
     add_submission(
         router,
@@ -48,11 +48,11 @@ def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[A
         BATCHES,
         types,
         form=AnySubmission,
-        caller=requires(Scope.SEND, *sorted(others)),
+        caller=requires(Scope.SUBMIT, *sorted(others)),
         name="submit_batch",
         text="Submit a batch of any type. The scope is that of its type.",
     )
-    add_ticket_routes(router, ALL, "batch", {Scope.SEND, *others})
+    add_ticket_routes(router, ALL, "batch", {Scope.SUBMIT, *others})
     reserved = {_first(path) for path in (*taken, BATCHES, "/api/v1/batch-types", "/api/v1/admin")}
     return [router, details, events.router, _own_paths(types, reserved), rate_limits.router]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from fastapi import APIRouter, Response
 
@@ -44,14 +45,17 @@ async def readyz(here: Here, response: Response) -> Health:
     process a thread.
     """
     workers = "stuck" if here.bus.stuck_domains else "ok"
-    checks = {"database": await _database(here), "pool": _pool(here), "workers": workers}
-    return _health(checks, response)
+    database, pool = await asyncio.gather(
+        here.shared("database", lambda: _database(here)), here.shared("pool", lambda: _pool(here))
+    )
+    return _health({"database": database, "pool": pool, "workers": workers}, response)
 
 
 @router.get("/startupz")
 async def startupz(here: Here, response: Response) -> Health:
     """Whether the start is over: the database is there, with the schema that this version needs."""
-    return _health({"database": await _database(here)}, response)
+    database = await here.shared("database", lambda: _database(here))
+    return _health({"database": database}, response)
 
 
 def _health(checks: dict[str, str], response: Response) -> Health:
@@ -78,13 +82,22 @@ async def _database(here: Platform) -> str:
     return "ok"
 
 
-def _pool(here: Platform) -> str:
+async def _pool(here: Platform) -> str:
+    # For a moment all connections may be in use: a burst is no reason to send everybody elsewhere.
+    until = time.monotonic() + PATIENCE
+    while _is_exhausted(here):
+        if time.monotonic() > until:
+            return "exhausted"
+        await asyncio.sleep(0.05)
+    return "ok"
+
+
+def _is_exhausted(here: Platform) -> bool:
     try:
         figures = here.bus.upkeep.figures.pool()
     except InvalidOperationError:
-        return "ok"  # a store without connections
-    is_exhausted = figures["waiting"] > 0 and figures["available"] == 0
-    return "exhausted" if is_exhausted else "ok"
+        return False  # a store without connections
+    return figures["waiting"] > 0 and figures["available"] == 0
 
 
 async def reads_all_domains(caller: Reader) -> None:

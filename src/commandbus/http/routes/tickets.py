@@ -141,9 +141,9 @@ def _add_reading(router: APIRouter, group: Group, name: str) -> None:
         if wait and not is_news:
             # Without an ETag the client waits for the end of the batch, otherwise for any change.
             seen = governance.version(ticket) if known else None
-            with here.polls.place():
-                waiting = governance.wait(caller, batch_id, seen=seen, timeout=wait)
-                await here.polls.unless_closing(waiting, ticket)
+            await here.wait(
+                lambda: governance.wait(caller, batch_id, seen=seen, timeout=wait), ticket
+            )
             ticket, page, tag = await read()
             headers["Preference-Applied"] = f"wait={wait:g}"
         headers["ETag"] = f'"{tag}"'
@@ -157,7 +157,7 @@ def _add_reading(router: APIRouter, group: Group, name: str) -> None:
 
 def _add_acting(router: APIRouter, group: Group, name: str, permissions: Collection[Scope]) -> None:
     # Owners, who need what submitting needs, and operators. The document names the first scope.
-    first, *others = sorted(permissions, key=lambda scope: (scope is not Scope.SEND, scope))
+    first, *others = sorted(permissions, key=lambda scope: (scope is not Scope.SUBMIT, scope))
     acting = requires(first, *sorted({*others, Scope.OPERATE} - {first}))
 
     @router.post(

@@ -84,7 +84,7 @@ async def retry_parked(
     operator = caller.user_id
     await here.bus.troubleshooting.retry(
         domain, command_id, operator=operator, reset_attempts=form.reset_attempts,
-        payload=form.payload,
+        payload=form.payload, on_behalf=here.bus.governance.on_behalf_of(caller, domain),
     )  # fmt: skip
     await here.bus.troubleshooting.note(domain, command_id, form.reason, operator=operator)
     return CommandView.of(await require_command(here, domain, command_id))

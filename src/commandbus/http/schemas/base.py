@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, TypeVar
 
 from fastapi import Depends, Path, Query
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    model_validator,
+)
 
 from commandbus.names import MAX_DOMAIN_LENGTH, MAX_TYPE_LENGTH, check_text
 
 #: Items that one page may have.
 MAX_PAGE = 200
+#: Fields that one object of a form may have. Each unknown one would become an error of its own.
+MAX_FIELDS = 100
 
 DOMAIN_PATTERN = "^[a-z](?:_?[a-z0-9])*_?$"
 TYPE_PATTERN = "^[A-Za-z][A-Za-z0-9_.:-]*$"
@@ -82,10 +92,22 @@ PageOf50 = Annotated[Paging, _paging(50)]
 PageOf100 = Annotated[Paging, _paging(100)]
 
 
+Element = TypeVar("Element")
+#: A list in a form: only the first wrong element is described, for there may be 100,000 of them.
+ListOf = Annotated[list[Element], FailFast()]
+
+
 class Form(BaseModel):
     """A request body: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > MAX_FIELDS:
+            raise ValueError(f"it has more than {MAX_FIELDS} fields")
+        return given
 
 
 def example(**values: Any) -> ConfigDict:

@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import Field
 
 from commandbus.batches.actions import BatchAction
-from commandbus.http.schemas.base import Form, JsonObject, TypeName, example
+from commandbus.http.schemas.base import Form, JsonObject, ListOf, TypeName, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.loads.model import LoadMetadata, LoadResult
 from commandbus.models import BatchMetadata, BatchStatus
@@ -36,7 +36,7 @@ class CreateBatch(Form):
         ],
     )
 
-    commands: list[CommandOfBatch] = Field(min_length=1, max_length=10_000)
+    commands: ListOf[CommandOfBatch] = Field(min_length=1, max_length=10_000)
     name: str | None = Field(None, min_length=1, max_length=255)
     custom_data: dict[str, Any] | None = None
 
@@ -68,7 +68,7 @@ class LoadView(View):
 class ResumeLoad(Form):
     """The source of a load: all its rows, from the beginning; those that are loaded are skipped."""
 
-    rows: list[JsonObject] = Field(min_length=1, max_length=100_000)
+    rows: ListOf[JsonObject] = Field(min_length=1, max_length=100_000)
 
 
 @view_of(LoadResult)

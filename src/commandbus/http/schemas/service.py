@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from commandbus.access.model import Scope
-from commandbus.http.schemas.base import MAX_PAGE, Form, example
+from commandbus.http.schemas.base import MAX_PAGE, Form, ListOf, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import Reply, ReplyError
 from commandbus.upkeep.figures import DomainFigures
@@ -54,7 +54,7 @@ class AckReplies(Form):
 
     model_config = example(replies=[{"msg_id": 1, "receipt": 1}])
 
-    replies: list[Receipt] = Field(min_length=1, max_length=MAX_PAGE)
+    replies: ListOf[Receipt] = Field(min_length=1, max_length=MAX_PAGE)
 
 
 class Acknowledged(View):

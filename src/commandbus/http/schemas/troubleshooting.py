@@ -8,7 +8,14 @@ from uuid import UUID
 from pydantic import AwareDatetime, Field
 
 from commandbus.errors import InvalidInputError
-from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, example
+from commandbus.http.schemas.base import (
+    DomainName,
+    Form,
+    JsonObject,
+    Reason,
+    TypeName,
+    example,
+)
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import TroubleshootingItem
 from commandbus.troubleshooting.model import (
@@ -90,6 +97,7 @@ class EditForm(Form):
     )
     patch: list[dict[str, Any]] | None = Field(
         None,
+        fail_fast=True,
         description="JSON Patch (RFC 6902): add, remove, replace, move, copy, test.",
         examples=[[{"op": "replace", "path": "/currency", "value": "EUR"}]],
     )

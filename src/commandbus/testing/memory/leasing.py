@@ -166,7 +166,9 @@ def settle(
                 _move(state, row, outcome, now)
         lost.update(_reject_stale(state, domain, group))
     for outgoing in sends:
-        send_commands(state, outgoing.domain, outgoing.commands, outgoing.batch_id)
+        send_commands(
+            state, outgoing.domain, outgoing.commands, outgoing.batch_id, actor=outgoing.actor
+        )
     return lost
 
 

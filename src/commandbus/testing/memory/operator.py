@@ -94,7 +94,7 @@ def operator_cancel(
 ) -> None:
     for row in _resolve(state, domain, ids, CommandStatus.CANCELED, "cancel"):
         publish_cancel(state, row, reason)
-        move_batch_counters(state, row, "in_troubleshooting", "canceled")
+        move_batch_counters(state, row, "in_troubleshooting", "canceled", actor)
         state.record(row, AuditEventType.OPERATOR_CANCEL, row.updated_at, {"reason": reason}, actor)
 
 
@@ -103,7 +103,7 @@ def operator_complete(
 ) -> None:
     for row in _resolve(state, domain, ids, CommandStatus.COMPLETED, "complete"):
         publish_reply(state, row, ReplyOutcome.SUCCESS, data=orjson.loads(result))
-        move_batch_counters(state, row, "in_troubleshooting", "completed")
+        move_batch_counters(state, row, "in_troubleshooting", "completed", actor)
         state.record(row, AuditEventType.OPERATOR_COMPLETE, row.updated_at, actor=actor)
 
 
@@ -119,7 +119,7 @@ def cancel_commands(
         row = state.change(pending, status=CommandStatus.CANCELED, updated_at=now)
         state.queues.archive(row.queue_name, [row.msg_id])
         publish_cancel(state, row, reason)
-        move_batch_counters(state, row, "open", "canceled")
+        move_batch_counters(state, row, "open", "canceled", actor)
         state.record(row, AuditEventType.CANCELED, now, {"reason": reason}, actor)
 
 

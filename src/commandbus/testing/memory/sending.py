@@ -146,7 +146,8 @@ def create_batch(state: State, new: NewBatch, commands: Sequence[NewCommand]) ->
         BatchRow, new, **_NEW_BATCH, custom_data=data, total_count=len(commands),
         created_at=state.clock.now(),
     )  # fmt: skip
-    send_commands(state, new.domain, commands, new.batch_id, actor=new.created_by, is_creation=True)
+    actor = new.created_by if new.actor is None else new.actor
+    send_commands(state, new.domain, commands, new.batch_id, actor=actor, is_creation=True)
 
 
 def start_batch(state: State, row: CommandRow, now: datetime) -> None:
@@ -174,13 +175,13 @@ def move_batch_counters(
     }
     batch = state.change_batch(batch, **counts)
     if batch.is_done and batch.completed_at is None:
-        _close(state, batch)
+        _close(state, batch, actor)
     elif not batch.is_done and batch.completed_at is not None:
         batch = state.change_batch(batch, status=BatchStatus.IN_PROGRESS, completed_at=None)
         state.record(batch, AuditEventType.BATCH_REOPENED, state.clock.now(), actor=actor)
 
 
-def _close(state: State, batch: BatchRow) -> None:
+def _close(state: State, batch: BatchRow, actor: str | None) -> None:
     now = state.clock.now()
     has_failures = batch.failed_count + batch.canceled_count > 0
     batch = state.change_batch(
@@ -195,14 +196,16 @@ def _close(state: State, batch: BatchRow) -> None:
         for name in ("total", "completed", "failed", "canceled")
     }
     details = {"status": str(batch.status), **counts}
-    state.record(batch, AuditEventType.BATCH_COMPLETED, now, details)
+    state.record(batch, AuditEventType.BATCH_COMPLETED, now, details, actor=actor)
     if batch.on_complete is not None:
-        _send_closing_command(state, batch, orjson.loads(batch.on_complete))
+        _send_closing_command(state, batch, orjson.loads(batch.on_complete), actor)
     if batch.notifies:
         state.notices.append(batches_channel(batch.domain))
 
 
-def _send_closing_command(state: State, batch: BatchRow, asked: dict[str, Any]) -> None:
+def _send_closing_command(
+    state: State, batch: BatchRow, asked: dict[str, Any], actor: str | None
+) -> None:
     domain, reply_to = asked["domain"], asked.get("reply_to")
     # Only this closing has the id; if the batch is opened and closed again, it has another.
     name = f"{batch.batch_id}/{batch.close_count}".encode()
@@ -214,7 +217,7 @@ def _send_closing_command(state: State, batch: BatchRow, asked: dict[str, Any]) 
         correlation_id=batch.batch_id,
         max_attempts=asked.get("max_attempts") or 3,
     )
-    send_commands(state, domain, [command])
+    send_commands(state, domain, [command], actor=actor)
 
 
 # -- replies

@@ -48,9 +48,11 @@ class InMemoryStore(MemoryEngine):
     async def send(
         self, domain: str, commands: Iterable[NewCommand], *, batch_id: UUID | None = None, **o: Any
     ) -> None:
-        given, conn = tuple(commands), o.get("conn")
+        given, conn, actor = tuple(commands), o.get("conn"), o.get("actor")
         await self.ensure_domain(domain)
-        await self.run(conn, lambda state: send_commands(state, domain, given, batch_id))
+        await self.run(
+            conn, lambda state: send_commands(state, domain, given, batch_id, actor=actor)
+        )
 
     async def create_batch(
         self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None

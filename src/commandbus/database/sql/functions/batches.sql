@@ -44,7 +44,7 @@ begin
            array_agg(c.batch_id) filter (where not c.is_done and c.completed_at is not null)
       into v_done, v_reopened from changed c;
     if v_done is not null then
-        perform commandbus.close_batches(v_done, v_now);
+        perform commandbus.close_batches(v_done, v_now, p_actor);
     end if;
     if v_reopened is not null then
         -- Under the lock of the batch: once it is marked, retention may take its commands.
@@ -76,7 +76,10 @@ $$;
 
 -- Closes batches whose commands have all ended; the rows are locked by the caller. The command that
 -- a batch asked for at its end is sent in this very commit, under an id that only this closing has.
-create or replace function commandbus.close_batches(p_batch_ids uuid[], p_now timestamptz) returns void
+--   p_actor: whose decision ended the last command, if it was somebody's
+create or replace function commandbus.close_batches(
+    p_batch_ids uuid[], p_now timestamptz, p_actor text default null
+) returns void
 language plpgsql as $$
 declare
     v_batch commandbus.command_bus_batch;
@@ -91,19 +94,19 @@ begin
         returning b.*
     loop
         insert into commandbus.command_bus_audit (
-            domain, command_id, event_type, ts, details_json, batch_id)
+            domain, command_id, event_type, ts, details_json, batch_id, actor)
         values (v_batch.domain, v_batch.batch_id, 'BATCH_COMPLETED', p_now,
                 jsonb_build_object(
                     'status', v_batch.status, 'total', v_batch.total_count,
                     'completed', v_batch.completed_count, 'failed', v_batch.failed_count,
                     'canceled', v_batch.canceled_count),
-                v_batch.batch_id);
+                v_batch.batch_id, p_actor);
         if v_batch.on_complete is not null then
             perform commandbus.send_commands(
                 v_batch.on_complete ->> 'domain',
                 jsonb_build_array(v_batch.on_complete || jsonb_build_object(
                     'command_id', commandbus.closing_command_id(v_batch.batch_id, v_batch.close_count),
-                    'correlation_id', v_batch.batch_id)));
+                    'correlation_id', v_batch.batch_id)), null, p_actor);
         end if;
         if v_batch.notifies then
             perform pg_notify(commandbus.channel(v_batch.domain || '.batches'),
@@ -119,10 +122,11 @@ language sql immutable as $$ select md5(p_batch_id::text || '/' || p_closing)::u
 -- Creates a batch with its commands, all or nothing; returns the ids that were sent before, as
 -- offer_commands does, and then nothing was created.
 --   p_on_complete: {"domain", "type", "data", "reply_to"?, "max_attempts"?}
+--   p_actor: who sends, for the audit; null: who creates it
 create or replace function commandbus.create_batch(
     p_domain text, p_batch_id uuid, p_commands jsonb, p_name text default null,
     p_custom_data jsonb default null, p_created_by text default null,
-    p_on_complete jsonb default null, p_notifies boolean default false
+    p_on_complete jsonb default null, p_notifies boolean default false, p_actor text default null
 ) returns uuid[]
 language plpgsql as $$
 declare
@@ -135,7 +139,8 @@ begin
         batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)
     values (p_batch_id, p_domain, p_name, p_custom_data, jsonb_array_length(p_commands),
             p_created_by, p_on_complete, p_notifies);
-    v_known := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_created_by, 0);
+    v_known := commandbus.offer_commands(
+        p_domain, p_commands, p_batch_id, coalesce(p_actor, p_created_by), 0);
     if v_known <> '{}' then
         delete from commandbus.command_bus_batch b where b.batch_id = p_batch_id;
         return v_known;
@@ -170,7 +175,7 @@ begin
                order by c.sequence_no limit p_limit),
         p_reason, p_actor, false));
     if v_was_open then
-        perform commandbus.seal_total(p_batch_id, clock_timestamp());
+        perform commandbus.seal_total(p_batch_id, clock_timestamp(), p_actor);
     end if;
     return v_count;
 end $$;

@@ -140,6 +140,14 @@ begin
     return v_ids;
 end $$;
 
+-- The same for the process that stored them. It cannot name the states: what waits for an approval, or for the
+-- end of a load, is queued by the function that decides so, and a sender must not be able to.
+create or replace function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns uuid[]
+language plpgsql as $$
+begin
+    return commandbus.queue_stored(p_domain, p_command_ids, array['pending_queue', 'pending_retry', 'queued']);
+end $$;
+
 -- These have come back from a queue in another database, or never got there. The caller has locked
 -- the commands. Compared so that only the key can serve it, also if the table seems to be empty.
 create or replace function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
@@ -154,7 +162,8 @@ end $$;
 create or replace function commandbus.create_stored_batch(
     p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb,
     p_created_by text, p_on_complete jsonb, p_notifies boolean,
-    p_pattern text, p_dispatch_rate double precision default null, p_queue text default null
+    p_pattern text, p_dispatch_rate double precision default null, p_queue text default null,
+    p_actor text default null
 ) returns void
 language plpgsql as $$
 begin
@@ -165,7 +174,8 @@ begin
             p_created_by, p_on_complete, p_notifies);
     perform commandbus.store_commands(
         p_domain, p_commands, p_batch_id,
-        case p_pattern when 'optimistic' then 'queued' else 'pending_queue' end, 0, p_created_by);
+        case p_pattern when 'optimistic' then 'queued' else 'pending_queue' end, 0,
+        coalesce(p_actor, p_created_by));
     insert into commandbus.command_bus_dispatch (
         batch_id, domain, pattern, dispatch_rate, queue, heartbeat_at)
     values (p_batch_id, p_domain, p_pattern, p_dispatch_rate, p_queue, clock_timestamp());

@@ -86,9 +86,10 @@ end $$;
 
 -- Commits one checkpoint, or says that it was there: 'committed', 'repeated'.
 --   p_commands: as offer_commands takes them; p_first_row counts from 1 through the whole source.
+--   p_actor: who sends, for the audit; null: who created the batch
 create or replace function commandbus.load_chunk(
     p_domain text, p_batch_id uuid, p_checkpoint_no int, p_first_row int, p_commands jsonb,
-    p_digest bytea
+    p_digest bytea, p_actor text default null
 ) returns text
 language plpgsql as $$
 declare
@@ -114,7 +115,7 @@ begin
             p_checkpoint_no, p_first_row, v_load.checkpoints_done, v_load.rows_committed, p_batch_id
             using errcode = 'CB003', hint = 'resume from the last checkpoint';
     end if;
-    select b.created_by into v_actor from commandbus.command_bus_batch b
+    select coalesce(p_actor, b.created_by) into v_actor from commandbus.command_bus_batch b
      where b.batch_id = p_batch_id;
     if v_load.start_mode = 'sealed' then
         v_known := commandbus.store_commands(
@@ -171,7 +172,7 @@ begin
                     'rows', v_load.rows_committed, 'last_error', v_load.last_error)),
                 p_batch_id, p_actor);
     end if;
-    perform commandbus.seal_total(p_batch_id, v_now);
+    perform commandbus.seal_total(p_batch_id, v_now, p_actor);
     insert into commandbus.command_bus_creation_metric (
         batch_id, pattern, batch_size, db_insert_ms, queue_send_ms, status_update_ms, total_ms,
         retry_needed)
@@ -181,7 +182,9 @@ begin
 end $$;
 
 -- The batch of a load grows no more: it may end, and ends here if nothing of it is open.
-create or replace function commandbus.seal_total(p_batch_id uuid, p_now timestamptz) returns void
+create or replace function commandbus.seal_total(
+    p_batch_id uuid, p_now timestamptz, p_actor text default null
+) returns void
 language plpgsql as $$
 declare
     v_batch commandbus.command_bus_batch;
@@ -192,7 +195,7 @@ begin
     returning b.* into v_batch;
     if v_batch.completed_at is null and v_batch.total_count
            = v_batch.completed_count + v_batch.failed_count + v_batch.canceled_count then
-        perform commandbus.close_batches(array[p_batch_id], p_now);
+        perform commandbus.close_batches(array[p_batch_id], p_now, p_actor);
     end if;
 end $$;
 

@@ -215,7 +215,7 @@ begin
     end if;
     perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
     perform commandbus.move_batch_counters(
-        v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to));
+        v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to), p_actor);
     if v_is_parked then
         perform commandbus.leave_troubleshooting(p_domain, v_moved.ids);
     end if;

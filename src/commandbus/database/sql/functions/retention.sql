@@ -262,13 +262,15 @@ begin
     o_is_done := v_seen < p_limit;
 end $$;
 
--- Rows of commands that have ended, locked by the caller, with their payloads.
+-- Rows of commands that have ended, locked by the caller, with their payloads and who sent them.
 create or replace function commandbus.remove_commands(p_domain text, p_command_ids uuid[])
 returns void
 language plpgsql as $$
 begin
     delete from commandbus.command_bus_payload_archive p
      where p.domain = p_domain and p.command_id = any(p_command_ids);
+    delete from commandbus.command_bus_sender s
+     where s.domain is not distinct from p_domain and s.command_id = any(p_command_ids);
     delete from commandbus.command_bus_command c
      where c.domain = p_domain and c.command_id = any(p_command_ids)
        and c.status in ('COMPLETED', 'CANCELED', 'FAILED');

@@ -171,7 +171,7 @@ end $$;
 --   p_messages: one line for each: its message from the command's id on, without the opening brace.
 create or replace function commandbus.send_packed(
     p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text,
-    p_messages text, p_batch_id uuid default null
+    p_messages text, p_batch_id uuid default null, p_actor text default null
 ) returns void
 language plpgsql as $$
 declare
@@ -203,8 +203,8 @@ begin
     if p_batch_id is not null then
         perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
     end if;
-    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id)
-    select p_domain, i.id, 'SENT', v_now, p_batch_id from unnest(v_ids) i(id);
+    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
+    select p_domain, i.id, 'SENT', v_now, p_batch_id, p_actor from unnest(v_ids) i(id);
     perform commandbus.wake_workers(p_domain);
 end $$;
 

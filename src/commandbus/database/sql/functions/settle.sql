@@ -3,7 +3,7 @@
 -- A group of mixed outcomes in one round trip: what a worker commits at once. All messages are
 -- locked in one sorted pass before the first command is touched.
 --   p_outcomes: {"complete": [...], "retry": [...], "park": [...], "fail": [...], "release": [...],
---                "send": [{"by", "lease_epoch", "domain", "commands", "batch_id"?}]}
+--                "send": [{"by", "lease_epoch", "domain", "commands", "batch_id"?, "actor"?}]}
 -- What a handler sends goes out only if its own outcome counts: `by` must hold its lease.
 -- A duplicate among the commands to send is an error that undoes the group; the worker then
 -- settles one by one and finds the one to blame.
@@ -60,7 +60,7 @@ begin
     end if;
     for v_send in select s from jsonb_array_elements(v_sends) s loop
         perform commandbus.send_commands(v_send ->> 'domain', v_send -> 'commands',
-                                         (v_send ->> 'batch_id')::uuid);
+                                         (v_send ->> 'batch_id')::uuid, v_send ->> 'actor');
     end loop;
     -- Last, because parking ends with the locks of failure groups, and everything above takes
     -- those of batches.

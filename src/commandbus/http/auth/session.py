@@ -1,0 +1,72 @@
+"""A token that is in the memory of one process only, and ends with it, however it ends."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from uuid import uuid4
+
+from starlette.datastructures import Headers
+
+from commandbus.access.model import Caller, Scope
+from commandbus.access.tokens import SECRET_BYTES
+from commandbus.http.auth.authenticators import Authenticator, NotAuthenticated, bearer_of
+
+
+class SessionToken:
+    """One live token, written like an API token. It is stored nowhere, and no list shows it."""
+
+    def __init__(
+        self,
+        user_id: str,
+        scopes: Iterable[Scope],
+        life: timedelta,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._user_id = user_id
+        self._scopes = frozenset(scopes)
+        self.life = life
+        self._clock = clock
+        self.text = self.renew()
+
+    def renew(self) -> str:
+        """Make another one; the one before it ends."""
+        token_id = uuid4().hex
+        secret = base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+        self._ends_at = self._clock() + self.life.total_seconds()
+        self._caller = Caller(self._user_id, self._scopes, None, token_id)
+        self.text = f"cb_{token_id}_{secret}"
+        return self.text
+
+    def caller_of(self, text: str) -> Caller | None:
+        """The caller, if it is this token."""
+        is_right = hmac.compare_digest(text.encode(), self.text.encode())
+        return self._caller if is_right and self._clock() < self._ends_at else None
+
+
+class SessionAuth:
+    """Accepts one session token, and what another authenticator accepts."""
+
+    def __init__(self, session: SessionToken, others: Authenticator) -> None:
+        self._session = session
+        self._others = others
+
+    async def authenticate(self, headers: Headers) -> Caller:
+        """The caller, or NotAuthenticated."""
+        return self._session_caller(headers) or await self._others.authenticate(headers)
+
+    async def check_again(self, headers: Headers) -> Caller:
+        """The caller of a request that has been waiting, if the token is still good."""
+        check = getattr(self._others, "check_again", self._others.authenticate)
+        caller: Caller = self._session_caller(headers) or await check(headers)
+        return caller
+
+    def _session_caller(self, headers: Headers) -> Caller | None:
+        try:
+            return self._session.caller_of(bearer_of(headers))
+        except NotAuthenticated:
+            return None

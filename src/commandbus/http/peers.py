@@ -1,0 +1,73 @@
+"""Who is at the other end of a connection."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from commandbus.http.problems import Kind, Problem
+
+#: Each of these says that somebody else stands behind the one who connected.
+_FORWARDED = frozenset(
+    {b"forwarded", b"via", b"x-real-ip", b"x-forwarded-for", b"x-forwarded-host"}
+    | {b"x-forwarded-proto", b"x-forwarded-port", b"x-forwarded-server", b"x-client-ip"}
+)
+
+
+def address_of(scope: Scope) -> str:
+    """The address that a request is charged to; of IPv6 the network, because whoever has one
+    address of it has all of them.
+    """
+    client = scope.get("client")
+    return network_of(client[0]) if client else "unknown"
+
+
+def network_of(address: str) -> str:
+    """An IPv4 address as it is; of an IPv6 address its /64."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((found, 64), strict=False))
+
+
+def is_local(scope: Scope) -> bool:
+    """Whether the request comes from a process on this machine, as far as can be seen.
+
+    By the address of the peer; a header alone would be the client's word. None, which a Unix
+    socket has, is not local: what connects there is nearly always a proxy for others. So is
+    a request that was forwarded, whatever address a proxy has put in.
+    """
+    client = scope.get("client")
+    if not client or any(name in _FORWARDED for name, _ in scope["headers"]):
+        return False
+    try:
+        address = ipaddress.ip_address(client[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPeersMiddleware:
+    """Pure ASGI. Before an app without authentication: this machine only, on every path."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse whoever is not on this machine."""
+        if scope["type"] == "http" and not is_local(scope):
+            raise Problem(
+                Kind.UNAUTHENTICATED,
+                "without authentication this service answers processes on its own machine only, "
+                "not through a proxy; give it an authenticator",
+                {"WWW-Authenticate": 'Bearer realm="commandbus"'},
+            )
+        await self.app(scope, receive, send)

@@ -1,0 +1,357 @@
+"""Every change that comes over HTTP has its actor in the audit, on every route of the document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+import pytest
+from psycopg import AsyncConnection
+
+from commandbus import BatchCommand, CommandBus
+from commandbus.access.model import EVERYTHING
+from commandbus.demo import vms
+from commandbus.governance.model import Item
+from commandbus.troubleshooting.model import BulkFilter, BulkVerb
+from tests.http_world import caller
+from tests.integration.governed import caller as member
+from tests.integration.http_farm import APPROVALS, BATCHES, LIMITS, POWER, VMS, Farm, farm_on
+from tests.integration.http_shop import work_off
+from tests.security.parking import parking
+
+#: Who asks. Nobody else does anything while a route is asked.
+ANN = caller(*EVERYTHING, user="ann")
+#: Who prepared what there is.
+APP, DECIDER = member("app", *EVERYTHING), member("petra", *EVERYTHING)
+REASON = {"reason": "because"}
+#: Routes that change nothing the audit tells of: they look, or hand out and take back replies.
+QUIET = {"preview_bulk", "preview_edit", "lease_replies", "acknowledge_replies"}
+
+Asked = tuple[str, dict[str, Any] | None]
+
+
+@dataclass
+class World:
+    """Makes what each route needs, with everything that its change could touch."""
+
+    bus: CommandBus
+
+    async def batch_of_one(self, command_type: str = "Work") -> tuple[UUID, UUID]:
+        """A batch that ends with its only command, and then sends another."""
+        command_id = uuid4()
+        batch_id = await self.bus.create_batch(
+            "shop",
+            [BatchCommand(command_type, command_id, {"n": 1})],
+            on_complete_command=BatchCommand("Work", uuid4(), {}),
+            actor="app",
+        )
+        return batch_id, command_id
+
+    async def parked(self) -> tuple[UUID, UUID]:
+        batch_id, command_id = await self.batch_of_one("Fail")
+        await work_off(self.bus, "shop")
+        return batch_id, command_id
+
+    async def load(self, start: str = "sealed") -> UUID:
+        async def rows() -> AsyncIterator[dict[str, Any]]:
+            yield {"command_type": "Work", "data": {"n": 1}}
+            raise OSError("gone")
+
+        done = await self.bus.loads.load(
+            "shop", rows(), checkpoint_size=1, created_by="app", start=start,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return done.batch_id
+
+    async def bulk(self) -> UUID:
+        _, command_id = await self.parked()
+        chosen = BulkFilter("shop", command_ids=(command_id,))
+        made = await self.bus.bulk.start(BulkVerb.RETRY, chosen, operator="app")
+        return made.operation_id
+
+    async def ticket(self, batch_type: str = "BATCH_CREATE", *items: Item) -> UUID:
+        given = list(items) or [{"name": f"vm{uuid4().hex[:8]}"}]
+        who = DECIDER if batch_type == "BATCH_APPROVE" else APP
+        made = await self.bus.governance.submit(who, batch_type, given)
+        return made.ticket.ticket_id
+
+    async def waiting(self) -> UUID:
+        name = f"vm{uuid4().hex[:8]}"
+        async with self.bus._store.transaction() as transaction:
+            await transaction.conn.execute(
+                "insert into commandbus_demo.vm (name, cpu, memory_mb, created_by, changed_by)"
+                " values (%s, 1, 512, gen_random_uuid(), gen_random_uuid())",
+                (name,),
+            )
+        return await self.ticket("BATCH_DELETE", {"name": name})
+
+    async def failed(self, batch_type: str, domain: str, *items: Item) -> UUID:
+        """A ticket with a child that has failed."""
+        ticket = await self.ticket(batch_type, *items)
+        leases = await self.bus._store.receive(
+            domain, vt_seconds=60, quantity=9, worker="t", limits={}
+        )
+        await self.bus._store.settle(domain, [parking(lease) for lease in leases])
+        return ticket
+
+
+def url(*parts: object) -> str:
+    return "/".join(["/api/v1", *map(str, parts)])
+
+
+async def _send(world: World) -> Asked:
+    return url("commands"), {"domain": "shop", "command_type": "Work", "data": {}}
+
+
+async def _create_batch(world: World) -> Asked:
+    return url("command-batches/shop"), {"commands": [{"command_type": "Work", "data": {}}]}
+
+
+async def _cancel_command(world: World) -> Asked:
+    return url("commands/shop", (await world.batch_of_one())[1], "cancel"), REASON
+
+
+def _on_batch(verb: str, body: Any, made: Callable[[World], Awaitable[tuple[UUID, UUID]]]) -> Any:
+    async def ask(world: World) -> Asked:
+        return url("command-batches/shop", (await made(world))[0], verb), body
+
+    return ask
+
+
+def _on_load(verb: str, body: Any) -> Any:
+    async def ask(world: World) -> Asked:
+        return url("command-batches/shop", await world.load(), verb), body
+
+    return ask
+
+
+def _on_parked(verb: str, body: Any) -> Any:
+    async def ask(world: World) -> Asked:
+        return url("troubleshooting/shop", (await world.parked())[1], verb), body
+
+    return ask
+
+
+async def _start_bulk(world: World) -> Asked:
+    ids = [str((await world.parked())[1])]
+    edit = {"merge_patch": {"n": 2}}
+    return url("bulk-operations"), {
+        "verb": "retry", "filter": {"domain": "shop", "command_ids": ids}, "edit": edit,
+    }  # fmt: skip
+
+
+async def _preview(world: World) -> Asked:
+    return url("bulk-operations/preview"), {"domain": "shop"}
+
+
+async def _preview_edit(world: World) -> Asked:
+    return url("bulk-operations/preview-edit"), {
+        "filter": {"domain": "shop"}, "edit": {"merge_patch": {"a": 1}},
+    }  # fmt: skip
+
+
+async def _stop_bulk(world: World) -> Asked:
+    return url("bulk-operations", await world.bulk(), "stop"), None
+
+
+async def _resume_bulk(world: World) -> Asked:
+    operation_id = await world.bulk()
+    await world.bus.bulk.stop(operation_id, operator="app")
+    return url("bulk-operations", operation_id, "resume"), {}
+
+
+async def _lease(world: World) -> Asked:
+    return url("replies/shop/lease"), {"limit": 1, "vt_seconds": 1}
+
+
+async def _ack(world: World) -> Asked:
+    return url("replies/shop/ack"), {"replies": [{"msg_id": 1, "receipt": 99}]}
+
+
+async def _submit_any(world: World) -> Asked:
+    items = [{"name": f"vm{uuid4().hex[:8]}"}]
+    return BATCHES, {"batch_type": "BATCH_CREATE", "items": items}
+
+
+async def _submit(world: World) -> Asked:
+    return VMS, {"operation": "create", "items": [{"name": f"vm{uuid4().hex[:8]}"}]}
+
+
+async def _power(world: World) -> Asked:
+    await world.waiting()
+    (machine, *_) = await _machines(world.bus)
+    return POWER, {"operation": "start", "items": [{"name": machine}]}
+
+
+async def _machines(bus: CommandBus) -> list[str]:
+    return [each["name"] for each in await vms.list_machines(bus)]
+
+
+async def _approve(world: World) -> Asked:
+    decision = {"ticket_id": str(await world.waiting()), "decision": "approve"}
+    return APPROVALS, {"items": [decision]}
+
+
+def _decide(decision: str) -> Any:
+    async def ask(world: World) -> Asked:
+        body = {"decision": decision, **REASON}
+        return f"{BATCHES}/{await world.waiting()}/decision", body
+
+    return ask
+
+
+def _on_ticket(base: str, verb: str, body: Any) -> Any:
+    async def ask(world: World) -> Asked:
+        items: tuple[Item, ...] = ()
+        if base == APPROVALS:
+            item = {"ticket_id": str(await world.waiting()), "decision": "approve"}
+            kind, domain, items = "BATCH_APPROVE", "approvals", (item,)
+        else:
+            kind, domain = "BATCH_CREATE", "vms"
+        if verb == "retry":
+            ticket = await world.failed(kind, domain, *items)
+        else:
+            ticket = await world.ticket(kind, *items)
+        return f"{base}/{ticket}/{verb}", body
+
+    return ask
+
+
+async def _exempt(world: World) -> Asked:
+    return f"{LIMITS}/exemptions", {"user_id": "bob", **REASON}
+
+
+async def _unexempt(world: World) -> Asked:
+    await world.bus.governance.exempt(APP, "eve", "because")
+    return f"{LIMITS}/exemptions/eve", None
+
+
+async def _limits(world: World) -> Asked:
+    return f"{LIMITS}/users/bob", {"cooldown_seconds": 1}
+
+
+ROWS = [{"command_type": "Work", "data": {"n": n}} for n in (1, 2)]
+#: What to ask each changing route, by its operationId; a new route must be added here.
+ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
+    "send_command": [_send],
+    "cancel_command": [_cancel_command],
+    "create_command_batch": [_create_batch],
+    "cancel_command_batch": [
+        _on_batch("cancel", REASON, World.batch_of_one),
+        _on_load("cancel", REASON),
+    ],
+    "retry_command_batch": [_on_batch("retry", None, World.parked)],
+    "resume_load": [_on_load("resume", {"rows": ROWS})],
+    "seal_load": [_on_load("seal", None)],
+    "retry_parked": [
+        _on_parked("retry", REASON),
+        _on_parked("retry", {**REASON, "payload": {"n": 2}}),
+    ],
+    "cancel_parked": [_on_parked("cancel", REASON)],
+    "complete_parked": [_on_parked("complete", REASON)],
+    "note_command": [_on_parked("notes", {"text": "hm"})],
+    "preview_bulk": [_preview],
+    "preview_edit": [_preview_edit],
+    "start_bulk": [_start_bulk],
+    "stop_bulk": [_stop_bulk],
+    "resume_bulk": [_resume_bulk],
+    "lease_replies": [_lease],
+    "acknowledge_replies": [_ack],
+    "submit_batch": [_submit_any],
+    "submit_vms_batch": [_submit],
+    "submit_vms_batch_power": [_power],
+    "submit_approvals_batch": [_approve],
+    "decide_batch": [_decide("approve"), _decide("reject")],
+    "retry_batch": [_on_ticket(BATCHES, "retry", None)],
+    "cancel_batch": [_on_ticket(BATCHES, "cancel", REASON)],
+    "retry_vms_batch": [_on_ticket(VMS, "retry", REASON)],
+    "cancel_vms_batch": [_on_ticket(VMS, "cancel", REASON)],
+    "retry_approvals_batch": [_on_ticket(APPROVALS, "retry", None)],
+    "cancel_approvals_batch": [_on_ticket(APPROVALS, "cancel", REASON)],
+    "exempt_user": [_exempt],
+    "unexempt_user": [_unexempt],
+    "set_user_limits": [_limits],
+}
+
+
+@pytest.fixture
+async def farm(dsn: str) -> AsyncIterator[Farm]:
+    loose: dict[str, Any] = {"max_user_pending_batches": 500, "max_user_pending_children": 5_000}
+    async with farm_on(dsn, more={"ann": ANN}, **loose) as made:
+        yield made
+
+
+def changing(farm: Farm) -> dict[str, str]:
+    """The method of each operation that is more than a look, by its operationId."""
+    return {
+        operation["operationId"]: method
+        for methods in farm.app.openapi()["paths"].values()
+        for method, operation in methods.items()
+        if method not in {"get", "head", "options"}
+    }
+
+
+async def news(conn: AsyncConnection, after: int) -> list[Any]:
+    cursor = await conn.execute(
+        "select event_type, actor from commandbus.command_bus_audit where audit_id > %s", (after,)
+    )
+    return await cursor.fetchall()
+
+
+async def last(conn: AsyncConnection) -> int:
+    query = "select coalesce(max(audit_id), 0) from commandbus.command_bus_audit"
+    row = await (await conn.execute(query.encode())).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def test_every_changing_route_leaves_its_caller_in_every_line_of_the_audit(
+    farm: Farm, conn: AsyncConnection
+) -> None:
+    methods = changing(farm)
+    assert set(methods) == set(ASKING)
+    world = World(farm.bus)
+    async with farm.client("ann") as ann:
+        for name, ways in ASKING.items():
+            for ask in ways:
+                path, body = await ask(world)
+                before = await last(conn)
+                answer = await _ask(ann, methods[name], path, body)
+                assert answer.is_success, f"{name}: {answer.text}"
+                found = await news(conn, before)
+                assert bool(found) is (name not in QUIET), f"{name}: {found}"
+                assert {actor for _, actor in found} <= {"ann"}, f"{name}: {found}"
+
+
+async def _ask(client: httpx2.AsyncClient, method: str, path: str, body: Any) -> httpx2.Response:
+    if body is None:
+        return await client.request(method, path)
+    return await client.request(method, path, json=body)
+
+
+# -- the library says who sends, if it is told
+
+
+async def actors(bus: CommandBus, command_id: UUID) -> list[str | None]:
+    return [event.actor for event in await bus.get_audit_trail("shop", command_id)]
+
+
+async def test_the_library_says_who_sends_if_it_is_told(bus: CommandBus) -> None:
+    one, many, silent = uuid4(), [uuid4() for _ in range(600)], uuid4()
+    await bus.send("shop", "Work", one, {}, actor="cron")
+    # Enough of them to be packed.
+    await bus.send_many("shop", [BatchCommand("Work", i, {}) for i in many], actor="cron")
+    await bus.send("shop", "Work", silent, {})
+    child, own, stored = uuid4(), uuid4(), uuid4()
+    await bus.create_batch("shop", [BatchCommand("Work", child, {})], created_by="a", actor="cron")
+    await bus.create_batch("shop", [BatchCommand("Work", own, {})], created_by="ada")
+    await bus.batches.dispatch("shop", [BatchCommand("Work", stored, {})], actor="cron")
+    row = uuid4()
+    rows = [{"command_type": "Work", "data": {}, "command_id": str(row)}]
+    await bus.loads.load("shop", rows, created_by="ada", actor="cron")
+    for command_id in (one, many[0], many[-1], child, stored, row):
+        assert await actors(bus, command_id) == ["cron"]
+    assert await actors(bus, silent) == [None]
+    assert await actors(bus, own) == ["ada"]
