@@ -31,7 +31,8 @@ from tests.integration.http_farm import (
 
 REASON = {"reason": "because"}
 SUBMISSIONS = {VMS, POWER, APPROVALS, BATCHES}
-LISTS = {("get", VMS), ("get", APPROVALS), ("get", BATCHES), ("get", "/api/v1/batch-types")}
+UNDECIDED = "/api/v1/undecided"
+LISTS = {("get", each) for each in (VMS, APPROVALS, BATCHES, UNDECIDED, "/api/v1/batch-types")}
 LOOSE: dict[str, Any] = {"max_user_pending_batches": 500, "max_user_pending_children": 5_000}
 
 
@@ -56,6 +57,10 @@ class World:
             ("post", POWER): on_machines("start", "a"),
             ("post", BATCHES): {"batch_type": "BATCH_CREATE", "items": [{"name": name}]},
             ("post", f"{BATCHES}/{{batch_id}}/decision"): {"decision": "approve"},
+            ("post", f"{BATCHES}/{{batch_id}}/children/{{sequence_no}}/decision"): {
+                "decision": "reject",
+                **REASON,
+            },
             ("post", f"{LIMITS}/exemptions"): {"user_id": "ann", **REASON},
             ("delete", f"{LIMITS}/exemptions/{{user_id}}"): None,
             ("put", f"{LIMITS}/users/{{user_id}}"): {"cooldown_seconds": 0},
@@ -69,7 +74,7 @@ class World:
         batch_id = self.approval if path.startswith(APPROVALS) else self.batch
         if path.endswith("/decision"):
             batch_id = self.waiting[0]
-        url = path.format(batch_id=batch_id, user_id="ann")
+        url = path.format(batch_id=batch_id, user_id="ann", sequence_no=1)
         if method == "get":
             return await client.get(url)
         body = self.body_of(method, path)
@@ -156,7 +161,8 @@ async def test_every_governed_route_works_for_each_of_its_scopes(world: World) -
                 (method, path) == ("post", BATCHES) and scope is Scope.APPROVE
             )
             needs_operate = path.endswith(("/retry", "/cancel")) and scope is Scope.APPROVE
-            if is_denied or (needs_operate and not path.startswith(APPROVALS)):
+            is_decided = path.endswith("/review") and scope is Scope.APPROVE
+            if is_denied or is_decided or (needs_operate and not path.startswith(APPROVALS)):
                 expected = {403}
             else:
                 expected = {200, 202, 409}
@@ -202,6 +208,6 @@ async def test_of_the_batches_of_another_owner_there_is_nothing(
                 is_let_in = bool({Scope.READ, Scope.SUBMIT} & allowed(operation))
                 answer = await world.ask(client, method, path)
                 assert answer.status_code == (404 if is_let_in else 403), f"{method} {path}"
-            elif (method, path) in LISTS and "types" not in path:
+            elif (method, path) in LISTS - {("get", UNDECIDED)} and "types" not in path:
                 assert (await client.get(path)).json()["items"] == []
     assert await snapshot(conn) == before

@@ -51,7 +51,8 @@ begin
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.
             ('set enable_seqscan = off', array[
-                'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket']),
+                'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket',
+                'commandbus.draft_seal', 'commandbus.record_removal']),
             (c_custom, array['commandbus.query_commands', 'commandbus.bulk_matches']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',

@@ -58,6 +58,10 @@ language sql immutable as $$
         ('declare_secrets', '{worker,api}'),
         ('retention_due', '{worker,operator,reader}'),
         ('prune_due', '{worker}'),                     -- by the rules, which only the owner sets
+        -- seals of the audit: worth nothing without the key, which the database does not have
+        ('move_audit_horizon', '{worker,operator}'),
+        ('draft_seal', '{worker,operator}'),
+        ('add_seal', '{worker,operator}'),
         -- decisions of operators
         ('cancel_commands', '{operator,api}'),
         ('operator_retry', '{operator,api}'),
@@ -93,7 +97,21 @@ language sql immutable as $$
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
+        ('decide_edit', '{worker,operator,api}'),
+        ('waiting_edits', '{worker,operator,api}'),    -- gives payloads
+        ('review_children', '{operator,api}'),         -- gives payloads
+        ('page_undecided', '{operator,api,reader}'),
+        ('expired_decisions', '{worker}'),
+        ('expire_ticket', '{worker}'),
+        ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
+        ('register_batch_types', '{worker,api}'),
+        ('remove_governed_type', '{operator}'),
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{api}'),
+        ('start_bulk_for', '{api}'),
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
         ('pending_users', '{operator,api,reader}'),
@@ -131,6 +149,7 @@ language sql immutable as $$
         ('check_work', '{operator,api,reader}'),
         ('check_server', '{operator,api,reader}'),
         ('check_roles', '{operator,api,reader}'),
+        ('check_seals', '{operator,api,reader}'),
         ('role_differences', '{operator,api,reader}'),
         -- the owner alone: these remove history, or change what holds for everybody
         ('prune_audit', '{}'),
@@ -161,6 +180,9 @@ language sql immutable as $$
         ('command_bus_load', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_load_checkpoint', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_audit', null, '{operator,api,reader}'),
+        ('command_bus_audit_seal', null, '{worker,operator,api,reader}'),
+        ('command_bus_audit_removal', null, '{worker,operator,api,reader}'),
+        ('command_bus_audit_horizon', null, '{operator,api,reader}'),
         ('command_bus_troubleshooting', null, '{operator,api,reader}'),
         ('command_bus_failure_group', null, '{operator,api,reader}'),
         -- the arguments have the edited parts of payloads, and results
@@ -186,7 +208,12 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
-        -- payloads and results: through functions only
+        ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
+        -- without the payload, and without what would let a digest prove a guess of it
+        ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
+        -- payloads and results, and digests of payloads: through functions only
+        ('command_bus_content', null, '{}'),
+        ('command_bus_sender', null, '{}'),
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')
     ) e(relation, columns, roles)
