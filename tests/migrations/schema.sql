@@ -12,6 +12,7 @@ table commandbus.command_bus_api_token
     expires_at timestamp with time zone
     revoked_at timestamp with time zone
     last_used_at timestamp with time zone
+    replaced_by text
     with fillfactor=50
     constraint command_bus_api_token_pkey PRIMARY KEY (token_id)
     constraint valid_token_domains CHECK ((cardinality(domains) > 0))
@@ -129,9 +130,11 @@ table commandbus.command_bus_batch
     CREATE INDEX ix_batch_edits ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (edit_count > 0)
     CREATE INDEX ix_batch_governed ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
-    CREATE INDEX ix_batch_owner ON commandbus.command_bus_batch USING btree (created_by, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
+    CREATE INDEX ix_batch_ticket ON commandbus.command_bus_batch USING btree (domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_ticket_owner ON commandbus.command_bus_batch USING btree (created_by, domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_ungoverned ON commandbus.command_bus_batch USING btree (domain, created_at DESC, batch_id DESC) WHERE (batch_type IS NULL)
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
     CREATE UNIQUE INDEX uq_batch_request ON commandbus.command_bus_batch USING btree (created_by, batch_type, request_id) WHERE (request_id IS NOT NULL)
@@ -170,6 +173,7 @@ table commandbus.command_bus_bulk_operation
     created_at timestamp with time zone not null default now()
     started_at timestamp with time zone
     finished_at timestamp with time zone
+    is_governed boolean not null default false
     with fillfactor=50
     constraint command_bus_bulk_operation_pkey PRIMARY KEY (operation_id)
     constraint valid_bulk_counts CHECK ((((done + skipped) + failed) <= total))
@@ -301,6 +305,7 @@ table commandbus.command_bus_failure_group
     total_seen bigint not null
     first_seen timestamp with time zone not null
     last_seen timestamp with time zone not null
+    is_governed boolean not null default false
     with autovacuum_vacuum_scale_factor=0
     with autovacuum_vacuum_threshold=50
     with fillfactor=50
@@ -417,10 +422,12 @@ table commandbus.command_bus_troubleshooting
     reason text not null
     parked_at timestamp with time zone not null
     fingerprint text not null
+    owner text
     constraint pk_troubleshooting PRIMARY KEY (command_id, domain)
     constraint valid_reason CHECK ((reason = ANY (ARRAY['PERMANENT'::text, 'EXHAUSTED'::text])))
     CREATE INDEX ix_troubleshooting_group ON commandbus.command_bus_troubleshooting USING btree (domain, fingerprint, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_newest ON commandbus.command_bus_troubleshooting USING btree (parked_at, command_id)
+    CREATE INDEX ix_troubleshooting_owner ON commandbus.command_bus_troubleshooting USING btree (domain, owner, parked_at, command_id) WHERE (owner IS NOT NULL)
     CREATE INDEX ix_troubleshooting_parked ON commandbus.command_bus_troubleshooting USING btree (domain, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_type ON commandbus.command_bus_troubleshooting USING btree (domain, command_type, parked_at)
     CREATE UNIQUE INDEX pk_troubleshooting ON commandbus.command_bus_troubleshooting USING btree (command_id, domain)
@@ -946,6 +953,10 @@ function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body c4d4733ed9929063c2828ebab6788503
 function commandbus.seconds_left_in_minute(p_at timestamp with time zone) returns integer
     sql, stable, body a765916b4f3113970ab6873975b8c908
+function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
+    plpgsql, stable, set enable_seqscan=off, body 179959746c3de9333d8f6b921a00654f
+function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
+    plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
