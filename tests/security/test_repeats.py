@@ -182,7 +182,7 @@ async def test_digests_cannot_be_made_without_the_pepper(dsn: str, conn: AsyncCo
 
 async def test_a_repeat_is_known_after_the_pepper_was_replaced(dsn: str) -> None:
     command_id, data = uuid4(), {"amount": 1}
-    found = []
+    found: list[object] = []
     for settings in (
         Settings(token_pepper="one"),
         Settings(token_pepper="two", token_pepper_old="one"),
