@@ -12,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import psycopg
-import pytest
 
 import commandbus
 from commandbus.database.migrations import function_text

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import secrets
 import time
 from collections.abc import Callable
 
@@ -46,8 +47,11 @@ class Peppers:
         self._clock = clock
         self._current = self._given
         self._looked_at = float("-inf")
+        self._own = secrets.token_bytes(MIN_BYTES)
         self._marks: dict[Key, bytes] = {}
         self._logged: dict[bytes, float] = {}
+        self._others: dict[str, Key | None] = {}
+        self._fallback = Key(secrets.token_bytes(MIN_BYTES))
         if self._given is not None and len(self._given) < MIN_BYTES:
             _log.warning(
                 "the pepper of API tokens is short, and could be guessed; use %d random bytes or "
@@ -80,6 +84,14 @@ class Peppers:
         was_right = hmac.compare_digest(_hmac(_EMPTY, secret), expected)
         return is_right or (was_right and self.accepts_unpeppered)
 
+    def derived(self, purpose: str) -> bytes:
+        """A key for something else, the same in all processes with this pepper.
+
+        Without a pepper it is one of this process alone, which nobody can guess.
+        """
+        self._known(b"")
+        return hmac.digest(self._current or self._own, f"commandbus {purpose}".encode(), "sha256")
+
     def unknown(self, marks: set[str]) -> set[str]:
         """Those of the fingerprints that are of no pepper of this process."""
         if marks:
@@ -105,6 +117,21 @@ class Peppers:
             f"({self.place}); give every process that makes or checks tokens the same one, in "
             "COMMANDBUS_TOKEN_PEPPER or a copy of the file token_pepper.key"
         )
+
+    def key_for(self, name: str) -> bytes:
+        """A key of the service for something else, the same in all its processes: the one that is
+        set under this name, else one made from the pepper. Without either it is one of this process
+        alone; none is written to a file.
+        """
+        if name not in self._others:
+            self._others[name] = Keys.load(
+                f"{name}_key", folder=self._folder, allow_create=False
+            )
+        given = self._others[name]
+        if given is not None:
+            return given
+        self._known(b"")
+        return _hmac(self._current or self._fallback, f"commandbus/{name}")
 
     def _known(self, mark: bytes) -> list[Key]:
         """All peppers. Looks again for one, if there is none or the mark is of another."""

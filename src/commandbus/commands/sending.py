@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,
     InvalidInputError,
+    InvalidSettingError,
 )
 from commandbus.keys import Keys
 from commandbus.models import BatchCommand, NewCommand
@@ -44,6 +45,8 @@ from commandbus.settings import Settings
 if TYPE_CHECKING:
     from commandbus.database.store import Store
 
+_log = logging.getLogger("commandbus.sending")
+
 #: Commits of one domain in flight at once.
 LANES = 2
 #: Commands and bytes of payload in one group.
@@ -56,6 +59,8 @@ class Preparer:
     def __init__(self, settings: Settings, policy: RetryPolicy) -> None:
         self._settings = settings
         self._policy = policy
+        self._pepper = b""
+        self._looked_at = float("-inf")
 
     def command(
         self,
@@ -123,11 +128,25 @@ class Preparer:
         """
         content = [domain, command.command_type, orjson.loads(command.data)]
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-        return hmac.digest(self._digest_key, b"commandbus sent command " + text, "sha256")
+        return hmac.digest(self._digest_key(), b"commandbus sent command " + text, "sha256")
 
-    @cached_property
     def _digest_key(self) -> bytes:
-        return self._settings.token_pepper.encode() or Keys.load("token_pepper")
+        """The pepper; none where there is none, because a send must not fail for it.
+
+        It is not made here: that of the machine that makes the tokens would be another one.
+        """
+        # Another process may have made it meanwhile; not looked for with each of 10,000 commands.
+        if not self._pepper and time.monotonic() - self._looked_at >= 1:
+            self._looked_at = time.monotonic()
+            self._pepper = self._settings.token_pepper.encode() or self._kept_pepper()
+        return self._pepper
+
+    def _kept_pepper(self) -> bytes:
+        folder = self._settings.keys_folder or None
+        try:
+            return Keys.load("token_pepper", folder=folder, allow_create=False) or b""
+        except InvalidSettingError:  # the service says it, where it checks tokens
+            return b""
 
     def _reply_queue(self, domain: str) -> str:
         if self._settings.replies == "domain":

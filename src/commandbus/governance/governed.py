@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.access.callers import demand, demand_removal
+from commandbus.access.callers import demand_removal, demand_sending
 from commandbus.access.model import Caller, Scope
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
@@ -80,6 +80,11 @@ class Governed(Limits):
             for each in declared
         ]
         await self._store.gateway.rows(_REGISTER, (encoding.dump(document),))
+        for each in declared:
+            # Its marks hold wherever its commands are shown, also if no handler has the type.
+            if each.secret_keys:
+                keys = {each.command_type: each.secret_keys}
+                await self._store.declare_secrets(each.domain, keys)
         self._registered = names
 
     async def count_request(self, user_id: str) -> LimitState:
@@ -118,7 +123,7 @@ class Governed(Limits):
         type and payload gets the command in its current state, for as long as the id is known;
         every other use of a known id raises DuplicateCommandError, whatever its payload is.
         """
-        demand(caller, Scope.SEND, "sending a command")
+        demand_sending(caller, domain)
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )

@@ -227,7 +227,7 @@ FINDINGS: dict[str, KnownFinding] = {
     ),
     "TOKEN_UNPEPPERED": KnownFinding(
         Severity.NOTICE, "tokens in use may have been made without a pepper: as long as such are "
-        "accepted, whoever can write the table of tokens can make one",
+        "accepted, a user who can write the table of tokens can make one",
         "replace and revoke them, then set COMMANDBUS_UNPEPPERED_TOKENS to false",
     ),
     "TOKEN_ENDLESS": KnownFinding(

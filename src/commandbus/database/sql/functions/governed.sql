@@ -207,7 +207,8 @@ begin
     perform commandbus.require_ungoverned_edits(
         p_domain, array(select e::uuid from jsonb_object_keys(p_edits) e), p_on_behalf);
     return query select commandbus.operator_retry(
-        p_domain, p_command_ids, p_on_behalf ->> 'user', p_reset_attempts, true, p_edits);
+        p_domain, p_command_ids, p_on_behalf ->> 'user', p_reset_attempts, true, p_edits,
+        coalesce((p_on_behalf ->> 'may_bypass')::boolean, false));
 end $$;
 
 -- start_bulk with an edit, for somebody. What it freezes is looked at, whole: one command that may not be

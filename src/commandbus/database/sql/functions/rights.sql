@@ -90,7 +90,21 @@ language sql immutable as $$
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
+        ('decide_edit', '{worker,operator,api}'),
+        ('waiting_edits', '{worker,operator,api}'),    -- gives payloads
+        ('review_children', '{operator,api}'),         -- gives payloads
+        ('page_undecided', '{operator,api,reader}'),
+        ('expired_decisions', '{worker}'),
+        ('expire_ticket', '{worker}'),
+        ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
+        ('register_batch_types', '{worker,api}'),
+        ('remove_governed_type', '{operator}'),
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{api}'),
+        ('start_bulk_for', '{api}'),
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
         ('pending_users', '{operator,api,reader}'),
@@ -99,6 +113,7 @@ language sql immutable as $$
         ('set_user_limits', '{operator,api}'),
         -- tokens of the HTTP service: who makes one can do what it may
         ('create_api_token', '{api}'),
+        ('rotate_api_token', '{api}'),
         ('revoke_api_token', '{operator,api}'),
         ('touch_api_token', '{api}'),
         -- reading; list_ and page_troubleshooting and command_payload give payloads
@@ -110,6 +125,9 @@ language sql immutable as $$
         ('query_commands', '{operator,api,reader}'),
         ('search_commands', '{operator,api,reader}'),
         ('list_audit', '{operator,api,reader}'),
+        ('visible_batch', '{operator,api,reader}'),
+        ('page_batch_commands', '{operator,api,reader}'),
+        ('list_tickets', '{operator,api,reader}'),
         ('find_domains', '{operator,api,reader}'),
         ('domain_figures', '{worker,operator,api,reader}'),
         ('dispatch_figures', '{worker,operator,api,reader}'),
@@ -185,7 +203,12 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
-        -- payloads and results: through functions only
+        ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
+        -- without the payload, and without what would let a digest prove a guess of it
+        ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
+        -- payloads and results, and digests of payloads: through functions only
+        ('command_bus_content', null, '{}'),
+        ('command_bus_sender', null, '{}'),
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')
     ) e(relation, columns, roles)
