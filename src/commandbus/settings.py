@@ -110,6 +110,9 @@ class Settings(EnvironmentSettings):
     max_user_pending_children: int = 30
     #: Whether the user who submitted a batch may approve or reject it.
     self_approval: bool = False
+    #: How long a submitted batch, or an edit of one of its commands, may wait for a decision before
+    #: it expires. 0: for ever.
+    approval_expires_seconds: float = 604_800.0
     #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
     #: that contains one of the names is masked too.
     redact_keys: str = ""
@@ -209,6 +212,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_user_pending_batches": (0, 1_000_000),
     "user_cooldown_seconds": (0, MAX_COOLDOWN_SECONDS),
     "max_user_pending_children": (0, 100_000_000),
+    "approval_expires_seconds": (0, 315_360_000),
     "pool_size": (1, 1_000),
     "worker_pool_size": (6, 1_000),
     "handler_pool_size": (1, 1_000),

@@ -12,7 +12,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import psycopg
-import pytest
 
 import commandbus
 from commandbus.database.migrations import function_text
@@ -91,9 +90,11 @@ async def test_every_function_is_protected(conn: psycopg.AsyncConnection) -> Non
     """An entry point acts as the owner under a pinned path; a helper is the owner's alone."""
     rows = await (
         await conn.execute(
-            "select p.proname, p.prosecdef, p.prosqlbody is not null, p.prorettype = 'trigger'::regtype,"
+            "select p.proname, p.prosecdef, p.prosqlbody is not null,"
+            "       p.prorettype = 'trigger'::regtype,"
             "       coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp'],"
-            "       (select count(*) from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
+            "       (select count(*)"
+            "          from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
             "         where a.grantee <> p.proowner)"
             "  from pg_proc p where p.pronamespace = 'commandbus'::regnamespace"
         )

@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 from commandbus.database.migrations import FUNCTION_FILES, function_text
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
+from tests.sql.edits import every_edit_event
 from tests.sql.helpers import FAILURE, Session
 from tests.sql.test_loads import begun
 from tests.sql.test_recovery_rules import store_for
@@ -108,6 +109,7 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     for held in await db.receive():
         await db.settle("fail", held.item(**FAILURE))
     await db.rows("select commandbus.retry_ticket(%s, %s, 3, 'ada')", db.domain, ticket)
+    await every_edit_event(db)
     await db.rows("select commandbus.set_exemption('ada', 'root', 'x')")
     await db.rows("select commandbus.clear_exemption('ada', 'root')")
     await db.rows("select commandbus.set_user_limits('ada', 'root', 5)")

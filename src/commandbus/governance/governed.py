@@ -33,7 +33,8 @@ _LIST: LiteralString = (
     " order by g.domain, g.command_type, g.batch_type"
 )
 _SEND: LiteralString = (
-    "select verdict, status from {schema}.send_for(%s, cast(%s as jsonb), %s, cast(%s as jsonb))"
+    "select verdict, status from {schema}.send_for(%s, cast(%s as jsonb), cast(%s as bytea[]),"
+    " cast(%s as jsonb))"
 )
 
 
@@ -80,6 +81,11 @@ class Governed(Limits):
             for each in declared
         ]
         await self._store.gateway.rows(_REGISTER, (encoding.dump(document),))
+        for each in declared:
+            # Its marks hold wherever its commands are shown, also if no handler has the type.
+            if each.secret_keys:
+                keys = {each.command_type: each.secret_keys}
+                await self._store.declare_secrets(each.domain, keys)
         self._registered = names
 
     async def count_request(self, user_id: str) -> LimitState:
@@ -127,13 +133,13 @@ class Governed(Limits):
             who.refuse_governed([command_type])
             await self._store.send(domain, [command], actor=who.user_id)
             return SentCommand(command.command_id, CommandStatus.PENDING, False)
-        digest = self._preparer.digest(domain, command)
+        digests = self._preparer.digests(domain, command)
         await self.register()
         gateway = self._store.gateway
         await gateway.ensure_domain(domain)
         ((verdict, status),) = await gateway.rows(
             _SEND,
-            (domain, encoding.send(command), digest, encoding.on_behalf(who)),
+            (domain, encoding.send(command), digests, encoding.on_behalf(who)),
             domain=domain,
         )
         if verdict == "refused":

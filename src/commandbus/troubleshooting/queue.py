@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, LiteralString
 from uuid import UUID
@@ -18,7 +18,7 @@ from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.handler import HandlerRegistry
-from commandbus.models import CommandStatus, TroubleshootingItem
+from commandbus.models import EVERYTHING, CommandStatus, TroubleshootingItem, Viewer
 from commandbus.names import (
     check_command_type,
     check_domain,
@@ -43,7 +43,7 @@ MAX_NOTE = 2_000
 _PAGE: LiteralString = (
     "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
     " from {schema}.page_troubleshooting(%s, %s, %s, cast(%s as uuid),"
-    " cast(%s as timestamptz), cast(%s as uuid), %s) t"
+    " cast(%s as timestamptz), cast(%s as uuid), %s, 0, cast(%s as text)) t"
 )
 
 _EDIT_FOR: LiteralString = (
@@ -57,13 +57,30 @@ _COUNTS: LiteralString = (
 )
 
 
+_HAS_EDIT: LiteralString = (
+    "select exists (select from {schema}.command_bus_edit e"
+    " where e.command_id = %s and e.domain = %s)"
+)
+
+#: What the payloads of a batch must fit, by its id; None: anything.
+ItemType = Callable[[UUID], Awaitable[type[Any] | None]]
+
+
 class Troubleshooting(Groups):
     """The operator's verbs."""
 
-    def __init__(self, store: Store, registry: HandlerRegistry, *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: HandlerRegistry,
+        *,
+        max_bytes: int,
+        item_type: ItemType | None = None,
+    ) -> None:
         super().__init__(store)
         self._registry = registry
         self._max_bytes = max_bytes
+        self._item_type = item_type
 
     async def page(
         self,
@@ -71,6 +88,7 @@ class Troubleshooting(Groups):
         *,
         command_type: str | None = None,
         group: str | None = None,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[TroubleshootingItem]:
@@ -83,24 +101,34 @@ class Troubleshooting(Groups):
             None if domain is None else check_domain(domain),
             None if command_type is None else check_command_type(command_type),
             None if group is None else check_fingerprint(group),
+            viewer.owner,
         )
         check_page(limit)
         after = position_of(cursor, bound, read_key) or (None, None)
         found = await self._store.gateway.rows(
-            _PAGE, (*bound[1:], None, *after, limit + 1), into=parked_item_of, domain=domain or ""
+            _PAGE,
+            (*bound[1:4], None, *after, limit + 1, viewer.owner),
+            into=parked_item_of,
+            domain=domain or "",
         )
         return page_of(found, limit, bound, lambda last: [last.parked_at, last.command_id])
 
     def every_masked(
-        self, domain: str, *, command_type: str | None = None, group: str | None = None
+        self,
+        domain: str,
+        *,
+        command_type: str | None = None,
+        group: str | None = None,
+        viewer: Viewer = EVERYTHING,
     ) -> AsyncGenerator[TroubleshootingItem]:
         """All that `page` finds, page after page, the payloads with their secrets masked."""
 
         def read(cursor: str | None) -> Awaitable[Page[TroubleshootingItem]]:
             limit = EVERY_MASKED_LIMIT
             return self.page(
-                domain, command_type=command_type, group=group, limit=limit, cursor=cursor
-            )
+                domain, command_type=command_type, group=group, viewer=viewer, limit=limit,
+                cursor=cursor,
+            )  # fmt: skip
 
         return self._masked(every(read))
 
@@ -120,14 +148,19 @@ class Troubleshooting(Groups):
         check_names(domain)
         return dict(await self._store.gateway.rows(_COUNTS, (domain, domain)))
 
-    async def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
+    async def get(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING
+    ) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""
-        params = (check_domain(domain), None, None, check_uuid(command_id), None, None, 1)
+        wanted = check_uuid(command_id)
+        params = (check_domain(domain), None, None, wanted, None, None, 1, viewer.owner)
         return await self._store.gateway.row(_PAGE, params, into=parked_item_of, domain=domain)
 
-    async def require(self, domain: str, command_id: UUID) -> TroubleshootingItem:
+    async def require(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING
+    ) -> TroubleshootingItem:
         """One parked command; CommandNotFoundError if it is not parked."""
-        found = await self.get(domain, command_id)
+        found = await self.get(domain, command_id, viewer=viewer)
         if found is None:
             raise CommandNotFoundError(domain, check_uuid(command_id))
         return found
@@ -148,13 +181,16 @@ class Troubleshooting(Groups):
         reset_attempts: bool = True,
         payload: Mapping[str, Any] | None = None,
         on_behalf: OnBehalf | None = None,
-    ) -> None:
-        """Send the same payload again, or an edited one.
+    ) -> bool:
+        """Send the same payload again, or an edited one; returns whether it was sent.
 
         The audit gets the difference, redacted; the old payload stays in PGMQ's archive. Fields of
         an edited payload that are left masked, as they were shown, keep their real values.
-        `on_behalf` (`bus.governance.on_behalf_of`): for a caller, to whom an edit of a governed
-        command type is refused if no governed batch has the command.
+
+        An edited child of a governed batch is not sent: its edit waits until somebody else has
+        approved it, and needs an `operator`. `on_behalf` (`bus.governance.on_behalf_of`): for a
+        caller, to whom an edit of a governed command type is refused if no governed batch has the
+        command. If the caller may pass by governance, both are sent, and the audit says so.
         """
         check_domain(domain)
         wanted = check_uuid(command_id)
@@ -164,14 +200,17 @@ class Troubleshooting(Groups):
             edits, who = encoding.edits({wanted: edit}), encoding.on_behalf(on_behalf)
             params = (domain, [wanted], reset_attempts, edits, who)
             await self._store.gateway.rows(_EDIT_FOR, params, domain=domain)
-            return
-        await self._store.operator_retry(
-            domain,
-            [wanted],
-            actor=actor,
-            reset_attempts=reset_attempts,
-            edits=None if edit is None else {wanted: edit},
-        )
+        else:
+            await self._store.operator_retry(
+                domain,
+                [wanted],
+                actor=actor,
+                reset_attempts=reset_attempts,
+                edits=None if edit is None else {wanted: edit},
+            )
+        if edit is None or not self._store.has_gateway:
+            return True
+        return not await self._store.gateway.value(_HAS_EDIT, (wanted, domain))
 
     async def _edit(self, domain: str, command_id: UUID, payload: Mapping[str, Any]) -> Edit | None:
         """What the edit changes; None if it changes nothing.
@@ -202,6 +241,10 @@ class Troubleshooting(Groups):
         entry = self._registry.find(domain, command.command_type)
         if entry is not None and entry.payload_type is not None:
             check_fits(entry.payload_type, after)
+        if self._item_type is not None and command.batch_id is not None:
+            item_type = await self._item_type(command.batch_id)
+            if item_type is not None:
+                check_fits(item_type, after)
         changes = difference(before, after, marked, edited=given)
         return Edit(data, command.msg_id, changes) if changes else None
 

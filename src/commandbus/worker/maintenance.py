@@ -38,6 +38,8 @@ PRUNE_SECONDS = 20.0
 SEAL_SECONDS = 60.0
 #: The audit is sealed at least this often, in seconds, however rare the other chores are.
 SEAL_EVERY_SECONDS = 1_800.0
+#: Batches, and edits, that expire in one turn.
+EXPIRED_AT_ONCE = 1_000
 
 _CLAIM_CHORES: LiteralString = (
     "select c.name from unnest(cast(%s as text[])) c(name)"
@@ -48,6 +50,9 @@ _NEXT_BULKS: LiteralString = (
     " from unnest(cast(%s as text[])) d(name)"
 )
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
+_EXPIRED: LiteralString = "select * from {schema}.expired_decisions(%s)"
+_EXPIRE_TICKET: LiteralString = "select {schema}.expire_ticket(%s, %s)"
+_EXPIRE_EDIT: LiteralString = "select {schema}.expire_edit(%s, %s)"
 
 Domains = Callable[[], Collection[str]]
 
@@ -104,6 +109,7 @@ class Maintenance(Loop):
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
             "prune old rows": self._prune_old,
+            "expire what nobody decided": self._expire,
         }
 
     async def _do(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
@@ -175,6 +181,22 @@ class Maintenance(Loop):
         self._last_refusal = ""
         if not result.is_done:
             self._log.info("sealed %d events of the audit; more wait", result.rows)
+
+    async def _expire(self) -> None:
+        """Governed batches, and edits of their children, that waited too long for a decision.
+
+        In any domain: a batch may wait in one that no worker serves. Each in a transaction of its
+        own, because the commands of a second batch must not be locked after the first batch.
+        """
+        for domain, batch_id, command_id in await self._gateway.rows(_EXPIRED, (EXPIRED_AT_ONCE,)):
+            if command_id is None:
+                done = await self._gateway.value(_EXPIRE_TICKET, (domain, batch_id), domain=domain)
+                what = f"batch {batch_id}"
+            else:
+                done = await self._gateway.value(_EXPIRE_EDIT, (domain, command_id), domain=domain)
+                what = f"the edit of command {command_id}"
+            if done:
+                self._log.info("%s of %s has expired: nobody decided in time", what, domain)
 
     async def _prune_old(self) -> None:
         """By the rules of the whole database; without rules there is nothing to do."""

@@ -7,7 +7,16 @@ from uuid import UUID
 
 from pydantic import Field
 
-from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, example
+from commandbus.http.schemas.base import (
+    DomainName,
+    Flag,
+    Form,
+    JsonObject,
+    Reason,
+    TypeName,
+    Whole,
+    example,
+)
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
 
@@ -29,8 +38,8 @@ class SendCommand(Form):
         None, description="Makes the request repeatable. The header Idempotency-Key is the same."
     )
     correlation_id: UUID | None = None
-    wants_reply: bool = Field(True, description="false: no reply is published.")
-    max_attempts: int | None = Field(None, ge=1, le=1_000)
+    wants_reply: Flag = Field(True, description="false: no reply is published.")
+    max_attempts: Whole | None = Field(None, ge=1, le=1_000)
 
 
 @view_of(CommandMetadata, hide=("queue_name", "msg_id", "lease_epoch"))
@@ -44,6 +53,12 @@ class CommandDetail(CommandView):
     payload: Any = None
     stack: dict[str, Any] | None = Field(
         None, description="Where in the code the last failure was raised."
+    )
+    parent_ticket_id: UUID | None = Field(
+        None, description="The governed batch that it is a child of."
+    )
+    sequence_no: int | None = Field(
+        None, description="Its number in that batch, in the order of the request."
     )
     status_url: str
 

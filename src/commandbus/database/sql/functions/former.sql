@@ -1,6 +1,20 @@
 -- Former functions: those that an earlier version had under another name or with other arguments. Loaded
 -- first, so that no call can reach one of them by mistake. None of them is called by anything else in
 -- the database.
+drop function if exists commandbus.bulk_matches(text, jsonb);
+drop function if exists commandbus.list_audit(
+    text, uuid, uuid, text, text[], timestamptz, timestamptz, bigint, boolean, int, int);
+drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);
+drop function if exists commandbus.page_troubleshooting(
+    text, text, text, uuid, timestamptz, uuid, int, int);
+drop function if exists commandbus.preview_bulk(text, jsonb);
+drop function if exists commandbus.search_commands(
+    text, text, text, uuid, uuid, timestamptz, timestamptz, uuid, text, timestamptz, uuid, int, int);
+drop function if exists commandbus.search_few(
+    text, text, text, uuid, uuid, timestamptz, timestamptz, uuid, text);
+drop function if exists commandbus.search_window(
+    boolean, text, text, text, uuid, timestamptz, timestamptz, text, timestamptz, timestamptz, uuid,
+    int);
 drop function if exists commandbus.begin_load(
     text, uuid, text, jsonb, text, int, text, jsonb, text, jsonb);
 -- Senders of version 0.1.0 call these four, and find those of today: their new arguments have defaults.
@@ -13,13 +27,18 @@ drop function if exists commandbus.close_batches(uuid[], timestamptz);
 drop function if exists commandbus.seal_total(uuid, timestamptz);
 drop function if exists commandbus.complete_held;
 drop function if exists commandbus.create_held_batch;
+drop function if exists commandbus.create_ticket(
+    text, uuid, jsonb, text, text, text, uuid, bytea, boolean, jsonb, jsonb);
+drop function if exists commandbus.decide_ticket(text, uuid, text, text, text, boolean);
 drop function if exists commandbus.domain_figures; -- it had fewer columns
 drop function if exists commandbus.expose_unsent(text, timestamptz, timestamptz);
 drop function if exists commandbus.find_batch;
 drop function if exists commandbus.find_bulk;
 drop function if exists commandbus.held_envelopes;
 drop function if exists commandbus.hold_commands;
+drop function if exists commandbus.leave_troubleshooting(text, uuid[]);
 drop function if exists commandbus.next_bulk(text, text, interval);
+drop function if exists commandbus.operator_retry(text, uuid[], text, boolean, boolean, jsonb);
 drop function if exists commandbus.queue_held;
 drop function if exists commandbus.receive_commands(text, int, int, text, jsonb, boolean, boolean);
 drop function if exists commandbus.recover_dispatch(text, interval, int, int, int, interval);

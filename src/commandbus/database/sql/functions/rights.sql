@@ -20,7 +20,7 @@ language sql immutable as $$
         -- batches, loads, and what is stored before it is queued
         ('create_batch', '{sender,worker,api}'),
         ('create_stored_batch', '{sender,worker,api}'),
-        ('queue_stored', '{sender,worker,api}'),
+        ('queue_pending', '{sender,worker,api}'),
         ('dispatch_heartbeat', '{sender,worker,api}'),
         ('finish_dispatch', '{sender,worker,api}'),
         ('mark_dispatched', '{sender,worker,api}'),
@@ -87,9 +87,23 @@ language sql immutable as $$
         -- governed batches
         ('begin_submission', '{api}'),
         ('create_ticket', '{api}'),
+        ('register_batch_types', '{sender,worker,operator,api}'), -- by each process that declares them
+        ('remove_governed_type', '{}'),                -- what was governed is so no more
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{operator,api}'),
+        ('start_bulk_for', '{operator,api}'),
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
+        ('decide_edit', '{worker,operator,api}'),
+        ('waiting_edits', '{worker,operator,api}'),    -- gives payloads
+        ('review_children', '{operator,api}'),         -- gives payloads
+        ('page_undecided', '{operator,api,reader}'),
+        ('expired_decisions', '{worker}'),
+        ('expire_ticket', '{worker}'),
+        ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
         ('register_batch_types', '{worker,api}'),
         ('remove_governed_type', '{operator}'),
@@ -106,6 +120,7 @@ language sql immutable as $$
         ('set_user_limits', '{operator,api}'),
         -- tokens of the HTTP service: who makes one can do what it may
         ('create_api_token', '{api}'),
+        ('rotate_api_token', '{api}'),
         ('revoke_api_token', '{operator,api}'),
         ('touch_api_token', '{api}'),
         -- reading; list_ and page_troubleshooting and command_payload give payloads
@@ -117,6 +132,9 @@ language sql immutable as $$
         ('query_commands', '{operator,api,reader}'),
         ('search_commands', '{operator,api,reader}'),
         ('list_audit', '{operator,api,reader}'),
+        ('visible_batch', '{operator,api,reader}'),
+        ('page_batch_commands', '{operator,api,reader}'),
+        ('list_tickets', '{operator,api,reader}'),
         ('find_domains', '{operator,api,reader}'),
         ('domain_figures', '{worker,operator,api,reader}'),
         ('dispatch_figures', '{worker,operator,api,reader}'),
@@ -182,6 +200,8 @@ language sql immutable as $$
         ('command_bus_unconfirmed', null, '{operator,api,reader}'),
         ('command_bus_creation_metric', null, '{operator,api,reader}'),
         ('command_bus_chore', null, '{operator,api,reader}'),
+        ('command_bus_governed_type', null, '{sender,worker,operator,api,reader}'),
+        ('command_bus_sender', '-digest', '{operator,api,reader}'),
         ('rate_limit_counter', null, '{operator,api,reader}'),
         ('rate_limit_exemption', null, '{operator,api,reader}'),
         ('rate_limit_override', null, '{operator,api,reader}'),
@@ -193,7 +213,10 @@ language sql immutable as $$
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
         ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
+        -- without the payload, and without what would let a digest prove a guess of it
+        ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
         -- payloads and results, and digests of payloads: through functions only
+        ('command_bus_content', null, '{}'),
         ('command_bus_sender', null, '{}'),
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')
