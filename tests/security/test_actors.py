@@ -235,6 +235,14 @@ def _on_ticket(base: str, verb: str, body: Any) -> Any:
     return ask
 
 
+def _on_token(verb: str) -> Any:
+    async def ask(world: World) -> Asked:
+        made = await world.bus.tokens.create("ann", ["read"], actor="app")
+        return url("tokens", made.token.token_id, verb), None
+
+    return ask
+
+
 async def _exempt(world: World) -> Asked:
     return f"{LIMITS}/exemptions", {"user_id": "bob", **REASON}
 
@@ -287,6 +295,8 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "cancel_vms_batch": [_on_ticket(VMS, "cancel", REASON)],
     "retry_approvals_batch": [_on_ticket(APPROVALS, "retry", None)],
     "cancel_approvals_batch": [_on_ticket(APPROVALS, "cancel", REASON)],
+    "revoke_token": [_on_token("revoke")],
+    "rotate_token": [_on_token("rotate")],
     "exempt_user": [_exempt],
     "unexempt_user": [_unexempt],
     "set_user_limits": [_limits],

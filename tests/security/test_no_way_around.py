@@ -149,7 +149,7 @@ async def test_a_registration_waits_for_sends_on_their_way_and_stops_those_after
     command = Jsonb({"command_id": str(uuid4()), "type": "DeleteVM", "data": {}})
     async with await AsyncConnection.connect(dsn) as sender:
         await sender.execute(
-            "select * from commandbus.send_for('vms', %s, 'x', %s)", (command, who)
+            "select * from commandbus.send_for('vms', %s, '{x}', %s)", (command, who)
         )
         registering = asyncio.create_task(farm.bus.governance.register())
         query = (

@@ -118,7 +118,7 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     ]))  # fmt: skip
     who = Jsonb({"user": "ada", "may_bypass": True})
     command = Jsonb({"command_id": str(uuid4()), "type": "Work"})
-    await db.rows("select commandbus.send_for(%s, %s, 'x', %s)", db.domain, command, who)
+    await db.rows("select commandbus.send_for(%s, %s, '{x}', %s)", db.domain, command, who)
     await db.rows("select commandbus.remove_governed_type(%s, 'Work', 'B')", db.domain)
     token = uuid4().hex
     await db.rows(
