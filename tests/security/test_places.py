@@ -107,8 +107,8 @@ async def test_a_place_is_given_back_when_the_token_is_revoked(
         await world.waiting(1)
         del world.auth.callers["ann"]
         if is_told:
-            world.app.state.commandbus.on_revoked("another")
-            world.app.state.commandbus.on_revoked("t1")
+            world.app.state.commandbus.revocations.tell("another")
+            world.app.state.commandbus.revocations.tell("t1")
         answer = await asyncio.wait_for(reader.read(), PATIENCE if not is_told else 4)
         writer.close()
         assert world.polls.waiting == 0

@@ -74,15 +74,6 @@ class Platform:
             running = self.running[name] = asyncio.ensure_future(work())
         return await asyncio.shield(running)
 
-    def on_revoked(self, token_id: str) -> None:
-        """End what is open with a token that was just revoked. Other processes of the service
-        notice it by themselves, within `token_cache_seconds`.
-        """
-        forget = getattr(self.auth, "forget", None)
-        if forget is not None:
-            forget(token_id)
-        self.polls.check_now(token_id)
-
 
 def platform_of(request: Request) -> Platform:
     """The parts of the app that serves this request."""
