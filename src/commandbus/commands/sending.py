@@ -45,8 +45,6 @@ from commandbus.settings import Settings
 if TYPE_CHECKING:
     from commandbus.database.store import Store
 
-_log = logging.getLogger("commandbus.sending")
-
 #: Commits of one domain in flight at once.
 LANES = 2
 #: Commands and bytes of payload in one group.
