@@ -106,7 +106,13 @@ class Keys:
             return _checked(text.encode("utf-8", "surrogateescape"), variable)
         if named:
             return _read_named(Path(named), f"{variable}_FILE")
-        return _Folder(name, folder, environ).load(allow_create=allow_create)
+        try:
+            place = _Folder(name, folder, environ)
+        except InvalidSettingError:
+            if allow_create:
+                raise
+            return None  # an account without a home folder has no key in it
+        return place.load(allow_create=allow_create)
 
     @classmethod
     def place(

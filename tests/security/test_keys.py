@@ -184,6 +184,7 @@ def test_an_account_without_a_home_is_told_what_to_set(monkeypatch: pytest.Monke
     for home in ("", "/", "relative"):
         with pytest.raises(InvalidSettingError, match="COMMANDBUS_KEYS_FOLDER"):
             load(None, HOME=home)
+        assert load(None, HOME=home, allow_create=False) is None
 
 
 def test_the_home_of_another_account_is_not_used(

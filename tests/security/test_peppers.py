@@ -243,11 +243,13 @@ async def test_a_send_makes_no_pepper_and_does_not_fail_for_one(
     assert files_of(folder) == []
 
 
-def test_a_derived_key_is_that_of_the_pepper_or_of_the_process_alone(folder: Path) -> None:
+def test_a_key_for_something_else_is_that_of_the_pepper_or_of_the_process_alone(
+    folder: Path,
+) -> None:
     one, same, other = (Peppers(Settings(token_pepper=text)) for text in (ONE, ONE, OTHER))
-    assert one.derived("cursors") == same.derived("cursors") != other.derived("cursors")
-    assert one.derived("cursors") != one.derived("seals")
+    assert one.key_for("cursors") == same.key_for("cursors") != other.key_for("cursors")
+    assert one.key_for("cursors") != one.key_for("other")
     lonely = Peppers(Settings(keys_folder=str(folder)))
-    assert lonely.derived("cursors") == lonely.derived("cursors")
-    assert lonely.derived("x") != Peppers(Settings(keys_folder=str(folder))).derived("x")
+    assert lonely.key_for("cursors") == lonely.key_for("cursors")
+    assert lonely.key_for("x") != Peppers(Settings(keys_folder=str(folder))).key_for("x")
     assert files_of(folder) == []

@@ -8,7 +8,7 @@ import pty
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from commandbus import CommandBus, InvalidSettingError, Settings
-from commandbus.access.model import Caller, Scope
+from commandbus.access.model import Caller, Scope, StoredToken
 from commandbus.access.peppers import Peppers
 from commandbus.access.tokens import Tokens
 from commandbus.cli.session import kept_fresh, new_session, write_token
@@ -143,8 +143,8 @@ async def ask(auth: SessionAuth, text: str) -> Caller:
 class NoTokens(Tokens):
     """As if the database had none."""
 
-    async def find(self, token_id: str) -> None:
-        return None
+    async def find_many(self, token_ids: Collection[str]) -> dict[str, StoredToken]:
+        return {}
 
 
 async def test_a_session_token_ends_after_its_life_and_when_it_is_renewed() -> None:
