@@ -45,10 +45,7 @@ _CREATE_STORED_BATCH: LiteralString = (
     "select {schema}.create_stored_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
     " cast(%s as jsonb), %s, %s, cast(%s as float8), %s, cast(%s as text))"
 )
-_QUEUE_STORED: LiteralString = (
-    "select cardinality({schema}.queue_stored(%s, cast(%s as uuid[]),"
-    " array['pending_queue', 'pending_retry', 'queued']))"
-)
+_QUEUE_PENDING: LiteralString = "select cardinality({schema}.queue_pending(%s, cast(%s as uuid[])))"
 _STORED_MESSAGES: LiteralString = (
     "select command_id, message from {schema}.stored_messages(%s, cast(%s as uuid[]))"
 )
@@ -217,7 +214,7 @@ class Dispatch:
         domain, gateway = run.batch.domain, self.store.gateway
         if run.queue is None:
             with self._timed(run, "queue_send_ms"):
-                run.queued += await gateway.value(_QUEUE_STORED, (domain, group), domain=domain)
+                run.queued += await gateway.value(_QUEUE_PENDING, (domain, group), domain=domain)
             return
         stored = await gateway.rows(_STORED_MESSAGES, (domain, group), domain=domain)
         if not stored:

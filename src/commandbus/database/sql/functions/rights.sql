@@ -20,7 +20,7 @@ language sql immutable as $$
         -- batches, loads, and what is stored before it is queued
         ('create_batch', '{sender,worker,api}'),
         ('create_stored_batch', '{sender,worker,api}'),
-        ('queue_stored', '{sender,worker,api}'),
+        ('queue_pending', '{sender,worker,api}'),
         ('dispatch_heartbeat', '{sender,worker,api}'),
         ('finish_dispatch', '{sender,worker,api}'),
         ('mark_dispatched', '{sender,worker,api}'),
@@ -87,6 +87,13 @@ language sql immutable as $$
         -- governed batches
         ('begin_submission', '{api}'),
         ('create_ticket', '{api}'),
+        ('register_batch_types', '{sender,worker,operator,api}'), -- by each process that declares them
+        ('remove_governed_type', '{}'),                -- what was governed is so no more
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{operator,api}'),
+        ('start_bulk_for', '{operator,api}'),
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
@@ -193,6 +200,8 @@ language sql immutable as $$
         ('command_bus_unconfirmed', null, '{operator,api,reader}'),
         ('command_bus_creation_metric', null, '{operator,api,reader}'),
         ('command_bus_chore', null, '{operator,api,reader}'),
+        ('command_bus_governed_type', null, '{sender,worker,operator,api,reader}'),
+        ('command_bus_sender', '-digest', '{operator,api,reader}'),
         ('rate_limit_counter', null, '{operator,api,reader}'),
         ('rate_limit_exemption', null, '{operator,api,reader}'),
         ('rate_limit_override', null, '{operator,api,reader}'),
