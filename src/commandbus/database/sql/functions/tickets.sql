@@ -34,7 +34,8 @@ begin
         select e.batch_id, e.created_at
           from commandbus.edited_tickets(
                    p_owner, p_domains, p_batch_types, p_status, p_from_at, p_from_id, p_limit) e
-  X        return;
+         order by 2 desc, 1 desc limit p_limit;
+        return;
     end if;
     return query
     select t.batch_id, t.created_at
