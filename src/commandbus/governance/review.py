@@ -10,7 +10,7 @@ import orjson
 from commandbus.database.store import Store
 from commandbus.governance.model import BatchTicket, ChildStatus, Edit, ReviewedChild, Undecided
 from commandbus.paging import Page, page_of, position_of, read_key, read_number
-from commandbus.privacy.redaction import redact_value
+from commandbus.privacy.redaction import redact_payload
 from commandbus.privacy.values import MASK
 from commandbus.troubleshooting.edits import difference
 
@@ -93,7 +93,7 @@ def _visible(changes: dict[str, Any]) -> dict[str, Any]:
 
 def _masked(data: Any, marked: Collection[str]) -> tuple[Any, int]:
     """What may be shown, and how many values of it are not what they are."""
-    shown = None if data is None else redact_value(data, marked=marked)
+    shown = None if data is None else redact_payload(data, marked)
     return shown, _hidden(data, shown)
 
 
