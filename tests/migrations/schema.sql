@@ -630,6 +630,8 @@ function commandbus.domain_figures() returns TABLE(domain text, ready bigint, de
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
+function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
+    plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
@@ -651,7 +653,15 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 587e677557a94c3a9fa6ed4d1ee34847
+    sql, immutable, body 28acb77299aed011ceaba8f288440983
+function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
+function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5035d1df68d24665874f691b31864993
+function commandbus.expired_decisions(p_limit integer) returns TABLE(domain text, batch_id uuid, command_id uuid)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a2a4ea31c8ac65b003d5af785dd5207c
+function commandbus.expiry_after(p_now timestamp with time zone, p_seconds double precision) returns timestamp with time zone
+    sql, immutable, body 41a244a11d7e9b080d7399a532e25d32
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
 function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
@@ -820,8 +830,10 @@ function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_mark() returns text
     sql, immutable, body 0ff365f0ddc6241cc84d2988d15293d5
+function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b7d3caa96b996b80bcaec44cd6783b7
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 88e879ba5ec9b5ef4c60121bf6982f3c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 88e879ba5ec9b5ef4c60121bf6982f3c
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -829,7 +841,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 2c2b6cf83c18966d93c4a29979c92a04
+    sql, immutable, body 4fbd42e63affe1e491e601da485f9577
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1010,6 +1022,8 @@ function commandbus.write_decision(p_batch commandbus.command_bus_batch, p_decis
     plpgsql, volatile, body fe101331d6bc8b3f1696e94cb0cc6d12
 
 migration 1 = initial
+migration 10 = approval_of_content
+migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 2 = governance
 migration 3 = api_tokens
