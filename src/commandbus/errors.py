@@ -14,12 +14,14 @@
     │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
     │       └── BatchSizeExceededError  too many items, and waiting cannot help
     ├── PermissionDeniedError           the caller lacks a scope
-    │   └── GovernedTypeError           the command type is submitted as a batch, or not at all
+    │   ├── GovernedTypeError           the command type is submitted as a batch, or not at all
+    │   └── NotOwnerError               it belongs to somebody else, and no scope makes up for it
     ├── RateLimitExceededError          too much at once; it says when to try again
     ├── TicketNotFoundError             no such governed batch, or one of another user
     ├── CommandNotFoundError            no such command
     ├── BatchNotFoundError              no such batch
     ├── BulkOperationNotFoundError      no such bulk operation
+    ├── TokenNotFoundError              no such API token, or one of another user
     ├── DuplicateCommandError           the id was sent before
     │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
     ├── InvalidOperationError           the command is not in a state that allows it
@@ -150,6 +152,14 @@ class PermissionDeniedError(CommandBusError):
         self.scope = scope
 
 
+class NotOwnerError(PermissionDeniedError):
+    """It is not the caller's, and no scope makes up for that."""
+
+    def __init__(self, text: str) -> None:
+        CommandBusError.__init__(self, text)
+        self.scope = ""
+
+
 class GovernedTypeError(PermissionDeniedError):
     """The command type belongs to batch types: it is submitted as one of them, or not at all."""
 
@@ -221,6 +231,14 @@ class BulkOperationNotFoundError(CommandBusError):
             f"no bulk operation {operation_id}; `commandbus bulk list` lists what there is"
         )
         self.operation_id = operation_id
+
+
+class TokenNotFoundError(CommandBusError):
+    """No API token with this id that the caller may see."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__("no token with this id that you may see; list those that you may")
+        self.token_id = token_id
 
 
 class DuplicateCommandError(CommandBusError):

@@ -95,7 +95,24 @@ class AuditEventType(StrEnum):
     LIMIT_EXEMPTION_ENDED = "LIMIT_EXEMPTION_ENDED"
     LIMITS_CHANGED = "LIMITS_CHANGED"
     TOKEN_CREATED = "TOKEN_CREATED"  # noqa: S105  (a word, no secret)
+    TOKEN_ROTATED = "TOKEN_ROTATED"  # noqa: S105
     TOKEN_REVOKED = "TOKEN_REVOKED"  # noqa: S105
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Through whose eyes a search looks. Without one, as in the application's own process, it shows
+    everything; `access.visibility` makes that of a caller.
+    """
+
+    #: Of governed batches only those of this owner are shown; None: those of all owners.
+    owner: str | None = None
+    #: Whether events of tokens and limits are shown.
+    sees_access: bool = True
+
+
+#: Who sees everything.
+EVERYTHING = Viewer()
 
 
 @dataclass(frozen=True, slots=True)

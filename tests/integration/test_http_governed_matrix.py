@@ -1,5 +1,5 @@
-"""Who may do what with governed batches: routes, scopes, domains and owners, from the OpenAPI
-document. The other routes are in test_http_matrix.
+"""Who may do what with governed batches: routes and scopes, from the OpenAPI document. The other
+routes are in test_http_matrix; other domains and owners in tests/security/test_matrix.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ from tests.integration.http_farm import (
 )
 
 REASON = {"reason": "because"}
-SUBMISSIONS = {VMS, POWER, APPROVALS, BATCHES}
-UNDECIDED = "/api/v1/undecided"
-LISTS = {("get", each) for each in (VMS, APPROVALS, BATCHES, UNDECIDED, "/api/v1/batch-types")}
 LOOSE: dict[str, Any] = {"max_user_pending_batches": 500, "max_user_pending_children": 5_000}
 
 
@@ -178,36 +175,3 @@ async def test_an_administrator_of_all_domains_changes_limits(world: World) -> N
             if path.startswith(LIMITS)
         ]
     assert found == [201, 204, 200, 200]
-
-
-async def test_of_governed_batches_in_another_domain_there_is_nothing(
-    world: World, conn: AsyncConnection
-) -> None:
-    app = app_of(world.farm.bus, other=caller(*Scope, domains=("other",)))
-    before = await snapshot(conn)
-    async with client_of(app, "other") as client:
-        for method, path, _ in world.operations():
-            answer = await world.ask(client, method, path)
-            if (method, path) in LISTS:
-                assert (answer.status_code, answer.json()["items"]) == (200, [])
-            elif path in SUBMISSIONS or path.startswith(LIMITS):
-                assert answer.status_code == 403, f"{method} {path}"
-            else:
-                assert answer.status_code == 404, f"{method} {path}"
-    assert await snapshot(conn) == before
-
-
-async def test_of_the_batches_of_another_owner_there_is_nothing(
-    world: World, conn: AsyncConnection
-) -> None:
-    app = app_of(world.farm.bus, bob=caller("read", "submit", user="bob"))
-    before = await snapshot(conn)
-    async with client_of(app, "bob") as client:
-        for method, path, operation in world.operations():
-            if "{batch_id}" in path:
-                is_let_in = bool({Scope.READ, Scope.SUBMIT} & allowed(operation))
-                answer = await world.ask(client, method, path)
-                assert answer.status_code == (404 if is_let_in else 403), f"{method} {path}"
-            elif (method, path) in LISTS - {("get", UNDECIDED)} and "types" not in path:
-                assert (await client.get(path)).json()["items"] == []
-    assert await snapshot(conn) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from commandbus import CommandBus, TroubleshootingItem
@@ -9,7 +10,7 @@ from tests.integration.looking import Conn
 from tests.parking import park
 
 
-async def all_pages(bus: CommandBus, limit: int, **search: str) -> list[TroubleshootingItem]:
+async def all_pages(bus: CommandBus, limit: int, **search: Any) -> list[TroubleshootingItem]:
     found: list[TroubleshootingItem] = []
     cursor: str | None = None
     while True:

@@ -12,6 +12,7 @@ table commandbus.command_bus_api_token
     expires_at timestamp with time zone
     revoked_at timestamp with time zone
     last_used_at timestamp with time zone
+    replaced_by text
     with fillfactor=50
     constraint command_bus_api_token_pkey PRIMARY KEY (token_id)
     constraint valid_token_domains CHECK ((cardinality(domains) > 0))
@@ -115,6 +116,15 @@ table commandbus.command_bus_batch
     decision_reason text
     is_pending boolean not null default ((batch_type IS NOT NULL) AND (total_count > (((completed_count + failed_count) + canceled_count) + in_troubleshooting_count)))
     edit_count integer not null default 0
+    ticket_class text default 
+CASE
+    WHEN (batch_type IS NULL) THEN NULL::text
+    WHEN (total_count > (((completed_count + failed_count) + canceled_count) + in_troubleshooting_count)) THEN 'OPEN'::text
+    WHEN (completed_count = total_count) THEN 'COMPLETED'::text
+    WHEN (canceled_count = total_count) THEN 'CANCELED'::text
+    WHEN (completed_count > 0) THEN 'PARTIAL_SUCCESS'::text
+    ELSE 'FAILED'::text
+END
     with fillfactor=50
     constraint command_bus_batch_pkey PRIMARY KEY (batch_id)
     constraint governed_has_owner CHECK (((batch_type IS NULL) OR (created_by IS NOT NULL)))
@@ -129,9 +139,11 @@ table commandbus.command_bus_batch
     CREATE INDEX ix_batch_edits ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (edit_count > 0)
     CREATE INDEX ix_batch_governed ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
-    CREATE INDEX ix_batch_owner ON commandbus.command_bus_batch USING btree (created_by, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
+    CREATE INDEX ix_batch_ticket ON commandbus.command_bus_batch USING btree (domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_ticket_owner ON commandbus.command_bus_batch USING btree (created_by, domain, batch_type, ticket_class, created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
+    CREATE INDEX ix_batch_ungoverned ON commandbus.command_bus_batch USING btree (domain, created_at DESC, batch_id DESC) WHERE (batch_type IS NULL)
     CREATE UNIQUE INDEX command_bus_batch_pkey ON commandbus.command_bus_batch USING btree (batch_id)
     CREATE UNIQUE INDEX uq_batch_domain_batch_id ON commandbus.command_bus_batch USING btree (domain, batch_id)
     CREATE UNIQUE INDEX uq_batch_request ON commandbus.command_bus_batch USING btree (created_by, batch_type, request_id) WHERE (request_id IS NOT NULL)
@@ -170,6 +182,7 @@ table commandbus.command_bus_bulk_operation
     created_at timestamp with time zone not null default now()
     started_at timestamp with time zone
     finished_at timestamp with time zone
+    is_governed boolean not null default false
     with fillfactor=50
     constraint command_bus_bulk_operation_pkey PRIMARY KEY (operation_id)
     constraint valid_bulk_counts CHECK ((((done + skipped) + failed) <= total))
@@ -301,6 +314,7 @@ table commandbus.command_bus_failure_group
     total_seen bigint not null
     first_seen timestamp with time zone not null
     last_seen timestamp with time zone not null
+    is_governed boolean not null default false
     with autovacuum_vacuum_scale_factor=0
     with autovacuum_vacuum_threshold=50
     with fillfactor=50
@@ -417,10 +431,12 @@ table commandbus.command_bus_troubleshooting
     reason text not null
     parked_at timestamp with time zone not null
     fingerprint text not null
+    owner text
     constraint pk_troubleshooting PRIMARY KEY (command_id, domain)
     constraint valid_reason CHECK ((reason = ANY (ARRAY['PERMANENT'::text, 'EXHAUSTED'::text])))
     CREATE INDEX ix_troubleshooting_group ON commandbus.command_bus_troubleshooting USING btree (domain, fingerprint, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_newest ON commandbus.command_bus_troubleshooting USING btree (parked_at, command_id)
+    CREATE INDEX ix_troubleshooting_owner ON commandbus.command_bus_troubleshooting USING btree (domain, owner, parked_at, command_id) WHERE (owner IS NOT NULL)
     CREATE INDEX ix_troubleshooting_parked ON commandbus.command_bus_troubleshooting USING btree (domain, parked_at, command_id)
     CREATE INDEX ix_troubleshooting_type ON commandbus.command_bus_troubleshooting USING btree (domain, command_type, parked_at)
     CREATE UNIQUE INDEX pk_troubleshooting ON commandbus.command_bus_troubleshooting USING btree (command_id, domain)
@@ -522,8 +538,8 @@ function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f695148534e0c05d090e40f78cd68ecd
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 068683b166860394213b9142b56ac961
-function commandbus.bulk_matches(p_domain text, p_filter jsonb) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body a3102db21557efef3d0088725e343e5c
+function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body 7460441cbe19be4709a143fd80af5548
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4bb32abae82e539b64951db8170963c
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -636,6 +652,8 @@ function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a502b02592daaca20050f472514df0f
+function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
+    sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
@@ -651,9 +669,9 @@ function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 4e040717835500e0cdf7b3e806b8112c
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 235f9fcdd6bf55e51a002290f9d6ab34
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 28acb77299aed011ceaba8f288440983
+    sql, immutable, body 033359ff6df68d163fd272be5c7b2719
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
@@ -692,6 +710,8 @@ function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) retu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
+function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
+    plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_made_by_us(p_physical text) returns boolean
@@ -722,10 +742,12 @@ function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(li
     plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body bce771959a5dbcf1828c25ba46d1c92a
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
     sql, stable, body 84d30e6502aabe24cf0b4823c353a275
-function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000) returns SETOF commandbus.command_bus_audit
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 224edee2997f6a72d9615d98a4d89f70
-function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text) returns SETOF commandbus.command_bus_failure_group
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bd4660490354046600fbeb79be4b1971
+function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text, p_hides_access boolean DEFAULT false) returns SETOF commandbus.command_bus_audit
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body aa9383e027424ca458a979bad8ee71ac
+function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
+function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_actor text DEFAULT NULL::text) returns text
@@ -786,8 +808,10 @@ function commandbus.own_queues() returns TABLE(queue text, physical text)
     sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
 function commandbus.owner_differences(p_prefix text) returns TABLE(kind text, problem text, statement text)
     sql, stable, body 12823fc9371647b59c05324e5bd35096
-function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ba9d909e5237d88921059720b198e354
+function commandbus.page_batch_commands(p_domain text, p_batch_id uuid, p_status text, p_from integer, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 20000) returns TABLE(place integer, command commandbus.command_bus_command)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 7e034a48e045a40a14b4b4fd7b1f2498
+function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b20e241f1dc62d7f63a29bab6041edb9
 function commandbus.page_undecided(p_domains text[], p_newest_first boolean, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(ticket_id uuid, command_id uuid, sequence_no integer, domain text, batch_type text, child_count integer, reason text, created_by text, editor text, created_at timestamp with time zone, expires_at timestamp with time zone, digest text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 273e61658eca2d28d9f4be1768e7591c
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -798,8 +822,8 @@ function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e9d296af5ddf2f85c02545f959b462a7
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 5f3beb64afae7f0dc8ced466c550004a
-function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body db1f68e13e8e614e73cb176ecdbe0952
+function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a027e9db8135672d98f454604753fb9f
 function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
     plpgsql, volatile, body c95890a45dbee87794ca3ab5c7a04bde
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -942,6 +966,8 @@ function commandbus.role_differences(p_prefix text DEFAULT NULL::text) returns T
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body e419a85b44cbb4549586fcd937215cfe
 function commandbus.role_names(p_prefix text) returns TABLE(role text, name text, id oid)
     sql, stable, body 7ea03f7879cdaa80fa3034583869996f
+function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_hash bytea, p_overlap interval DEFAULT '00:00:00'::interval, p_actor text DEFAULT NULL::text) returns SETOF commandbus.command_bus_api_token
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 03e5a377a267060a3a8b9adef5737363
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body db8c27fcac9b01a59bb9cc381a7e329a
 function commandbus.schema_id() returns oid
@@ -950,20 +976,24 @@ function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEF
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0b6765924a4e00487137047d4aedddba
 function commandbus.seal_total(p_batch_id uuid, p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 396101c1336a0b5145c37a370cc691c9
-function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body d84beee57943142a6fa114f62f094ad1
-function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 471b86d874e532cddf42889f5318c8f5
-function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body c4d4733ed9929063c2828ebab6788503
+function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 8851fd9cbf404db739771969f409473d
+function commandbus.search_few(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 43cb2f3160c333be48431ee7e9b52434
+function commandbus.search_window(p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_error_code text, p_floor timestamp with time zone, p_upper timestamp with time zone, p_beyond_id uuid, p_limit integer, p_viewer text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, body 29666c0a959b25645b15c6dfbaed36c1
 function commandbus.seconds_left_in_minute(p_at timestamp with time zone) returns integer
     sql, stable, body a765916b4f3113970ab6873975b8c908
+function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
+    plpgsql, stable, set enable_seqscan=off, body 179959746c3de9333d8f6b921a00654f
+function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
+    plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
-function commandbus.send_for(p_domain text, p_command jsonb, p_digest bytea, p_on_behalf jsonb) returns TABLE(verdict text, status text)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6910c082fb14fd6a81f76c1804357d4f
+function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b5f459db3c5f5d038f9e6bb590636130
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
@@ -979,7 +1009,7 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2c0a57ccfe58b93c06aa80ea48d22f4
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7046f2d9ae343968b21d6cb7bf156a5b
 function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f0c70e6a39679ea9a4f813aa875947c
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
@@ -994,6 +1024,8 @@ function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
 function commandbus.touch_api_token(p_token_id text) returns void
@@ -1008,6 +1040,8 @@ function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns 
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
     sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
+function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
@@ -1023,6 +1057,7 @@ function commandbus.write_decision(p_batch commandbus.command_bus_batch, p_decis
 
 migration 1 = initial
 migration 10 = approval_of_content
+migration 11 = visibility
 migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 2 = governance

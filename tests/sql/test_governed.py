@@ -37,7 +37,7 @@ async def send(
 ) -> tuple[str, str | None]:  # fmt: skip
     command = Jsonb({"command_id": str(command_id), "type": kind})
     (row,) = await db.rows(
-        "select * from commandbus.send_for(%s, %s, %s, %s)", domain, command, digest, on_behalf
+        "select * from commandbus.send_for(%s, %s, %s, %s)", domain, command, [digest], on_behalf
     )
     return row["verdict"], row["status"]
 

@@ -162,6 +162,9 @@ SHOWN_FIELDS = {
     "UserLimitsView": "user_id max_pending_batches max_pending_children cooldown_seconds "
     "updated_by updated_at",
     "UserStateView": "user_id limits",
+    "RotatedView": "token details",
+    "TokenView": "token_id user_id scopes domains label created_at expires_at revoked_at "
+    "last_used_at",
     "Whoami": "user_id scopes domains",
 }
 

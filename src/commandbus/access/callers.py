@@ -1,10 +1,13 @@
-"""Who may see and do what. Every verb of governance asks here; faces decide nothing."""
+"""Who may do what. Every verb of governance asks here; faces decide nothing. Who may see what is
+in `visibility`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import is_visible, owns
 from commandbus.errors import PermissionDeniedError, TicketNotFoundError
 
 if TYPE_CHECKING:
@@ -55,21 +58,6 @@ def demand_load(caller: Caller, created_by: str | None) -> None:
     """
     if created_by != caller.user_id:
         demand(caller, Scope.OPERATE, "going on with the load of somebody else")
-
-
-def sees_all(caller: Caller) -> bool:
-    """Whether the caller sees the tickets of others, in the domains that it reaches."""
-    return caller.may(Scope.OPERATE) or caller.may(Scope.APPROVE)
-
-
-def is_visible(caller: Caller, ticket: BatchTicket) -> bool:
-    """Whether the caller may know of this ticket: its owner, operators, and approvers."""
-    return caller.reaches(ticket.domain) and (owns(caller, ticket) or sees_all(caller))
-
-
-def owns(caller: Caller, ticket: BatchTicket) -> bool:
-    """Whether the caller submitted this batch."""
-    return ticket.created_by == caller.user_id
 
 
 def may_act(caller: Caller, ticket: BatchTicket, permission: Scope) -> bool:

@@ -50,6 +50,8 @@ class Peppers:
         self._own = secrets.token_bytes(MIN_BYTES)
         self._marks: dict[Key, bytes] = {}
         self._logged: dict[bytes, float] = {}
+        self._others: dict[str, Key | None] = {}
+        self._fallback = Key(secrets.token_bytes(MIN_BYTES))
         if self._given is not None and len(self._given) < MIN_BYTES:
             _log.warning(
                 "the pepper of API tokens is short, and could be guessed; use %d random bytes or "
@@ -115,6 +117,21 @@ class Peppers:
             f"({self.place}); give every process that makes or checks tokens the same one, in "
             "COMMANDBUS_TOKEN_PEPPER or a copy of the file token_pepper.key"
         )
+
+    def key_for(self, name: str) -> bytes:
+        """A key of the service for something else, the same in all its processes: the one that is
+        set under this name, else one made from the pepper. Without either it is one of this process
+        alone; none is written to a file.
+        """
+        if name not in self._others:
+            self._others[name] = Keys.load(
+                f"{name}_key", folder=self._folder, allow_create=False
+            )
+        given = self._others[name]
+        if given is not None:
+            return given
+        self._known(b"")
+        return _hmac(self._current or self._fallback, f"commandbus/{name}")
 
     def _known(self, mark: bytes) -> list[Key]:
         """All peppers. Looks again for one, if there is none or the mark is of another."""

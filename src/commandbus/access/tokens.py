@@ -1,4 +1,4 @@
-"""API tokens: made, listed, revoked, and proved.
+"""API tokens: made, listed, rotated, revoked, and proved.
 
 A token is `cb_<id>_<secret>`. The secret has 256 random bits and is shown once; what is stored is
 its HMAC-SHA-256 under a pepper (`peppers.py`). A fast hash is enough for a random secret.
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SECRET_BYTES = 32
 #: Longest life that can be asked for.
 MAX_LIFE = timedelta(days=3_650)
+#: Longest time for which the old secret of a rotated token may stay good.
+MAX_OVERLAP = timedelta(days=1)
 
 _TOKEN = re.compile(r"cb_([0-9a-f]{32})_([A-Za-z0-9_-]{43})\Z")
 _ID = re.compile(r"[0-9a-f]{32}\Z")
@@ -45,6 +47,11 @@ _COLUMNS: LiteralString = (
 _CREATE: LiteralString = (
     "select {schema}.create_api_token(%s, %s, cast(%s as text[]), cast(%s as text[]), %s, %s,"
     " cast(%s as timestamptz), %s)"
+)
+_ROTATE: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + " from {schema}.rotate_api_token(%s, %s, %s, cast(%s as interval), %s) t"
 )
 _REVOKE: LiteralString = "select {schema}.revoke_api_token(%s, %s)"
 _TOUCH: LiteralString = "select {schema}.touch_api_token(%s)"
@@ -101,7 +108,7 @@ class Tokens:
             last_used_at=None,
         )
         await self._refuse_other_pepper()
-        secret = base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+        secret = _new_secret()
         created_at = await self._store.gateway.value(
             _CREATE,
             (
@@ -111,6 +118,26 @@ class Tokens:
             ),
         )  # fmt: skip
         return NewToken(replace(token, created_at=created_at), f"cb_{token.token_id}_{secret}")
+
+    async def rotate(
+        self, token_id: str, *, overlap: timedelta = timedelta(0), actor: str | None = None
+    ) -> NewToken:
+        """Make a token with the same user, rights and end in place of this one.
+
+        The old one ends at once, or `overlap` later, so that its users can be told. A token can be
+        rotated once; then the new one can be.
+        """
+        if not timedelta(0) <= overlap <= MAX_OVERLAP:
+            raise InvalidInputError("the old token stays good for 0 seconds to 1 day")
+        await self._refuse_other_pepper()
+        secret, new_id = _new_secret(), uuid4().hex
+        params = (
+            _check_id(token_id), new_id, self._hash(secret), overlap, check_operator(actor),
+        )  # fmt: skip
+        made = await self._store.gateway.row(_ROTATE, params, into=_token_of)
+        if made is None:
+            raise _no_such(token_id)
+        return NewToken(made, f"cb_{new_id}_{secret}")
 
     async def page(
         self,
@@ -133,18 +160,11 @@ class Tokens:
 
     async def revoke(self, token_id: str, *, actor: str | None = None) -> datetime:
         """End a token; services notice within five seconds. A second call changes nothing."""
-        if not _ID.match(str(token_id)):
-            raise InvalidInputError(
-                "the id of a token is 32 of 0-9 and a-f, the part between cb_ and the next _; "
-                "`commandbus token list` shows it"
-            )
         revoked_at: datetime | None = await self._store.gateway.value(
-            _REVOKE, (token_id, check_operator(actor))
+            _REVOKE, (_check_id(token_id), check_operator(actor))
         )
         if revoked_at is None:
-            raise InvalidOperationError(
-                f"no token {token_id}; `commandbus token list --all` lists what there is"
-            )
+            raise _no_such(token_id)
         return revoked_at
 
     # -- proving
@@ -180,6 +200,10 @@ class Tokens:
         """Note that it is in use, once a minute at most."""
         await self._store.gateway.rows(_TOUCH, (token_id,))
 
+    def key_for(self, name: str) -> bytes:
+        """A key of the service for something else than tokens, the same in all its processes."""
+        return self._peppers.key_for(name)
+
     def _hash(self, secret: str) -> bytes:
         return self._peppers.hashed(secret)
 
@@ -210,6 +234,25 @@ class Tokens:
 def is_live(token: ApiToken, now: datetime) -> bool:
     """Whether a token is neither revoked nor expired."""
     return token.revoked_at is None and (token.expires_at is None or now < token.expires_at)
+
+
+def _new_secret() -> str:
+    return base64.urlsafe_b64encode(secrets.token_bytes(SECRET_BYTES)).decode().rstrip("=")
+
+
+def _check_id(token_id: str) -> str:
+    if not _ID.match(str(token_id)):
+        raise InvalidInputError(
+            "the id of a token is 32 of 0-9 and a-f, the part between cb_ and the next _; "
+            "`commandbus token list` shows it"
+        )
+    return token_id
+
+
+def _no_such(token_id: str) -> InvalidOperationError:
+    return InvalidOperationError(
+        f"no token {token_id}; `commandbus token list --all` lists what there is"
+    )
 
 
 def _check_scopes(scopes: Iterable[str]) -> frozenset[Scope]:

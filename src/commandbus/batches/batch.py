@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString, Unpack
 from uuid import UUID, uuid4
 
 from commandbus.batches.actions import BatchActions
 from commandbus.batches.callbacks import Completions, check_callback
 from commandbus.batches.dispatch import Dispatch, check_mode, log_creation
+from commandbus.batches.listing import page_batch_commands, page_batches
 from commandbus.batches.model import (
     BatchOptions,
     CreationMetric,
@@ -26,33 +26,26 @@ from commandbus.batches.relay import Relay
 from commandbus.commands.sending import Preparer, repeats_named
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch, OnBehalf
-from commandbus.database.rows import BATCHES_WHERE, COMMAND_COLUMNS, command_of, raise_if_known
+from commandbus.database.rows import BATCHES_WHERE, raise_if_known
 from commandbus.database.store import Store
 from commandbus.errors import BatchNotFoundError, InvalidInputError
 from commandbus.models import (
+    EVERYTHING,
     BatchCommand,
     BatchMetadata,
     BatchStatus,
     CommandMetadata,
     CommandStatus,
     NewCommand,
+    Viewer,
 )
 from commandbus.names import (
-    check_choice_or_none,
     check_domain,
     check_operator,
     check_text,
     check_uuid,
 )
-from commandbus.paging import (
-    MAX_LIMIT,
-    Page,
-    check_page,
-    page_of,
-    position_of,
-    read_key,
-    read_number,
-)
+from commandbus.paging import MAX_LIMIT, Page, check_page
 from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
@@ -67,25 +60,11 @@ _CREATE_FOR: LiteralString = (
     "select {schema}.create_batch_for(%s, %s, cast(%s as jsonb), cast(%s as bytea[]),"
     " cast(%s as text), cast(%s as jsonb), cast(%s as jsonb))"
 )
-_PAGE: LiteralString = (
-    BATCHES_WHERE + "b.domain = %s and (cast(%s as text) is null or b.status = %s)"
-    " and (cast(%s as timestamptz) is null or (b.created_at, b.batch_id) < (%s, %s))"
-    " order by b.created_at desc, b.batch_id desc limit %s"
-)
+_SEES: LiteralString = "select {schema}.visible_batch(%s, %s)"
 _OPEN: LiteralString = (
     BATCHES_WHERE + "b.status in ('PENDING', 'IN_PROGRESS')"
     " and (cast(%s as text) is null or b.domain = %s)"
     " order by b.created_at desc, b.batch_id desc limit %s"
-)
-# Commands that were sent into the batch later have no number, and come last.
-_PAGE_COMMANDS: LiteralString = (
-    "select coalesce(c.sequence_no, 2147483647), "  # noqa: S608  (literals only)
-    + COMMAND_COLUMNS
-    + " from {schema}.command_bus_command c where c.batch_id = %s and c.domain = %s"
-    " and (cast(%s as text) is null or c.status = %s)"
-    " and (cast(%s as int) is null or (c.sequence_no >= %s or c.sequence_no is null)"
-    " and (coalesce(c.sequence_no, 2147483647), c.created_at, c.command_id) > (%s, %s, %s))"
-    " order by c.sequence_no, c.created_at, c.command_id limit %s"
 )
 
 
@@ -274,13 +253,23 @@ class Batches:
         after = known.unconfirmed_after_seconds if unconfirmed_after is None else unconfirmed_after
         return await recover_dispatch(self._store, check_domain(domain), grace, after)
 
-    async def get(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+    async def get(
+        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING
+    ) -> BatchMetadata | None:
         """One batch, or None."""
-        return await self._store.get_batch(check_domain(domain), check_uuid(batch_id, "batch_id"))
+        wanted = check_uuid(batch_id, "batch_id")
+        found = await self._store.get_batch(check_domain(domain), wanted)
+        if found is not None and viewer.owner is not None:
+            # Whose it is never changes.
+            is_seen = await self._store.gateway.value(_SEES, (viewer.owner, wanted))
+            return found if is_seen else None
+        return found
 
-    async def require(self, domain: str, batch_id: UUID) -> BatchMetadata:
+    async def require(
+        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING
+    ) -> BatchMetadata:
         """One batch; raises BatchNotFoundError if there is none."""
-        found = await self.get(domain, batch_id)
+        found = await self.get(domain, batch_id, viewer=viewer)
         if found is None:
             raise BatchNotFoundError(domain, check_uuid(batch_id, "batch_id"))
         return found
@@ -303,18 +292,14 @@ class Batches:
         domain: str,
         *,
         status: BatchStatus | None = None,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[BatchMetadata]:
         """Batches, newest first."""
-        check_page(limit)
-        state = check_choice_or_none(BatchStatus, status, "batch status")
-        bound = ("batches", check_domain(domain), state)
-        at, batch_id = position_of(cursor, bound, read_key) or (None, None)
-        found = await self._store.gateway.rows(
-            _PAGE, (domain, state, state, at, at, batch_id, limit + 1), into=BatchMetadata
+        return await page_batches(
+            self._store.gateway, check_domain(domain), status, viewer, limit=limit, cursor=cursor
         )
-        return page_of(found, limit, bound, lambda last: [last.created_at, last.batch_id])
 
     async def list_open(
         self, domain: str | None = None, *, limit: int = 100
@@ -330,23 +315,25 @@ class Batches:
         batch_id: UUID,
         *,
         status: CommandStatus | None = None,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[CommandMetadata]:
-        """Commands of a batch, in the order in which they were given."""
-        check_page(limit)
-        state = check_choice_or_none(CommandStatus, status, "status")
-        bound = ("batch commands", domain, str(check_uuid(batch_id, "batch_id")), state)
-        after = position_of(cursor, bound, _read_number_and_key) or (None, None, None)
-        wanted = (await self.require(domain, batch_id)).batch_id
-        rows = await self._store.gateway.rows(
-            _PAGE_COMMANDS, (wanted, domain, state, state, after[0], after[0], *after, limit + 1)
+        """Commands of a batch, in the order in which they were given.
+
+        With a status a page may have few commands or none, and still a cursor: the search stopped
+        early, as it does in a batch of a million.
+        """
+        wanted = check_uuid(batch_id, "batch_id")
+        return await page_batch_commands(
+            self._store.gateway,
+            check_domain(domain),
+            wanted,
+            status,
+            lambda: self.require(domain, wanted, viewer=viewer),
+            limit=limit,
+            cursor=cursor,
         )
-        numbered = [(row[0], command_of(*row[1:])) for row in rows]
-        page = page_of(
-            numbered, limit, bound, lambda last: [last[0], last[1].created_at, last[1].command_id]
-        )
-        return Page([command for _, command in page.items], page.next_cursor)
 
     async def cancel(
         self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None
@@ -376,9 +363,3 @@ class Batches:
         """Wait until a batch has ended, in whichever process it is worked on."""
         batch = await self.require(domain, batch_id)
         return await self._completions.wait(domain, batch.batch_id, timeout)
-
-
-def _read_number_and_key(number: int, moment: str, key: str) -> tuple[int, datetime, UUID]:
-    if read_number(number) >= 2**31:
-        raise ValueError("not the number of a command")
-    return number, *read_key(moment, key)

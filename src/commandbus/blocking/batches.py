@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
 from commandbus.batches.model import DispatchMode
+from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
     from commandbus.models import (
-        BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus,
+        BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus, Viewer,
     )
     from commandbus.paging import Page
 
@@ -64,13 +65,17 @@ class BlockingBatches(BlockingFacet["Batches"]):
             domain, grace_seconds=grace_seconds, unconfirmed_after=unconfirmed_after,
         ))
 
-    def get(self, domain: str, batch_id: UUID) -> BatchMetadata | None:
+    def get(
+        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING,
+    ) -> BatchMetadata | None:
         """One batch, or None."""
-        return self._bridge.run(self._facet.get(domain, batch_id))
+        return self._bridge.run(self._facet.get(domain, batch_id, viewer=viewer))
 
-    def require(self, domain: str, batch_id: UUID) -> BatchMetadata:
+    def require(
+        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING,
+    ) -> BatchMetadata:
         """One batch; raises BatchNotFoundError if there is none."""
-        return self._bridge.run(self._facet.require(domain, batch_id))
+        return self._bridge.run(self._facet.require(domain, batch_id, viewer=viewer))
 
     def actions(
         self, domain: str, batch_id: UUID, load: LoadMetadata | None = None,
@@ -79,12 +84,12 @@ class BlockingBatches(BlockingFacet["Batches"]):
         return self._bridge.run(self._facet.actions(domain, batch_id, load))
 
     def page(
-        self, domain: str, *, status: BatchStatus | None = None, limit: int = 100,
-        cursor: str | None = None,
+        self, domain: str, *, status: BatchStatus | None = None, viewer: Viewer = EVERYTHING,
+        limit: int = 100, cursor: str | None = None,
     ) -> Page[BatchMetadata]:
         """Batches, newest first."""
         return self._bridge.run(self._facet.page(
-            domain, status=status, limit=limit, cursor=cursor,
+            domain, status=status, viewer=viewer, limit=limit, cursor=cursor,
         ))
 
     def list_open(self, domain: str | None = None, *, limit: int = 100) -> list[BatchMetadata]:
@@ -93,11 +98,11 @@ class BlockingBatches(BlockingFacet["Batches"]):
 
     def page_commands(
         self, domain: str, batch_id: UUID, *, status: CommandStatus | None = None,
-        limit: int = 100, cursor: str | None = None,
+        viewer: Viewer = EVERYTHING, limit: int = 100, cursor: str | None = None,
     ) -> Page[CommandMetadata]:
         """Commands of a batch, in the order in which they were given."""
         return self._bridge.run(self._facet.page_commands(
-            domain, batch_id, status=status, limit=limit, cursor=cursor,
+            domain, batch_id, status=status, viewer=viewer, limit=limit, cursor=cursor,
         ))
 
     def cancel(

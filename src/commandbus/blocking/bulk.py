@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
+from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
     from commandbus.database.model import OnBehalf
+    from commandbus.models import Viewer
     from commandbus.paging import Page
     from commandbus.troubleshooting.bulk import BulkOperations, BulkProgress
     from commandbus.troubleshooting.model import (
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
     """Starts, runs, stops and shows bulk operations."""
 
-    def preview(self, chosen: BulkFilter) -> BulkPreview:
+    def preview(self, chosen: BulkFilter, *, viewer: Viewer = EVERYTHING) -> BulkPreview:
         """What matches now, counted by failure group, most first."""
-        return self._bridge.run(self._facet.preview(chosen))
+        return self._bridge.run(self._facet.preview(chosen, viewer=viewer))
 
     def preview_edit(
         self, chosen: BulkFilter, edit: PayloadEdit, *, examples: int = 10,
@@ -66,21 +68,21 @@ class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
         """Go on where it was left, at another rate if one is given."""
         return self._bridge.run(self._facet.resume(operation_id, rate=rate, operator=operator))
 
-    def get(self, operation_id: UUID) -> BulkOperation | None:
+    def get(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation | None:
         """One operation, or None."""
-        return self._bridge.run(self._facet.get(operation_id))
+        return self._bridge.run(self._facet.get(operation_id, viewer=viewer))
 
-    def require(self, operation_id: UUID) -> BulkOperation:
+    def require(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation:
         """One operation; raises BulkOperationNotFoundError if there is none."""
-        return self._bridge.run(self._facet.require(operation_id))
+        return self._bridge.run(self._facet.require(operation_id, viewer=viewer))
 
     def page(
-        self, domain: str | None = None, *, status: BulkStatus | None = None, limit: int = 100,
-        cursor: str | None = None,
+        self, domain: str | None = None, *, status: BulkStatus | None = None,
+        viewer: Viewer = EVERYTHING, limit: int = 100, cursor: str | None = None,
     ) -> Page[BulkOperation]:
         """Operations, newest first, page by page."""
         return self._bridge.run(self._facet.page(
-            domain, status=status, limit=limit, cursor=cursor,
+            domain, status=status, viewer=viewer, limit=limit, cursor=cursor,
         ))
 
     def page_items(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
+from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from uuid import UUID
     from commandbus.commands.search import Search
     from commandbus.commands.tail import AuditTail
-    from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
+    from commandbus.models import (
+        AuditEvent, AuditEventType, CommandMetadata, CommandStatus, Viewer,
+    )
     from commandbus.paging import Page
 
 
@@ -38,27 +41,28 @@ class BlockingSearch(BlockingFacet["Search"]):
         batch_id: UUID | None = None, domain: str | None = None, command_type: str | None = None,
         status: CommandStatus | None = None, error_code: str | None = None,
         created_after: datetime | None = None, created_before: datetime | None = None,
-        limit: int = 100, cursor: str | None = None,
+        viewer: Viewer = EVERYTHING, limit: int = 100, cursor: str | None = None,
     ) -> Page[CommandMetadata]:
         """Commands by what is known of them, newest first."""
         return self._bridge.run(self._facet.commands(
             command_id=command_id, correlation_id=correlation_id, batch_id=batch_id, domain=domain,
             command_type=command_type, status=status, error_code=error_code,
-            created_after=created_after, created_before=created_before, limit=limit, cursor=cursor,
+            created_after=created_after, created_before=created_before, viewer=viewer, limit=limit,
+            cursor=cursor,
         ))
 
     def audit(
         self, *, command_id: UUID | None = None, batch_id: UUID | None = None,
         domain: str | None = None, actor: str | None = None,
         event_types: Iterable[AuditEventType] | None = None, since: datetime | None = None,
-        until: datetime | None = None, newest_first: bool = True, limit: int = 100,
-        cursor: str | None = None,
+        until: datetime | None = None, newest_first: bool = True, viewer: Viewer = EVERYTHING,
+        limit: int = 100, cursor: str | None = None,
     ) -> Page[AuditEvent]:
         """Audit events by what is known of them."""
         return self._bridge.run(self._facet.audit(
             command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
             event_types=event_types, since=since, until=until, newest_first=newest_first,
-            limit=limit, cursor=cursor,
+            viewer=viewer, limit=limit, cursor=cursor,
         ))
 
     def every_command(self, **criteria: Any) -> Iterator[CommandMetadata]:
@@ -73,6 +77,12 @@ class BlockingSearch(BlockingFacet["Search"]):
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""
         tail = self._facet.tail(limit=limit, **criteria)
         return BlockingAuditTail(self._bridge, lambda: tail)
+
+    def require(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING,
+    ) -> CommandMetadata:
+        """One command; CommandNotFoundError if there is none that the viewer may see."""
+        return self._bridge.run(self._facet.require(domain, command_id, viewer=viewer))
 
     def domains(self, command_id: UUID) -> list[str]:
         """The domains that know this id."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
+from datetime import timedelta
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-    from datetime import datetime, timedelta
+    from datetime import datetime
     from commandbus.access.model import ApiToken, NewToken, StoredToken
     from commandbus.access.tokens import Tokens
     from commandbus.paging import Page
@@ -32,6 +33,12 @@ class BlockingTokens(BlockingFacet["Tokens"]):
         return self._bridge.run(self._facet.create(
             user_id, scopes, domains=domains, label=label, expires_in=expires_in, actor=actor,
         ))
+
+    def rotate(
+        self, token_id: str, *, overlap: timedelta = timedelta(0), actor: str | None = None,
+    ) -> NewToken:
+        """Make a token with the same user, rights and end in place of this one."""
+        return self._bridge.run(self._facet.rotate(token_id, overlap=overlap, actor=actor))
 
     def page(
         self, *, user_id: str | None = None, include_ended: bool = False, limit: int = 100,
@@ -65,6 +72,10 @@ class BlockingTokens(BlockingFacet["Tokens"]):
     def touch(self, token_id: str) -> None:
         """Note that it is in use, once a minute at most."""
         return self._bridge.run(self._facet.touch(token_id))
+
+    def key_for(self, name: str) -> bytes:
+        """A key of the service for something else than tokens, the same in all its processes."""
+        return self._facet.key_for(name)
 
     def findings(self) -> list[Finding]:
         """What is weak about the tokens in use; the doctor says it too."""

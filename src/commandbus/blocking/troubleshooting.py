@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
+from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
     from uuid import UUID
     from commandbus.database.model import OnBehalf
-    from commandbus.models import TroubleshootingItem
+    from commandbus.models import TroubleshootingItem, Viewer
     from commandbus.paging import Page
     from commandbus.troubleshooting.model import FailureGroup
     from commandbus.troubleshooting.queue import Troubleshooting
@@ -27,45 +28,54 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
 
     def groups(
         self, domain: str | None = None, *, command_type: str | None = None,
-        include_empty: bool = False, limit: int = 100,
+        include_empty: bool = False, viewer: Viewer = EVERYTHING, limit: int = 100,
     ) -> list[FailureGroup]:
         """Parked commands by cause, largest group first; it reads no command."""
         return self._bridge.run(self._facet.groups(
-            domain, command_type=command_type, include_empty=include_empty, limit=limit,
+            domain, command_type=command_type, include_empty=include_empty, viewer=viewer,
+            limit=limit,
         ))
 
-    def require_group(self, fingerprint: str, domain: str | None = None) -> FailureGroup:
+    def require_group(
+        self, fingerprint: str, domain: str | None = None, *, viewer: Viewer = EVERYTHING,
+    ) -> FailureGroup:
         """The one group whose fingerprint begins so; raises if there is none, or several."""
-        return self._bridge.run(self._facet.require_group(fingerprint, domain))
+        return self._bridge.run(self._facet.require_group(fingerprint, domain, viewer=viewer))
 
     def page(
         self, domain: str | None, *, command_type: str | None = None, group: str | None = None,
-        limit: int = 100, cursor: str | None = None,
+        viewer: Viewer = EVERYTHING, limit: int = 100, cursor: str | None = None,
     ) -> Page[TroubleshootingItem]:
         """What waits, longest first, with its payload, page by page; None: in all domains."""
         return self._bridge.run(self._facet.page(
-            domain, command_type=command_type, group=group, limit=limit, cursor=cursor,
+            domain, command_type=command_type, group=group, viewer=viewer, limit=limit,
+            cursor=cursor,
         ))
 
     def every_masked(
         self, domain: str, *, command_type: str | None = None, group: str | None = None,
+        viewer: Viewer = EVERYTHING,
     ) -> Iterator[TroubleshootingItem]:
         """All that `page` finds, page after page, the payloads with their secrets masked."""
         return self._bridge.iterate(self._facet.every_masked(
-            domain, command_type=command_type, group=group,
+            domain, command_type=command_type, group=group, viewer=viewer,
         ))
 
     def counts(self, domain: str | None = None) -> dict[str, int]:
         """How many commands are parked, by domain; only domains that have some."""
         return self._bridge.run(self._facet.counts(domain))
 
-    def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
+    def get(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING,
+    ) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""
-        return self._bridge.run(self._facet.get(domain, command_id))
+        return self._bridge.run(self._facet.get(domain, command_id, viewer=viewer))
 
-    def require(self, domain: str, command_id: UUID) -> TroubleshootingItem:
+    def require(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING,
+    ) -> TroubleshootingItem:
         """One parked command; CommandNotFoundError if it is not parked."""
-        return self._bridge.run(self._facet.require(domain, command_id))
+        return self._bridge.run(self._facet.require(domain, command_id, viewer=viewer))
 
     def masked(self, item: TroubleshootingItem) -> Any:
         """The payload of a parked command with its secrets masked."""

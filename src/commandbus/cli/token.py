@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -73,6 +73,30 @@ async def list_tokens(
             user_id=user, include_ended=include_ended, **listing.of_page
         )
     return page_view(page, "tokens", _TOKENS.print)
+
+
+@command(token, "rotate")
+async def rotate(
+    frame: Frame,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The id, as the list shows it.")],
+    *,
+    overlap: Annotated[
+        str | None,
+        typer.Option("--overlap", metavar="TIME", help="How long the old one stays good: 10m, 1h."),
+    ] = None,
+    operator: Operator = None,
+) -> View:
+    """Give a token another secret: a new token with the same rights, in place of this one."""
+    life = timedelta(0) if overlap is None else parse_age(overlap)
+    async with frame.open() as session:
+        made = await session.bus.tokens.rotate(token_id, overlap=life, actor=operator)
+    ends = f"in {overlap}" if overlap else "now"
+    text = (
+        f"[bold]{text_of(made.text)}[/]\n"
+        f"Keep it now: it is not shown again. Its id is {made.token.token_id}; the old one ends "
+        f"{ends}."
+    )
+    return View({**jsonable(made.token), "token": made.text}, lambda: say(text))
 
 
 @command(token, "revoke")

@@ -14,10 +14,17 @@ from uuid import UUID
 import orjson
 
 from commandbus.commands.tail import AuditTail
-from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, command_of
+from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, COMMANDS_WHERE, command_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
-from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
+from commandbus.models import (
+    EVERYTHING,
+    AuditEvent,
+    AuditEventType,
+    CommandMetadata,
+    CommandStatus,
+    Viewer,
+)
 from commandbus.names import (
     check_choice,
     check_choice_or_none,
@@ -50,14 +57,18 @@ _SEARCH_COMMANDS: LiteralString = (
     + " from {schema}.search_commands("
     "%s, %s, %s, cast(%s as uuid), cast(%s as uuid), cast(%s as timestamptz),"
     " cast(%s as timestamptz), cast(%s as uuid), %s, cast(%s as timestamptz),"
-    " cast(%s as uuid), %s, %s) s cross join lateral (select (s.command).*) c"
+    " cast(%s as uuid), %s, %s, cast(%s as text)) s cross join lateral (select (s.command).*) c"
 )
 _LIST_AUDIT: LiteralString = (
     "select "  # noqa: S608  (literals only)
     + AUDIT_COLUMNS
     + " from {schema}.list_audit(%s, cast(%s as uuid), cast(%s as uuid), %s,"
     " cast(%s as text[]), cast(%s as timestamptz), cast(%s as timestamptz),"
-    " cast(%s as bigint), %s, %s, %s) a"
+    " cast(%s as bigint), %s, %s, %s, cast(%s as text), %s) a"
+)
+_SEEN_COMMAND: LiteralString = (
+    COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
+    " and {schema}.visible_batch(%s, c.batch_id)"
 )
 _FAILURE_STACK: LiteralString = "select {schema}.failure_stack(%s, %s)"
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
@@ -82,6 +93,7 @@ class Search:
         error_code: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[CommandMetadata]:
@@ -102,10 +114,10 @@ class Search:
             domain, command_type, state, batch_id, correlation_id, created_after, created_before,
             command_id, error_code,
         )  # fmt: skip
-        bound = (criteria,)
+        bound = (criteria, viewer.owner)
         at, after = position_of(cursor, bound, _read_place) or (None, None)
         rows = await self._store.gateway.rows(
-            _SEARCH_COMMANDS, (*criteria, at, after, limit, SCAN_LIMIT)
+            _SEARCH_COMMANDS, (*criteria, at, after, limit, SCAN_LIMIT, viewer.owner)
         )
         # A last row without a command says how far the search looked before it stopped early.
         found = [command_of(*row[1:]) for row in rows if row[1] is not None]
@@ -116,7 +128,7 @@ class Search:
             return Page(found, None)
         return Page(found, cursor_of([rows[-1][0], found[-1].command_id], bound))
 
-    async def audit(
+    async def audit(  # noqa: PLR0913  (each is a criterion)
         self,
         *,
         command_id: UUID | None = None,
@@ -127,6 +139,7 @@ class Search:
         since: datetime | None = None,
         until: datetime | None = None,
         newest_first: bool = True,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[AuditEvent]:
@@ -136,11 +149,15 @@ class Search:
             command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
             event_types=event_types, since=since, until=until,
         )  # fmt: skip
-        bound = (criteria, newest_first)
+        bound = (criteria, newest_first, viewer)
         start = position_of(cursor, bound, read_number)
         rows = await self._store.gateway.rows(
-            _LIST_AUDIT, (*criteria, start, newest_first, limit, SCAN_LIMIT)
-        )
+            _LIST_AUDIT,
+            (
+                *criteria, start, newest_first, limit, SCAN_LIMIT, viewer.owner,
+                not viewer.sees_access,
+            ),
+        )  # fmt: skip
         # A last row without a domain says how far the search looked before it stopped early.
         events = [AuditEvent(*row) for row in rows if row[1] is not None]
         if len(rows) > len(events):
@@ -162,8 +179,22 @@ class Search:
 
     def tail(self, *, limit: int = 50, **criteria: Any) -> AuditTail:
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""
-        bound = (_audit_criteria(**criteria), False)
+        bound = (_audit_criteria(**criteria), False, EVERYTHING)
         return AuditTail(self, limit, criteria, lambda number: cursor_of([number], bound))
+
+    async def require(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING
+    ) -> CommandMetadata:
+        """One command; CommandNotFoundError if there is none that the viewer may see."""
+        wanted = check_uuid(command_id)
+        if viewer.owner is None:
+            found = await self._store.get_command(check_domain(domain), wanted)
+        else:
+            params = (check_domain(domain), wanted, viewer.owner)
+            found = await self._store.gateway.row(_SEEN_COMMAND, params, into=command_of)
+        if found is None:
+            raise CommandNotFoundError(domain, wanted)
+        return found
 
     async def domains(self, command_id: UUID) -> list[str]:
         """The domains that know this id."""

@@ -45,7 +45,6 @@ from commandbus.settings import Settings
 if TYPE_CHECKING:
     from commandbus.database.store import Store
 
-
 #: Commits of one domain in flight at once.
 LANES = 2
 #: Commands and bytes of payload in one group.
@@ -120,17 +119,21 @@ class Preparer:
         )
 
     def digest(self, domain: str, command: NewCommand) -> bytes:
-        """Of what a repeat of the command must have in common with it.
+        """Of what a repeat of the command must have in common with it, to be stored."""
+        return self.digests(domain, command)[0]
+
+    def digests(self, domain: str, command: NewCommand) -> list[bytes]:
+        """The same under each pepper that it may have been stored with, the current one first.
 
         Keyed, so that a reader of the table of digests cannot try payloads. Services on one
         database share the pepper, as for their tokens; with another pepper a repeat is refused.
         """
         content = [domain, command.command_type, orjson.loads(command.data)]
-        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-        return hmac.digest(self._digest_key(), b"commandbus sent command " + text, "sha256")
+        text = b"commandbus sent command " + orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+        return [hmac.digest(key, text, "sha256") for key in self._digest_keys()]
 
-    def _digest_key(self) -> bytes:
-        """The pepper; none where there is none, because a send must not fail for it.
+    def _digest_keys(self) -> list[bytes]:
+        """The peppers; none where there is none, because a send must not fail for it.
 
         It is not made here: that of the machine that makes the tokens would be another one.
         """
@@ -138,7 +141,8 @@ class Preparer:
         if not self._pepper and time.monotonic() - self._looked_at >= 1:
             self._looked_at = time.monotonic()
             self._pepper = self._settings.token_pepper.encode() or self._kept_pepper()
-        return self._pepper
+        old = (part.strip().encode() for part in self._settings.token_pepper_old.split(","))
+        return list(dict.fromkeys((self._pepper, *filter(None, old), b"")))
 
     def _kept_pepper(self) -> bytes:
         folder = self._settings.keys_folder or None

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.access.callers import is_visible
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import is_visible
 from commandbus.database.store import Store
 from commandbus.errors import (
     CommandBusError,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from commandbus.access.callers import demand, is_visible
+from commandbus.access.callers import demand
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import is_visible
 from commandbus.commands.sending import Preparer
 from commandbus.database.store import Store
 from commandbus.errors import TicketNotFoundError

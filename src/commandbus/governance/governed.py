@@ -33,7 +33,8 @@ _LIST: LiteralString = (
     " order by g.domain, g.command_type, g.batch_type"
 )
 _SEND: LiteralString = (
-    "select verdict, status from {schema}.send_for(%s, cast(%s as jsonb), %s, cast(%s as jsonb))"
+    "select verdict, status from {schema}.send_for(%s, cast(%s as jsonb), cast(%s as bytea[]),"
+    " cast(%s as jsonb))"
 )
 
 
@@ -132,13 +133,13 @@ class Governed(Limits):
             who.refuse_governed([command_type])
             await self._store.send(domain, [command], actor=who.user_id)
             return SentCommand(command.command_id, CommandStatus.PENDING, False)
-        digest = self._preparer.digest(domain, command)
+        digests = self._preparer.digests(domain, command)
         await self.register()
         gateway = self._store.gateway
         await gateway.ensure_domain(domain)
         ((verdict, status),) = await gateway.rows(
             _SEND,
-            (domain, encoding.send(command), digest, encoding.on_behalf(who)),
+            (domain, encoding.send(command), digests, encoding.on_behalf(who)),
             domain=domain,
         )
         if verdict == "refused":

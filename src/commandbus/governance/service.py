@@ -6,16 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import LiteralString
 from uuid import UUID
 
-from commandbus.access.callers import (
-    demand,
-    demand_action,
-    demand_submission,
-    is_visible,
-    may_act,
-    owns,
-    sees_all,
-)
+from commandbus.access.callers import demand, demand_action, demand_submission, may_act
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import is_visible, owns, sees_all
 from commandbus.commands.sending import Preparer
 from commandbus.database.store import Listener, Store
 from commandbus.errors import TicketNotFoundError

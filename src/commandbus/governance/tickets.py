@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 from uuid import UUID
 
 from commandbus.governance.model import (
-    OPEN,
     BatchTicket,
     ChildStatus,
     ChildTicket,
@@ -32,19 +31,15 @@ _TICKETS: LiteralString = (
     + _COLUMNS
     + " from {schema}.batch_approval_tickets t where "
 )
-# Pending batches are in an index of their own: the others may be millions.
-_FILTER: LiteralString = (
-    "(cast(%s as text[]) is null or t.domain = any(%s))"
-    " and (cast(%s as text[]) is null or t.batch_type = any(%s))"
-    " and (cast(%s as text) is null or t.status = %s)"
-    " and (not %s or t.is_pending or t.edit_count > 0)"
-    " and (cast(%s as timestamptz) is null or (t.created_at, t.ticket_id) < (%s, %s))"
-    " order by t.created_at desc, t.ticket_id desc limit %s"
-)
 _BY_ID: LiteralString = _TICKETS + "t.ticket_id = any(cast(%s as uuid[]))"
-_PAGE: LiteralString = _TICKETS + _FILTER
-# With a condition of its own, so that the plan goes by the owner.
-_PAGE_OF_OWNER: LiteralString = _TICKETS + "t.created_by = %s and " + _FILTER
+_PAGE: LiteralString = (
+    "select "  # noqa: S608  (literals only)
+    + _COLUMNS
+    + " from {schema}.list_tickets(%s, cast(%s as text[]), cast(%s as text[]), %s,"
+    " cast(%s as timestamptz), cast(%s as uuid), %s) l"
+    " join {schema}.batch_approval_tickets t on t.ticket_id = l.ticket_id"
+    " order by l.created_at desc, l.ticket_id desc"
+)
 _CHILDREN: LiteralString = (
     "select c.ticket_id, c.parent_ticket_id, c.sequence_no, c.status, c.error_message,"
     " c.attempt_count, c.last_attempt_at from {schema}.approval_tickets c"
@@ -79,15 +74,9 @@ async def page_tickets(
     places = None if domains is None else sorted(domains)
     types = None if batch_types is None else sorted(batch_types)
     bound = ("tickets", owner, places, types, status)
-    created_at, ticket_id = position_of(cursor, bound, read_key) or (None, None)
-    params = (
-        places, places, types, types, status, status, status in OPEN, created_at, created_at,
-        ticket_id, limit + 1,
-    )  # fmt: skip
-    if owner is None:
-        found = await statements.rows(_PAGE, params, into=_ticket_of)
-    else:
-        found = await statements.rows(_PAGE_OF_OWNER, (owner, *params), into=_ticket_of)
+    at, ticket_id = position_of(cursor, bound, read_key) or (None, None)
+    params = (owner, places, types, status, at, ticket_id, limit + 1)
+    found = await statements.rows(_PAGE, params, into=_ticket_of)
     return page_of(found, limit, bound, lambda ticket: [ticket.created_at, ticket.ticket_id])
 
 

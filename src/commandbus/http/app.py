@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -16,6 +17,7 @@ from commandbus.errors import InvalidSettingError
 from commandbus.http.auth.authenticators import Authenticator, NoAuth
 from commandbus.http.auth.gate import GateMiddleware, Strangers
 from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
+from commandbus.http.auth.tokens import TokenAuth
 from commandbus.http.bodies import BodyMiddleware
 from commandbus.http.budgets import Budgets, Patience
 from commandbus.http.context import ContextMiddleware
@@ -25,6 +27,7 @@ from commandbus.http.peers import LocalPeersMiddleware
 from commandbus.http.platform import Platform
 from commandbus.http.problems import problem_of_http, problem_of_validation
 from commandbus.http.protection import CallerMiddleware, CountMiddleware, FramingMiddleware
+from commandbus.http.reading import CursorMiddleware, HeadMiddleware
 from commandbus.http.routes import API_ROUTERS, health
 from commandbus.http.routes.governed import governed_routers
 from commandbus.http.settings import HttpSettings
@@ -79,6 +82,9 @@ def create_app(
     refuse_routes_without_scope(required, prefix, public)
     add_openapi(app, required)
     _add_layers(app, here, public)
+    here.revocations.subscribe(polls.check_now)
+    if isinstance(auth, TokenAuth):
+        here.revocations.subscribe(auth.forget)
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse)
     return app
@@ -115,6 +121,7 @@ def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
     """The innermost first: a request passes them from the last line to the first."""
     settings, prefix = here.settings, here.prefix
     guarded = (f"{prefix}/api/", *(() if settings.metrics_public else (f"{prefix}/metrics",)))
+    app.add_middleware(CursorMiddleware, key=partial(here.bus.tokens.key_for, "cursor"))
     app.add_middleware(BodyMiddleware, settings=settings, budgets=here.budgets)
     app.add_middleware(CountMiddleware, governance=here.bus.governance, counted=f"{prefix}{API}/")
     app.add_middleware(CallerMiddleware, budgets=here.budgets, patience=Patience())
@@ -135,6 +142,7 @@ def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
         if isinstance(context.path, str)
     }
     app.add_middleware(ContextMiddleware, metrics=here.metrics, templates=templates)
+    app.add_middleware(HeadMiddleware)
 
 
 # -- what the framework refuses; the outermost layer makes the response

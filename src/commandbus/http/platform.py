@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from commandbus.bus import CommandBus
 from commandbus.http.auth.authenticators import Authenticator
+from commandbus.http.auth.revocations import Revocations
 from commandbus.http.budgets import Budgets
 from commandbus.http.context import info_of
 from commandbus.http.metrics import NoMetrics
@@ -36,6 +37,8 @@ class Platform:
     polls: LongPolls
     metrics: NoMetrics
     prefix: str
+    #: Who must know of tokens that end.
+    revocations: Revocations = field(default_factory=Revocations)
     #: Where the app is mounted, as the current request shows it.
     root: str = ""
     #: The current request.

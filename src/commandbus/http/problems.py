@@ -30,6 +30,7 @@ from commandbus.errors import (
     RateLimitExceededError,
     SchemaVersionError,
     TicketNotFoundError,
+    TokenNotFoundError,
 )
 from commandbus.privacy.redaction import redact_text
 
@@ -129,6 +130,7 @@ def unavailable(detail: str, retry_after: int = RETRY_AFTER) -> Problem:
 
 _NOT_FOUND = (
     TicketNotFoundError, CommandNotFoundError, BatchNotFoundError, BulkOperationNotFoundError,
+    TokenNotFoundError,
 )  # fmt: skip
 _CONFLICT = (DuplicateCommandError, InvalidOperationError, LeaseLostError, PayloadLostError)
 
@@ -153,7 +155,8 @@ def problem_of(error: CommandBusError) -> Problem:
             more = {"scope": error.scope, "batch_types": list(error.batch_types)}
             return Problem(Kind.PERMISSION_DENIED, str(error), more=more)
         case PermissionDeniedError():
-            return Problem(Kind.PERMISSION_DENIED, str(error), more={"scope": str(error.scope)})
+            more = {"scope": str(error.scope)} if error.scope else {}
+            return Problem(Kind.PERMISSION_DENIED, str(error), more=more)
         case _ if isinstance(error, _NOT_FOUND):
             return Problem(Kind.NOT_FOUND, _shown(error))
         case _ if isinstance(error, _CONFLICT):

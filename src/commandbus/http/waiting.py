@@ -18,6 +18,7 @@ from commandbus.http.auth.authenticators import NotAuthenticated
 from commandbus.http.budgets import Places
 from commandbus.http.context import ClientGone, RequestInfo, info_of, until_gone
 from commandbus.http.problems import unauthenticated
+from commandbus.http.reading import HEAD
 from commandbus.http.settings import HttpSettings
 
 _WAIT = re.compile(r"(?:\A|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?", re.I)
@@ -49,6 +50,15 @@ class Stream(StreamingResponse):
         If the client goes, takes nothing for too long, or its credentials end, the stream is cut
         off: it lacks its end, so nobody takes a part for the whole.
         """
+        if scope.get(HEAD):
+            # The headers alone: nothing is streamed, so no place is taken.
+            await send(
+                {"type": "http.response.start", "status": self.status_code,
+                 "headers": self.raw_headers}
+            )  # fmt: skip
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await _close(self.body_iterator)
+            return
 
         async def send_in_time(message: Message) -> None:
             async with asyncio.timeout(self._polls.send_timeout):
@@ -62,6 +72,12 @@ class Stream(StreamingResponse):
 
 class CredentialsEnded(Exception):  # noqa: N818  (a refusal, not an error)
     """The token of a waiting request was revoked, or has expired."""
+
+
+async def _close(pieces: Any) -> None:
+    close = getattr(pieces, "aclose", None)
+    if close is not None:
+        await close()
 
 
 class LongPolls:

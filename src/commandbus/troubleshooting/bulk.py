@@ -17,6 +17,7 @@ from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
 from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
 from commandbus.handler import HandlerRegistry
+from commandbus.models import EVERYTHING, Viewer
 from commandbus.names import (
     check_choice,
     check_choice_or_none,
@@ -62,7 +63,9 @@ RATE_RANGE = (0.0001, 1_000_000)
 
 BulkProgress = Callable[[BulkOperation], Awaitable[None] | None]
 
-_PREVIEW: LiteralString = "select * from {schema}.preview_bulk(%s, cast(%s as jsonb))"
+_PREVIEW: LiteralString = (
+    "select * from {schema}.preview_bulk(%s, cast(%s as jsonb), cast(%s as text))"
+)
 _START: LiteralString = (
     "select {schema}.start_bulk(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
     " cast(%s as float8), %s, %s, cast(%s as bigint))"
@@ -82,9 +85,11 @@ _OPERATIONS: LiteralString = (
     " o.total, o.done, o.skipped, o.failed, o.executor, o.heartbeat_at, o.created_at,"
     " o.started_at, o.finished_at from {schema}.command_bus_bulk_operation o"
 )
-_GET: LiteralString = _OPERATIONS + " where o.operation_id = %s"
+# One that touches governed batches is for those who see the batches of all owners.
+_SEEN: LiteralString = " where (cast(%s as text) is null or not o.is_governed)"
+_GET: LiteralString = _OPERATIONS + _SEEN + " and o.operation_id = %s"
 _PAGE: LiteralString = (
-    _OPERATIONS + " where (cast(%s as text) is null or o.domain = %s)"
+    _OPERATIONS + _SEEN + " and (cast(%s as text) is null or o.domain = %s)"
     " and (cast(%s as text) is null or o.status = %s)"
     " and (cast(%s as timestamptz) is null or (o.created_at, o.operation_id) < (%s, %s))"
     " order by o.created_at desc, o.operation_id desc limit %s"
@@ -117,12 +122,12 @@ class BulkOperations:
         name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._executor = BulkExecutor(store, self._editor, name)
 
-    async def preview(self, chosen: BulkFilter) -> BulkPreview:
+    async def preview(self, chosen: BulkFilter, *, viewer: Viewer = EVERYTHING) -> BulkPreview:
         """What matches now, counted by failure group, most first."""
-        chosen = await self._checked(chosen)
+        chosen = await self._checked(chosen, viewer)
         domain, conditions = chosen.domain, _encoded(chosen)
         found = await self._store.gateway.rows(
-            _PREVIEW, (domain, conditions), into=BulkMatch, domain=domain
+            _PREVIEW, (domain, conditions, viewer.owner), into=BulkMatch, domain=domain
         )
         return BulkPreview(domain, sum(match.matched for match in found), tuple(found))
 
@@ -223,14 +228,14 @@ class BulkOperations:
         await self._store.gateway.rows(_RESUME, params)
         return await self.require(wanted)
 
-    async def get(self, operation_id: UUID) -> BulkOperation | None:
+    async def get(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation | None:
         """One operation, or None."""
         wanted = check_uuid(operation_id, "operation_id")
-        return await self._store.gateway.row(_GET, (wanted,), into=_operation_of)
+        return await self._store.gateway.row(_GET, (viewer.owner, wanted), into=_operation_of)
 
-    async def require(self, operation_id: UUID) -> BulkOperation:
+    async def require(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation:
         """One operation; raises BulkOperationNotFoundError if there is none."""
-        found = await self.get(operation_id)
+        found = await self.get(operation_id, viewer=viewer)
         if found is None:
             raise BulkOperationNotFoundError(check_uuid(operation_id, "operation_id"))
         return found
@@ -240,15 +245,17 @@ class BulkOperations:
         domain: str | None = None,
         *,
         status: BulkStatus | None = None,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[BulkOperation]:
         """Operations, newest first, page by page."""
         state = check_choice_or_none(BulkStatus, status, "status")
-        bound = ("bulk operations", None if domain is None else check_domain(domain), state)
+        place = None if domain is None else check_domain(domain)
+        bound = ("bulk operations", place, state, viewer.owner)
         check_page(limit)
         at, last_id = position_of(cursor, bound, read_key) or (None, None)
-        params = (domain, domain, state, state, at, at, last_id, limit + 1)
+        params = (viewer.owner, domain, domain, state, state, at, at, last_id, limit + 1)
         found = await self._store.gateway.rows(_PAGE, params, into=_operation_of)
         return page_of(found, limit, bound, lambda last: [last.created_at, last.operation_id])
 
@@ -271,7 +278,7 @@ class BulkOperations:
         )
         return page_of(found, limit, bound, lambda last: [last.item_no])
 
-    async def _checked(self, chosen: BulkFilter) -> BulkFilter:
+    async def _checked(self, chosen: BulkFilter, viewer: Viewer = EVERYTHING) -> BulkFilter:
         """The filter, its parts checked and the group's fingerprint complete."""
         if not isinstance(chosen, BulkFilter):
             raise InvalidInputError("say which commands with a BulkFilter")
@@ -292,7 +299,7 @@ class BulkOperations:
                 raise InvalidInputError(f"give from 1 to {MAX_IDS:,} ids, or a filter")
             chosen = replace(chosen, command_ids=ids)
         if chosen.group is not None:
-            found = await self._groups.require_group(chosen.group, chosen.domain)
+            found = await self._groups.require_group(chosen.group, chosen.domain, viewer=viewer)
             chosen = replace(chosen, group=found.fingerprint)
         return chosen
 

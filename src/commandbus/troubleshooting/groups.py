@@ -7,6 +7,7 @@ from typing import Any, LiteralString
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
+from commandbus.models import EVERYTHING, Viewer
 from commandbus.names import check_names
 from commandbus.paging import MAX_LIMIT, check_page
 from commandbus.troubleshooting.model import FailureGroup
@@ -16,7 +17,7 @@ _LIST: LiteralString = (
     "select g.domain, g.fingerprint, g.command_type, g.error_class, g.error_code, g.message,"
     " g.sample_message, g.sample_command_id, g.parked_count, g.total_seen, g.first_seen,"
     " g.last_seen, s.stack ->> 'first', s.stack ->> 'last'"
-    " from {schema}.list_failure_groups(%s, %s, %s, %s, %s) g"
+    " from {schema}.list_failure_groups(%s, %s, %s, %s, %s, cast(%s as text)) g"
     " cross join lateral (select {schema}.failure_stack(g.domain, g.sample_command_id) as stack) s"
     " order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint"
 )
@@ -44,6 +45,7 @@ class Groups:
         *,
         command_type: str | None = None,
         include_empty: bool = False,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
     ) -> list[FailureGroup]:
         """Parked commands by cause, largest group first; it reads no command.
@@ -52,12 +54,14 @@ class Groups:
         """
         check_names(domain, command_type)
         check_page(limit)
-        params = (domain, command_type, include_empty, limit, "")
+        params = (domain, command_type, include_empty, limit, "", viewer.owner)
         return await self._store.gateway.rows(_LIST, params, into=FailureGroup)
 
-    async def require_group(self, fingerprint: str, domain: str | None = None) -> FailureGroup:
+    async def require_group(
+        self, fingerprint: str, domain: str | None = None, *, viewer: Viewer = EVERYTHING
+    ) -> FailureGroup:
         """The one group whose fingerprint begins so; raises if there is none, or several."""
-        params = (domain, None, True, MAX_LIMIT, check_fingerprint(fingerprint))
+        params = (domain, None, True, MAX_LIMIT, check_fingerprint(fingerprint), viewer.owner)
         found = await self._store.gateway.rows(_LIST, params, into=FailureGroup)
         # Operators copy the beginning from a listing, which shows only groups with parked commands.
         found = [each for each in found if each.parked_count] or found

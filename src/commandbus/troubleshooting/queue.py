@@ -18,7 +18,7 @@ from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.handler import HandlerRegistry
-from commandbus.models import CommandStatus, TroubleshootingItem
+from commandbus.models import EVERYTHING, CommandStatus, TroubleshootingItem, Viewer
 from commandbus.names import (
     check_command_type,
     check_domain,
@@ -43,7 +43,7 @@ MAX_NOTE = 2_000
 _PAGE: LiteralString = (
     "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
     " from {schema}.page_troubleshooting(%s, %s, %s, cast(%s as uuid),"
-    " cast(%s as timestamptz), cast(%s as uuid), %s) t"
+    " cast(%s as timestamptz), cast(%s as uuid), %s, 0, cast(%s as text)) t"
 )
 
 _EDIT_FOR: LiteralString = (
@@ -88,6 +88,7 @@ class Troubleshooting(Groups):
         *,
         command_type: str | None = None,
         group: str | None = None,
+        viewer: Viewer = EVERYTHING,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[TroubleshootingItem]:
@@ -100,24 +101,34 @@ class Troubleshooting(Groups):
             None if domain is None else check_domain(domain),
             None if command_type is None else check_command_type(command_type),
             None if group is None else check_fingerprint(group),
+            viewer.owner,
         )
         check_page(limit)
         after = position_of(cursor, bound, read_key) or (None, None)
         found = await self._store.gateway.rows(
-            _PAGE, (*bound[1:], None, *after, limit + 1), into=parked_item_of, domain=domain or ""
+            _PAGE,
+            (*bound[1:4], None, *after, limit + 1, viewer.owner),
+            into=parked_item_of,
+            domain=domain or "",
         )
         return page_of(found, limit, bound, lambda last: [last.parked_at, last.command_id])
 
     def every_masked(
-        self, domain: str, *, command_type: str | None = None, group: str | None = None
+        self,
+        domain: str,
+        *,
+        command_type: str | None = None,
+        group: str | None = None,
+        viewer: Viewer = EVERYTHING,
     ) -> AsyncGenerator[TroubleshootingItem]:
         """All that `page` finds, page after page, the payloads with their secrets masked."""
 
         def read(cursor: str | None) -> Awaitable[Page[TroubleshootingItem]]:
             limit = EVERY_MASKED_LIMIT
             return self.page(
-                domain, command_type=command_type, group=group, limit=limit, cursor=cursor
-            )
+                domain, command_type=command_type, group=group, viewer=viewer, limit=limit,
+                cursor=cursor,
+            )  # fmt: skip
 
         return self._masked(every(read))
 
@@ -137,14 +148,19 @@ class Troubleshooting(Groups):
         check_names(domain)
         return dict(await self._store.gateway.rows(_COUNTS, (domain, domain)))
 
-    async def get(self, domain: str, command_id: UUID) -> TroubleshootingItem | None:
+    async def get(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING
+    ) -> TroubleshootingItem | None:
         """One parked command, or None if it is not parked."""
-        params = (check_domain(domain), None, None, check_uuid(command_id), None, None, 1)
+        wanted = check_uuid(command_id)
+        params = (check_domain(domain), None, None, wanted, None, None, 1, viewer.owner)
         return await self._store.gateway.row(_PAGE, params, into=parked_item_of, domain=domain)
 
-    async def require(self, domain: str, command_id: UUID) -> TroubleshootingItem:
+    async def require(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING
+    ) -> TroubleshootingItem:
         """One parked command; CommandNotFoundError if it is not parked."""
-        found = await self.get(domain, command_id)
+        found = await self.get(domain, command_id, viewer=viewer)
         if found is None:
             raise CommandNotFoundError(domain, check_uuid(command_id))
         return found

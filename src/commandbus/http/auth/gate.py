@@ -23,6 +23,8 @@ from commandbus.http.problems import unauthenticated
 from commandbus.http.settings import HttpSettings
 
 _READING = frozenset({"GET", "HEAD"})
+#: Requests that reading a public document counts as: the response is large.
+PUBLIC_COST = 10
 
 
 def path_below(scope: Scope) -> str:
@@ -62,7 +64,7 @@ class Strangers:
         it is one too many. What leads nowhere is answered late if there is much of it.
         """
         key = ("address", address_of(scope))
-        requests = self.requests.add(key)
+        requests = self.requests.add(key, PUBLIC_COST if is_public else 1)
         failures = self.failures.add(key) if is_wrong else 0
         if failures > self.max_failures:
             kind, value, limit = "auth_failures", failures, self.max_failures

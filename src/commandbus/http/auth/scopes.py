@@ -14,11 +14,13 @@ from starlette.requests import Request
 
 from commandbus.access.callers import demand, may_create_domain
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import viewer_of
 from commandbus.errors import InvalidSettingError, PermissionDeniedError
 from commandbus.http.context import info_of
 from commandbus.http.platform import Platform
 from commandbus.http.problems import not_found, unauthenticated
 from commandbus.http.schemas.base import DomainQuery
+from commandbus.models import Viewer
 
 #: Paths that need no caller. Nothing else may do without a scope.
 PUBLIC = frozenset({"/livez", "/readyz", "/startupz", "/openapi.json"})
@@ -62,6 +64,14 @@ def caller_of(request: Request) -> Caller:
     if info is None or info.caller is None:
         raise unauthenticated()
     return info.caller
+
+
+async def _viewer_of(request: Request) -> Viewer:
+    return viewer_of(caller_of(request))
+
+
+#: `viewer: Sight` in the signature of a route that reads: what of others the caller may see.
+Sight = Annotated[Viewer, Depends(_viewer_of)]
 
 
 async def _may_show_payload(

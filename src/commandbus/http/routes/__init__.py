@@ -10,6 +10,7 @@ from commandbus.http.routes import (
     domains,
     exports,
     replies,
+    tokens,
     troubleshooting,
 )
 
@@ -23,4 +24,5 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     audit.router,
     exports.router,
     domains.router,
+    tokens.router,
 )

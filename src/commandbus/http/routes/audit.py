@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query
 
 from commandbus.access.model import Scope
-from commandbus.http.auth.scopes import ReachedDomain, requires
+from commandbus.http.auth.scopes import ReachedDomain, Sight, requires
 from commandbus.http.platform import Here
 from commandbus.http.schemas.base import Moment, PageOf50
 from commandbus.http.schemas.commands import AuditEventView
@@ -20,6 +20,7 @@ router = APIRouter(tags=["audit"])
 
 def _criteria(
     domain: ReachedDomain,
+    viewer: Sight,
     command_id: UUID | None = None,
     batch_id: UUID | None = None,
     actor: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
@@ -31,7 +32,7 @@ def _criteria(
     return {
         "domain": domain, "command_id": command_id, "batch_id": batch_id, "actor": actor,
         "event_types": event_type or None, "since": since, "until": until,
-        "newest_first": not oldest_first,
+        "newest_first": not oldest_first, "viewer": viewer,
     }  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Response
 
 from commandbus.access.callers import demand_load
 from commandbus.access.model import Caller, Scope
-from commandbus.http.auth.scopes import Operator, Reader, Sender, refuse_new_domain, requires
+from commandbus.access.visibility import viewer_of
+from commandbus.errors import TicketNotFoundError
+from commandbus.http.auth.scopes import Operator, Reader, Sender, Sight, refuse_new_domain, requires
 from commandbus.http.openapi import problem_response
 from commandbus.http.platform import Here, Wait, accepted
 from commandbus.http.problems import Kind
@@ -25,11 +27,14 @@ from commandbus.http.schemas.batches import (
 )
 from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.views import PageView
+from commandbus.http.strict import StrictRoute
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
 from commandbus.names import new_id
 from commandbus.privacy.redaction import redact_payload
 
-router = APIRouter(prefix="/command-batches/{domain}", tags=["batches of commands"])
+router = APIRouter(
+    prefix="/command-batches/{domain}", tags=["batches of commands"], route_class=StrictRoute
+)
 
 
 def _view(batch: BatchMetadata, caller: Caller) -> BatchView:
@@ -75,7 +80,7 @@ async def list_command_batches(
     status: BatchStatus | None = None,
 ) -> PageView[BatchView]:
     """List batches, newest first."""
-    page = await here.bus.batches.page(domain, status=status, **paging)
+    page = await here.bus.batches.page(domain, status=status, viewer=viewer_of(caller), **paging)
     return PageView[BatchView].of(page, items=[_view(batch, caller) for batch in page.items])
 
 
@@ -84,7 +89,7 @@ async def get_command_batch(
     domain: DomainPath, batch_id: UUID, response: Response, here: Here, caller: Reader, wait: Wait
 ) -> BatchView:
     """Show a batch; with `Prefer: wait=N` as soon as it has ended."""
-    found = await here.bus.batches.require(domain, batch_id)
+    found = await here.bus.batches.require(domain, batch_id, viewer=viewer_of(caller))
     if found.completed_at is None and wait:
         response.headers["Preference-Applied"] = f"wait={wait:g}"
         try:
@@ -101,11 +106,17 @@ async def list_batch_commands(
     domain: DomainPath,
     batch_id: UUID,
     here: Here,
+    viewer: Sight,
     paging: PageOf100,
     status: CommandStatus | None = None,
 ) -> PageView[CommandView]:
-    """List the commands of a batch, in their order."""
-    page = await here.bus.batches.page_commands(domain, batch_id, status=status, **paging)
+    """List the commands of a batch, in their order.
+
+    With a status a page of a very large batch may have few commands, or none, and a next_cursor.
+    """
+    page = await here.bus.batches.page_commands(
+        domain, batch_id, status=status, viewer=viewer, **paging
+    )
     return PageView[CommandView].of(page)
 
 
@@ -114,8 +125,9 @@ async def list_batch_commands(
     dependencies=[requires(Scope.READ)],
     responses={409: problem_response(Kind.CONFLICT)},
 )
-async def get_load(domain: DomainPath, batch_id: UUID, here: Here) -> LoadView:
+async def get_load(domain: DomainPath, batch_id: UUID, here: Here, viewer: Sight) -> LoadView:
     """Show how far the load of a batch is, and what can be done with it; 409 if it is no load."""
+    await here.bus.batches.require(domain, batch_id, viewer=viewer)
     load = await here.bus.loads.require(domain, batch_id)
     actions = await here.bus.batches.actions(domain, batch_id, load)
     return LoadView.of(load, actions=actions.allowed)
@@ -130,6 +142,7 @@ async def resume_load(
     The rows are its whole source, from the beginning. 403 if one of them is governed; earlier
     checkpoints stay.
     """
+    await here.bus.batches.require(domain, batch_id, viewer=viewer_of(caller))
     demand_load(caller, await here.bus.loads.created_by(domain, batch_id))
     here.charge_commands(len(form.rows))
     who = here.bus.governance.on_behalf_of(caller, domain)
@@ -159,5 +172,12 @@ async def retry_command_batch(
     domain: DomainPath, batch_id: UUID, here: Here, caller: Operator
 ) -> Counted:
     """Send the failed and the parked commands again. A second request finds nothing to do."""
-    count = await here.bus.batches.retry(domain, batch_id, operator=caller.user_id)
+    await here.bus.batches.require(domain, batch_id, viewer=viewer_of(caller))
+    try:
+        # A governed batch has one rule for this, whatever the path: as often as its type allows.
+        done = await here.bus.governance.retry(caller, batch_id)
+    except TicketNotFoundError:
+        count = await here.bus.batches.retry(domain, batch_id, operator=caller.user_id)
+    else:
+        count = len(done.retried)
     return Counted(count=count)

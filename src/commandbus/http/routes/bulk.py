@@ -8,12 +8,14 @@ from fastapi import APIRouter, Response
 
 from commandbus.access.edits import demanded, seen_by
 from commandbus.access.model import Caller, Scope
+from commandbus.access.visibility import viewer_of
 from commandbus.errors import BulkOperationNotFoundError
 from commandbus.http.auth.scopes import (
     Operator,
     ReachedDomain,
     Reader,
     ShowPayload,
+    Sight,
     refuse_domain,
     requires,
 )
@@ -30,9 +32,10 @@ from commandbus.http.schemas.troubleshooting import (
     StartBulk,
 )
 from commandbus.http.schemas.views import PageView
+from commandbus.http.strict import StrictRoute
 from commandbus.troubleshooting.model import BulkFilter, BulkOperation, BulkOutcome, BulkStatus
 
-router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"])
+router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"], route_class=StrictRoute)
 
 
 def _filter_of(caller: Caller, form: BulkFilterForm) -> BulkFilter:
@@ -41,7 +44,7 @@ def _filter_of(caller: Caller, form: BulkFilterForm) -> BulkFilter:
 
 
 async def _reached(here: Platform, caller: Caller, operation_id: UUID) -> BulkOperation:
-    found = await here.bus.bulk.require(operation_id)
+    found = await here.bus.bulk.require(operation_id, viewer=viewer_of(caller))
     if not caller.reaches(found.domain):
         raise BulkOperationNotFoundError(operation_id)
     return found
@@ -50,7 +53,8 @@ async def _reached(here: Platform, caller: Caller, operation_id: UUID) -> BulkOp
 @router.post("/preview")
 async def preview_bulk(form: BulkFilterForm, here: Here, caller: Reader) -> BulkPreviewView:
     """Count the commands that a filter matches now, by cause. Changes nothing."""
-    return BulkPreviewView.of(await here.bus.bulk.preview(_filter_of(caller, form)))
+    chosen = _filter_of(caller, form)
+    return BulkPreviewView.of(await here.bus.bulk.preview(chosen, viewer=viewer_of(caller)))
 
 
 @router.post("/preview-edit")
@@ -93,10 +97,14 @@ async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Op
 
 @router.get("", dependencies=[requires(Scope.READ)])
 async def list_bulks(
-    here: Here, domain: ReachedDomain, paging: PageOf50, status: BulkStatus | None = None
+    here: Here,
+    domain: ReachedDomain,
+    viewer: Sight,
+    paging: PageOf50,
+    status: BulkStatus | None = None,
 ) -> PageView[BulkView]:
     """List operations, newest first."""
-    page = await here.bus.bulk.page(domain, status=status, **paging)
+    page = await here.bus.bulk.page(domain, status=status, viewer=viewer, **paging)
     return PageView[BulkView].of(page)
 
 

@@ -8,12 +8,13 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from commandbus.access.model import Scope
-from commandbus.errors import CommandNotFoundError, InvalidInputError
+from commandbus.errors import InvalidInputError
 from commandbus.http.auth.scopes import (
     Operator,
     ReachedDomain,
     Sender,
     ShowPayload,
+    Sight,
     refuse_domain,
     refuse_new_domain,
     requires,
@@ -29,18 +30,18 @@ from commandbus.http.schemas.commands import (
     WithReason,
 )
 from commandbus.http.schemas.views import SearchPageView
-from commandbus.models import CommandMetadata, CommandStatus
+from commandbus.http.strict import StrictRoute
+from commandbus.models import CommandMetadata, CommandStatus, Viewer
 from commandbus.names import NO_REPLY, new_id
 
-router = APIRouter(prefix="/commands", tags=["commands"])
+router = APIRouter(prefix="/commands", tags=["commands"], route_class=StrictRoute)
 
 
-async def require_command(here: Platform, domain: str, command_id: UUID) -> CommandMetadata:
-    """A command; CommandNotFoundError if there is none."""
-    found = await here.bus.get_command(domain, command_id)
-    if found is None:
-        raise CommandNotFoundError(domain, command_id)
-    return found
+async def require_command(
+    here: Platform, domain: str, command_id: UUID, viewer: Viewer
+) -> CommandMetadata:
+    """A command; CommandNotFoundError if there is none that may be seen."""
+    return await here.bus.search.require(domain, command_id, viewer=viewer)
 
 
 @router.post("", status_code=202)
@@ -88,6 +89,7 @@ def _chosen_id(form: SendCommand, idempotency_key: UUID | None) -> UUID:
 
 def _criteria(
     domain: ReachedDomain,
+    viewer: Sight,
     command_type: TypeQuery = None,
     status: CommandStatus | None = None,
     error_code: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
@@ -101,7 +103,7 @@ def _criteria(
         "domain": domain, "command_type": command_type, "status": status,
         "error_code": error_code, "correlation_id": correlation_id, "batch_id": batch_id,
         "command_id": command_id, "created_after": created_after,
-        "created_before": created_before,
+        "created_before": created_before, "viewer": viewer,
     }  # fmt: skip
 
 
@@ -120,10 +122,10 @@ async def search_commands(
 
 @router.get("/{domain}/{command_id}", dependencies=[requires(Scope.READ)])
 async def get_command(
-    domain: DomainPath, command_id: UUID, here: Here, payload: ShowPayload
+    domain: DomainPath, command_id: UUID, here: Here, viewer: Sight, payload: ShowPayload
 ) -> CommandDetail:
     """Show a command."""
-    found = await require_command(here, domain, command_id)
+    found = await require_command(here, domain, command_id, viewer)
     shown = await here.bus.search.payload(domain, command_id) if payload else None
     return await _detail(here, found, shown)
 
@@ -145,21 +147,26 @@ async def _detail(here: Platform, command: CommandMetadata, payload: Any = None)
 
 @router.post("/{domain}/{command_id}/cancel")
 async def cancel_command(
-    domain: DomainPath, command_id: UUID, form: WithReason, here: Here, caller: Operator
+    domain: DomainPath,
+    command_id: UUID,
+    form: WithReason,
+    here: Here,
+    caller: Operator,
+    viewer: Sight,
 ) -> CommandDetail:
     """Cancel a command that no worker has leased."""
     await here.bus.cancel(domain, command_id, form.reason, operator=caller.user_id)
-    return await _detail(here, await require_command(here, domain, command_id))
+    return await _detail(here, await require_command(here, domain, command_id, viewer))
 
 
 @router.get("/{domain}/{command_id}/audit", dependencies=[requires(Scope.READ)])
 async def command_audit(
-    domain: DomainPath, command_id: UUID, here: Here, paging: PageOf100
+    domain: DomainPath, command_id: UUID, here: Here, viewer: Sight, paging: PageOf100
 ) -> SearchPageView[AuditEventView]:
     """List the events of a command, oldest first."""
     if paging["cursor"] is None:
-        await require_command(here, domain, command_id)
+        await require_command(here, domain, command_id, viewer)
     page = await here.bus.search.audit(
-        command_id=command_id, domain=domain, newest_first=False, **paging
+        command_id=command_id, domain=domain, newest_first=False, viewer=viewer, **paging
     )
     return SearchPageView[AuditEventView].of(page)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 
 from commandbus.access.model import Scope
 from commandbus.commands.export import ExportFormat, exported
-from commandbus.http.auth.scopes import ShowPayload, requires
+from commandbus.http.auth.scopes import ShowPayload, Sight, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.audit import AuditCriteria
 from commandbus.http.routes.commands import CommandCriteria
@@ -81,12 +81,15 @@ async def export_audit(
 async def export_troubleshooting(
     domain: DomainPath,
     here: Here,
+    viewer: Sight,
     payload: ShowPayload,
     command_type: TypeQuery = None,
     group: GroupQuery = None,
     form: FormatQuery = ExportFormat.JSONL,
 ) -> Response:
     """Export every parked command of a domain, longest parked first."""
-    found = here.bus.troubleshooting.every_masked(domain, command_type=command_type, group=group)
+    found = here.bus.troubleshooting.every_masked(
+        domain, command_type=command_type, group=group, viewer=viewer
+    )
     views = (ParkedView.of(each, payload=each.data if payload else None) async for each in found)
     return await _stream(here, ParkedView, views, form)

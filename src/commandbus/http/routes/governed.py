@@ -35,13 +35,14 @@ from commandbus.http.schemas.submissions import (
     item_schema,
 )
 from commandbus.http.schemas.views import ListView, PageView
+from commandbus.http.strict import StrictRoute
 
 API = "/api/v1/"
 TAG = "governed batches"
 #: What only the general path has.
-details = APIRouter(prefix=BATCHES, tags=[TAG])
+details = APIRouter(prefix=BATCHES, tags=[TAG], route_class=StrictRoute)
 UNDECIDED = "/api/v1/undecided"
-undecided = APIRouter(prefix=UNDECIDED, tags=[TAG])
+undecided = APIRouter(prefix=UNDECIDED, tags=[TAG], route_class=StrictRoute)
 
 ChildNumber = Annotated[
     int, Path(ge=1, le=2_147_483_647, description="Counts from 1, in the order of the request.")
@@ -52,7 +53,7 @@ _REVIEWER = requires(Scope.APPROVE, Scope.READ_PAYLOAD)
 
 def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[APIRouter]:
     """All routes of governed batches. `taken` are paths that the service already has."""
-    router = APIRouter(tags=[TAG])
+    router = APIRouter(tags=[TAG], route_class=StrictRoute)
     others = {each.permission for each in types} - {Scope.SUBMIT}
     _add_batch_types(router, types)
     add_submission(
@@ -83,7 +84,7 @@ def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[A
 
 def _own_paths(types: Sequence[BatchType], reserved: set[str]) -> APIRouter:
     """Submission at each path; list, status, retry, cancel at those that are not below another."""
-    router = APIRouter(tags=[TAG])
+    router = APIRouter(tags=[TAG], route_class=StrictRoute)
     paths = dict.fromkeys(each.path for each in types if each.path is not None)
     base_of = {
         path: min((each for each in paths if f"{path}/".startswith(f"{each}/")), key=len)

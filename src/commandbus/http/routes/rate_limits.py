@@ -16,8 +16,9 @@ from commandbus.http.schemas.limits import (
     UserLimitsView,
     UserPath,
 )
+from commandbus.http.strict import StrictRoute
 
-router = APIRouter(prefix="/api/v1/admin/rate-limits", tags=["limits"])
+router = APIRouter(prefix="/api/v1/admin/rate-limits", tags=["limits"], route_class=StrictRoute)
 
 
 @router.post("/exemptions", status_code=201)

@@ -14,10 +14,14 @@ from commandbus.http.platform import Here
 from commandbus.http.schemas.base import DomainPath
 from commandbus.http.schemas.service import Acknowledged, AckReplies, LeaseReplies, ReplyView
 from commandbus.http.schemas.views import ListView
+from commandbus.http.strict import StrictRoute
 
 # A caller who may send commands may also take their replies.
 router = APIRouter(
-    prefix="/replies/{domain}", tags=["replies"], dependencies=[requires(Scope.SEND)]
+    prefix="/replies/{domain}",
+    tags=["replies"],
+    dependencies=[requires(Scope.SEND)],
+    route_class=StrictRoute,
 )
 
 

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from commandbus.access.model import Caller
@@ -27,7 +26,7 @@ from commandbus.governance.types import BatchType
 from commandbus.http.context import info_of
 from commandbus.http.openapi import problem_response
 from commandbus.http.platform import POLL_HINT, Here, accepted, platform_of
-from commandbus.http.problems import Kind, problem_of_validation
+from commandbus.http.problems import Kind, Problem, problem_of_validation
 from commandbus.http.routes.tickets import Group
 from commandbus.http.schemas.governed import Submitted
 from commandbus.http.schemas.submissions import (
@@ -37,6 +36,7 @@ from commandbus.http.schemas.submissions import (
     Submission,
     submission_form,
 )
+from commandbus.http.strict import StrictRoute
 
 #: On a response to a request that created nothing, because its id was known.
 REPLAYED = "Idempotent-Replayed"
@@ -75,8 +75,10 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class SubmissionRoute(APIRoute):
+class SubmissionRoute(StrictRoute):
     """Counts what becomes of each request; a wrong form has a code of its own."""
+
+    refused = Kind.INVALID_BATCH_REQUEST
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler of the framework, and a count around it."""
@@ -108,7 +110,7 @@ def _result_of(error: Exception) -> str:
     match error:
         case BatchSizeExceededError():
             return "too_large"
-        case InvalidInputError() | HTTPException():
+        case InvalidInputError() | HTTPException() | Problem():
             return "invalid"
         case PermissionDeniedError():
             return "denied"

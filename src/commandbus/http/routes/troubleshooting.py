@@ -8,7 +8,8 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query, Response
 
 from commandbus.access.model import Scope
-from commandbus.http.auth.scopes import Operator, ReachedDomain, ShowPayload, requires
+from commandbus.access.visibility import viewer_of
+from commandbus.http.auth.scopes import Operator, ReachedDomain, ShowPayload, Sight, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.routes.commands import require_command
 from commandbus.http.schemas.base import DomainPath, Limit, PageOf50, TypeQuery
@@ -22,9 +23,10 @@ from commandbus.http.schemas.troubleshooting import (
     RetryParked,
 )
 from commandbus.http.schemas.views import ListView, PageView
+from commandbus.http.strict import StrictRoute
 from commandbus.models import TroubleshootingItem
 
-router = APIRouter(tags=["troubleshooting"])
+router = APIRouter(tags=["troubleshooting"], route_class=StrictRoute)
 
 GroupQuery = Annotated[Fingerprint | None, Query(description="Only this failure group.")]
 
@@ -35,9 +37,9 @@ async def _view(here: Platform, item: TroubleshootingItem, *, payload: bool) -> 
 
 
 def _search(
-    paging: PageOf50, command_type: TypeQuery = None, group: GroupQuery = None
+    viewer: Sight, paging: PageOf50, command_type: TypeQuery = None, group: GroupQuery = None
 ) -> dict[str, Any]:
-    return {"command_type": command_type, "group": group, **paging}
+    return {"command_type": command_type, "group": group, "viewer": viewer, **paging}
 
 
 ParkedSearch = Annotated[dict[str, Any], Depends(_search)]
@@ -69,10 +71,10 @@ async def list_troubleshooting(
 
 @router.get("/troubleshooting/{domain}/{command_id}", dependencies=[requires(Scope.READ)])
 async def get_troubleshooting(
-    domain: DomainPath, command_id: UUID, here: Here, payload: ShowPayload
+    domain: DomainPath, command_id: UUID, here: Here, viewer: Sight, payload: ShowPayload
 ) -> ParkedView:
     """Show one parked command."""
-    item = await here.bus.troubleshooting.require(domain, command_id)
+    item = await here.bus.troubleshooting.require(domain, command_id, viewer=viewer)
     return await _view(here, item, payload=payload)
 
 
@@ -97,7 +99,7 @@ async def retry_parked(
     if not is_sent:
         response.status_code = 202
     await here.bus.troubleshooting.note(domain, command_id, form.reason, operator=operator)
-    return CommandView.of(await require_command(here, domain, command_id))
+    return CommandView.of(await require_command(here, domain, command_id, viewer_of(caller)))
 
 
 @router.post("/troubleshooting/{domain}/{command_id}/cancel")
@@ -106,7 +108,7 @@ async def cancel_parked(
 ) -> CommandView:
     """End it without success; its reply is published."""
     await here.bus.troubleshooting.cancel(domain, command_id, form.reason, operator=caller.user_id)
-    return CommandView.of(await require_command(here, domain, command_id))
+    return CommandView.of(await require_command(here, domain, command_id, viewer_of(caller)))
 
 
 @router.post("/troubleshooting/{domain}/{command_id}/complete")
@@ -117,7 +119,7 @@ async def complete_parked(
     operator = caller.user_id
     await here.bus.troubleshooting.complete(domain, command_id, form.result, operator=operator)
     await here.bus.troubleshooting.note(domain, command_id, form.reason, operator=operator)
-    return CommandView.of(await require_command(here, domain, command_id))
+    return CommandView.of(await require_command(here, domain, command_id, viewer_of(caller)))
 
 
 @router.post("/troubleshooting/{domain}/{command_id}/notes", status_code=204)
@@ -132,12 +134,13 @@ async def note_command(
 async def list_failure_groups(
     here: Here,
     domain: ReachedDomain,
+    viewer: Sight,
     command_type: TypeQuery = None,
     include_empty: bool = False,
     limit: Limit = 50,
 ) -> ListView[GroupView]:
     """List parked commands by cause, largest group first. There is no next page."""
     found = await here.bus.troubleshooting.groups(
-        domain, command_type=command_type, include_empty=include_empty, limit=limit
+        domain, command_type=command_type, include_empty=include_empty, viewer=viewer, limit=limit
     )
     return ListView[GroupView](items=[GroupView.of(group) for group in found])

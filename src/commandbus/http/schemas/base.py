@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     FailFast,
     Field,
+    Strict,
     model_validator,
 )
 
@@ -56,6 +57,18 @@ Reason = Annotated[
 ]
 #: A payload or a result, checked by the library: JSON objects of bounded size and depth.
 JsonObject = Annotated[dict[str, Any], Field(examples=[{"account_id": 1, "amount_cents": 500}])]
+
+
+def written(value: Any) -> Any:
+    """A time is written as a text: a number of seconds would be understood too."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError("write it as a text, like 2026-05-01T10:00:00Z")
+    return value
+
+
+#: Of a body: `true` is no 1, and "5" is no 5.
+Whole = Annotated[int, Strict()]
+Flag = Annotated[bool, Strict()]
 
 DomainPath = Annotated[DomainName, Path()]
 DomainQuery = Annotated[

@@ -7,7 +7,16 @@ from uuid import UUID
 
 from pydantic import Field
 
-from commandbus.http.schemas.base import DomainName, Form, JsonObject, Reason, TypeName, example
+from commandbus.http.schemas.base import (
+    DomainName,
+    Flag,
+    Form,
+    JsonObject,
+    Reason,
+    TypeName,
+    Whole,
+    example,
+)
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
 
@@ -29,8 +38,8 @@ class SendCommand(Form):
         None, description="Makes the request repeatable. The header Idempotency-Key is the same."
     )
     correlation_id: UUID | None = None
-    wants_reply: bool = Field(True, description="false: no reply is published.")
-    max_attempts: int | None = Field(None, ge=1, le=1_000)
+    wants_reply: Flag = Field(True, description="false: no reply is published.")
+    max_attempts: Whole | None = Field(None, ge=1, le=1_000)
 
 
 @view_of(CommandMetadata, hide=("queue_name", "msg_id", "lease_epoch"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from commandbus.governance.limits import MAX_USER_ID
 from commandbus.governance.model import Exemption, LimitsStatus, LimitState, UserLimits
-from commandbus.http.schemas.base import Form, Reason, example
+from commandbus.http.schemas.base import Form, Reason, Whole, example, written
 from commandbus.http.schemas.views import View, view_of
 from commandbus.settings import MAX_COOLDOWN_SECONDS
 
@@ -24,7 +24,9 @@ class ExemptionForm(Form):
 
     user_id: str = Field(min_length=1, max_length=MAX_USER_ID)
     reason: Reason
-    expires_at: AwareDatetime | None = Field(None, description="Left out: until it is deleted.")
+    expires_at: Annotated[AwareDatetime | None, BeforeValidator(written)] = Field(
+        None, description="Left out: until it is deleted."
+    )
 
 
 @view_of(Exemption)
@@ -37,9 +39,9 @@ class UserLimitsForm(Form):
 
     model_config = example(max_pending_children=200)
 
-    max_pending_batches: int | None = Field(None, ge=0, le=1_000_000)
-    max_pending_children: int | None = Field(None, ge=0, le=100_000_000)
-    cooldown_seconds: int | None = Field(None, ge=0, le=MAX_COOLDOWN_SECONDS)
+    max_pending_batches: Whole | None = Field(None, ge=0, le=1_000_000)
+    max_pending_children: Whole | None = Field(None, ge=0, le=100_000_000)
+    cooldown_seconds: Whole | None = Field(None, ge=0, le=MAX_COOLDOWN_SECONDS)
 
 
 @view_of(UserLimits)

@@ -7,19 +7,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from commandbus.access.model import Scope
-from commandbus.http.schemas.base import MAX_PAGE, Form, ListOf, example
+from commandbus.http.schemas.base import MAX_PAGE, Form, ListOf, Whole, example
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import Reply, ReplyError
 from commandbus.upkeep.figures import DomainFigures
 
-Number = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Number = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
 
 
 class LeaseReplies(Form):
     """How many replies, and for how many seconds they are leased."""
 
-    limit: int = Field(100, ge=1, le=MAX_PAGE)
-    vt_seconds: int = Field(
+    limit: Whole = Field(100, ge=1, le=MAX_PAGE)
+    vt_seconds: Whole = Field(
         30,
         ge=1,
         le=43_200,

@@ -10,10 +10,12 @@ from pydantic import AwareDatetime, Field
 from commandbus.errors import InvalidInputError
 from commandbus.http.schemas.base import (
     DomainName,
+    Flag,
     Form,
     JsonObject,
     Reason,
     TypeName,
+    Whole,
     example,
 )
 from commandbus.http.schemas.views import View, view_of
@@ -30,7 +32,7 @@ from commandbus.troubleshooting.model import (
 )
 from commandbus.troubleshooting.patch import JsonPatch, MergePatch
 
-Rate = Annotated[float, Field(ge=0.0001, le=1_000_000)]
+Rate = Annotated[float, Field(strict=True, ge=0.0001, le=1_000_000)]
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{1,16}$", examples=["9f86d081884c7d65"])]
 
 
@@ -50,7 +52,7 @@ class RetryParked(Form):
     payload: JsonObject | None = Field(
         None, description="Instead of the old one. Fields left masked keep their real values."
     )
-    reset_attempts: bool = True
+    reset_attempts: Flag = True
 
 
 class CompleteParked(Form):
@@ -121,7 +123,7 @@ class PreviewEdit(Form):
 
     filter: BulkFilterForm
     edit: EditForm
-    examples: int = Field(10, ge=0, le=100, description="Commands that are shown.")
+    examples: Whole = Field(10, ge=0, le=100, description="Commands that are shown.")
 
 
 class StartBulk(Form):
@@ -141,13 +143,13 @@ class StartBulk(Form):
     edit: EditForm | None = Field(
         None, description="Change the payloads before they are sent again, if the verb is retry."
     )
-    reset_attempts: bool = True
+    reset_attempts: Flag = True
     rate: Rate | None = Field(None, description="Commands per second.")
     operation_id: UUID | None = Field(None, description="Makes the request repeatable.")
-    everything: bool = Field(
+    everything: Flag = Field(
         False, description="Needed if the filter matches all parked commands of the domain."
     )
-    expected_total: int | None = Field(
+    expected_total: Whole | None = Field(
         None, ge=0, description="What the preview said; if it is another by now, nothing starts."
     )
 

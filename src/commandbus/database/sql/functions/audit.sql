@@ -46,10 +46,13 @@ end $$;
 -- The audit by what is known of its events, null means any. p_is_newest_first says in which
 -- direction to walk, p_from_id after which event. Ordered by audit_id: the order of writing.
 -- A last row that has an audit_id and nothing else but a time says how far a bounded walk came.
+--   p_viewer: through whose eyes, see visibility.sql; null: who sees everything
+--   p_hides_access: without the events of tokens and limits, which have the domain '*'
 create or replace function commandbus.list_audit(
     p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[],
     p_since timestamptz, p_until timestamptz, p_from_id bigint, p_is_newest_first boolean,
-    p_limit int, p_scan int default 100000
+    p_limit int, p_scan int default 100000, p_viewer text default null,
+    p_hides_access boolean default false
 ) returns setof commandbus.command_bus_audit
 language plpgsql stable as $$
 declare
@@ -74,6 +77,8 @@ begin
            and (p_actor is null or a.actor = p_actor)
            and (p_event_types is null or a.event_type = any(p_event_types))
            and (p_since is null or a.ts >= p_since) and (p_until is null or a.ts < p_until)
+           and (not p_hides_access or a.domain <> '*')
+           and (p_viewer is null or commandbus.sees_event(p_viewer, a))
            and (p_from_id is null or case when p_is_newest_first then a.audit_id < p_from_id
                                           else a.audit_id > p_from_id end)
          order by case when p_is_newest_first then -a.audit_id else a.audit_id end limit p_limit;
@@ -109,6 +114,8 @@ begin
            and (p_actor is null or a.actor = p_actor)
            and (p_event_types is null or a.event_type = any(p_event_types))
            and (p_since is null or a.ts >= p_since) and (p_until is null or a.ts < p_until)
+           and (not p_hides_access or a.domain <> '*')
+           and (p_viewer is null or commandbus.sees_event(p_viewer, a))
          order by case when p_is_newest_first then -a.audit_id else a.audit_id end limit v_left;
         get diagnostics v_rows = row_count;
         v_left := v_left - v_rows;

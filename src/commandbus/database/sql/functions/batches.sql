@@ -233,3 +233,64 @@ begin
     raise exception 'no batch % in domain %', p_batch_id, quote_literal(p_domain)
         using errcode = 'CB004', detail = p_batch_id::text;
 end $$;
+
+-- The commands of a batch in their order, and `place`, which is their number, or 2147483647 for those that
+-- were sent into it later. To go on, give the place, created_at and the id of the last row; or only a
+-- number, to begin there.
+-- The status has no index. A look for one goes over p_scan numbers at most; a last row without a command
+-- says at which number the next look begins.
+create or replace function commandbus.page_batch_commands(
+    p_domain text, p_batch_id uuid, p_status text, p_from int, p_from_at timestamptz, p_from_id uuid,
+    p_limit int, p_scan int default 20000
+) returns table (place int, command commandbus.command_bus_command)
+language plpgsql stable as $$
+declare
+    c_last constant int := 2147483647;
+    v_next int;
+    v_rows int;
+    v_all  bigint;
+begin
+    select case p_status when 'COMPLETED' then b.completed_count when 'FAILED' then b.failed_count
+                         when 'CANCELED' then b.canceled_count
+                         when 'IN_TROUBLESHOOTING_QUEUE' then b.in_troubleshooting_count
+                         else b.total_count - b.completed_count - b.failed_count - b.canceled_count
+                              - b.in_troubleshooting_count end
+      into v_all from commandbus.command_bus_batch b
+     where b.batch_id = p_batch_id and b.domain = p_domain;
+    if not found or p_status is not null and v_all = 0 then
+        return; -- the counters are those of the same snapshot
+    end if;
+    if p_status is not null then
+        select c.sequence_no into v_next from commandbus.command_bus_command c
+         where c.batch_id = p_batch_id and c.sequence_no >= coalesce(p_from, -c_last)
+         order by c.sequence_no offset p_scan limit 1;
+    end if;
+    return query
+    select c.sequence_no, c from commandbus.command_bus_command c
+     where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
+       and c.sequence_no >= coalesce(p_from, -c_last)
+       and (v_next is null or c.sequence_no < v_next)
+       and (p_from_at is null
+            or (c.sequence_no, c.created_at, c.command_id) > (p_from, p_from_at, p_from_id))
+       and (p_status is null or c.status = p_status)
+     order by c.sequence_no, c.created_at, c.command_id limit p_limit;
+    get diagnostics v_rows = row_count;
+    if v_rows >= p_limit or p_from is null and p_status not in ('PENDING', 'IN_PROGRESS')
+                            and v_rows = v_all then
+        return; -- the page is full, or this is all that there is
+    end if;
+    if v_next is not null then
+        place := v_next;
+        command := null;
+        return next;
+        return;
+    end if;
+    return query
+    select c_last, c from commandbus.command_bus_command c
+     where c.batch_id = p_batch_id and c.domain is not distinct from p_domain
+       and c.sequence_no is null
+       and (p_from is distinct from c_last or p_from_at is null
+            or (c.created_at, c.command_id) > (p_from_at, p_from_id))
+       and (p_status is null or c.status = p_status)
+     order by c.created_at, c.command_id limit p_limit - v_rows;
+end $$;

@@ -7,8 +7,10 @@
 --   edit: {"merge": <JSON Merge Patch>} or {"patch": <JSON Patch>}, with "paths": what it writes to, as
 --   it may be shown. Executors apply it to each payload; when all is done only the paths are kept.
 
-create or replace function commandbus.bulk_matches(p_domain text, p_filter jsonb)
-returns table (command_id uuid, parked_at timestamptz, command_type text, fingerprint text)
+--   p_viewer: through whose eyes, see visibility.sql; null: who sees everything
+create or replace function commandbus.bulk_matches(
+    p_domain text, p_filter jsonb, p_viewer text default null
+) returns table (command_id uuid, parked_at timestamptz, command_type text, fingerprint text)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
@@ -35,6 +37,7 @@ begin
     select t.command_id, t.parked_at, t.command_type, t.fingerprint
       from commandbus.command_bus_troubleshooting t
      where t.domain = p_domain
+       and (p_viewer is null or t.owner is null or t.owner = p_viewer)
        and (v_type is null or t.command_type = v_type)
        and (v_group is null or t.fingerprint = v_group)
        -- the code is part of a group, so the commands need not be read for it
@@ -51,14 +54,15 @@ begin
 end $$;
 
 -- What a bulk operation with this filter would act on now, by group.
-create or replace function commandbus.preview_bulk(p_domain text, p_filter jsonb default '{}')
-returns table (
+create or replace function commandbus.preview_bulk(
+    p_domain text, p_filter jsonb default '{}', p_viewer text default null
+) returns table (
     fingerprint text, command_type text, error_class text, error_code text, message text,
     matched bigint)
 language sql stable as $$
     select m.fingerprint, g.command_type, g.error_class, g.error_code, g.message, m.matched
       from (select b.fingerprint, count(*) as matched
-              from commandbus.bulk_matches(p_domain, p_filter) b group by b.fingerprint) m
+              from commandbus.bulk_matches(p_domain, p_filter, p_viewer) b group by b.fingerprint) m
       join commandbus.command_bus_failure_group g
         on g.domain = p_domain and g.fingerprint = m.fingerprint
      order by m.matched desc, m.fingerprint
@@ -140,7 +144,13 @@ begin
             using errcode = 'CB003',
                   hint = 'say that everything is meant: --yes, everything=True, p_everything';
     end if;
-    update commandbus.command_bus_bulk_operation o set total = v_total
+    update commandbus.command_bus_bulk_operation o
+       set total = v_total,
+           is_governed = exists (
+               select from commandbus.command_bus_troubleshooting t
+                 join commandbus.command_bus_bulk_item i
+                   on i.operation_id = p_operation_id and i.command_id = t.command_id
+                where t.domain = p_domain and t.owner is not null)
      where o.operation_id = p_operation_id;
     perform commandbus.audit_bulk(p_operation_id, 'BULK_STARTED', p_actor);
     return p_operation_id;

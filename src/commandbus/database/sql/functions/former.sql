@@ -1,6 +1,20 @@
 -- Former functions: those that an earlier version had under another name or with other arguments. Loaded
 -- first, so that no call can reach one of them by mistake. None of them is called by anything else in
 -- the database.
+drop function if exists commandbus.bulk_matches(text, jsonb);
+drop function if exists commandbus.list_audit(
+    text, uuid, uuid, text, text[], timestamptz, timestamptz, bigint, boolean, int, int);
+drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);
+drop function if exists commandbus.page_troubleshooting(
+    text, text, text, uuid, timestamptz, uuid, int, int);
+drop function if exists commandbus.preview_bulk(text, jsonb);
+drop function if exists commandbus.search_commands(
+    text, text, text, uuid, uuid, timestamptz, timestamptz, uuid, text, timestamptz, uuid, int, int);
+drop function if exists commandbus.search_few(
+    text, text, text, uuid, uuid, timestamptz, timestamptz, uuid, text);
+drop function if exists commandbus.search_window(
+    boolean, text, text, text, uuid, timestamptz, timestamptz, text, timestamptz, timestamptz, uuid,
+    int);
 drop function if exists commandbus.begin_load(
     text, uuid, text, jsonb, text, int, text, jsonb, text, jsonb);
 -- Senders of version 0.1.0 call these four, and find those of today: their new arguments have defaults.

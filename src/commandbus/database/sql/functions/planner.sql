@@ -52,11 +52,14 @@ begin
             -- By the index of what is pending, or of the numbers, also before the first analyze.
             ('set enable_seqscan = off', array[
                 'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket',
-                'commandbus.draft_seal', 'commandbus.record_removal']),
+                'commandbus.draft_seal', 'commandbus.record_removal', 'commandbus.sees_batch',
+                'commandbus.group_seen_by']),
             (c_custom, array['commandbus.query_commands', 'commandbus.bulk_matches']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',
-                'commandbus.list_audit'])
+                'commandbus.list_audit', 'commandbus.page_batch_commands']),
+            (c_custom || ' set enable_seqscan = off set enable_bitmapscan = off', array[
+                'commandbus.list_tickets', 'commandbus.ticket_kinds'])
         ) r(settings, functions) cross join unnest(r.functions) f(name)
     loop
         execute 'alter function ' || v_rule.name || ' ' || v_rule.settings;

@@ -120,6 +120,7 @@ language sql immutable as $$
         ('set_user_limits', '{operator,api}'),
         -- tokens of the HTTP service: who makes one can do what it may
         ('create_api_token', '{api}'),
+        ('rotate_api_token', '{api}'),
         ('revoke_api_token', '{operator,api}'),
         ('touch_api_token', '{api}'),
         -- reading; list_ and page_troubleshooting and command_payload give payloads
@@ -131,6 +132,9 @@ language sql immutable as $$
         ('query_commands', '{operator,api,reader}'),
         ('search_commands', '{operator,api,reader}'),
         ('list_audit', '{operator,api,reader}'),
+        ('visible_batch', '{operator,api,reader}'),
+        ('page_batch_commands', '{operator,api,reader}'),
+        ('list_tickets', '{operator,api,reader}'),
         ('find_domains', '{operator,api,reader}'),
         ('domain_figures', '{worker,operator,api,reader}'),
         ('dispatch_figures', '{worker,operator,api,reader}'),

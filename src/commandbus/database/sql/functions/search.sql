@@ -10,11 +10,12 @@
 -- on, give the place and the id of the last row as p_from_place and p_from_id.
 -- A last row without a command means: the walk ended at this place, bounded, and there may be more;
 -- to go on, give its place and no id.
+--   p_viewer: through whose eyes, see visibility.sql; null: who sees everything
 create or replace function commandbus.search_commands(
     p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid,
     p_created_after timestamptz, p_created_before timestamptz, p_command_id uuid,
     p_error_code text, p_from_place timestamptz, p_from_id uuid, p_limit int,
-    p_scan int default 100000
+    p_scan int default 100000, p_viewer text default null
 ) returns table (place timestamptz, command commandbus.command_bus_command)
 language plpgsql stable as $$
 declare
@@ -31,7 +32,7 @@ declare
 begin
     if p_batch_id is not null then
         select b.* into v_batch from commandbus.command_bus_batch b where b.batch_id = p_batch_id;
-        if not found then
+        if not found or not commandbus.sees_batch(p_viewer, p_batch_id) then
             return;
         end if;
     end if;
@@ -41,7 +42,7 @@ begin
         return query
         select k.place, k.command from commandbus.search_few(
                    p_domain, p_command_type, p_status, p_batch_id, p_correlation_id,
-                   p_created_after, p_created_before, p_command_id, p_error_code) k
+                   p_created_after, p_created_before, p_command_id, p_error_code, p_viewer) k
          where p_from_place is null or k.place < p_from_place
             or (k.place = p_from_place and (k.command).command_id > p_from_id)
          order by k.place desc, (k.command).command_id limit p_limit;
@@ -57,7 +58,8 @@ begin
         return query
         select k.place, k.command from commandbus.search_window(
                    v_parked, p_domain, p_command_type, p_status, p_batch_id, p_created_after,
-                   p_created_before, p_error_code, p_from_place, 'infinity', p_from_id, p_limit) k
+                   p_created_before, p_error_code, p_from_place, 'infinity', p_from_id, p_limit,
+                   p_viewer) k
          order by k.place desc, (k.command).command_id limit v_left;
         get diagnostics v_rows = row_count;
         v_left := v_left - v_rows;
@@ -80,7 +82,7 @@ begin
                    v_parked, p_domain, p_command_type, p_status, p_batch_id, p_created_after,
                    p_created_before, p_error_code,
                    coalesce(v_floor, case when v_parked then '-infinity' else v_first end),
-                   v_upper, null, v_left) k
+                   v_upper, null, v_left, p_viewer) k
          order by k.place desc, (k.command).command_id limit v_left;
         get diagnostics v_rows = row_count;
         v_left := v_left - v_rows;
@@ -101,7 +103,7 @@ end $$;
 create or replace function commandbus.search_window(
     p_is_parked boolean, p_domain text, p_command_type text, p_status text, p_batch_id uuid,
     p_created_after timestamptz, p_created_before timestamptz, p_error_code text,
-    p_floor timestamptz, p_upper timestamptz, p_beyond_id uuid, p_limit int
+    p_floor timestamptz, p_upper timestamptz, p_beyond_id uuid, p_limit int, p_viewer text
 ) returns table (place timestamptz, command commandbus.command_bus_command)
 language plpgsql stable as $$
 begin
@@ -118,6 +120,7 @@ begin
            and (p_error_code is null or c.last_error_code = p_error_code)
            and (p_created_after is null or c.created_at >= p_created_after)
            and (p_created_before is null or c.created_at < p_created_before)
+           and (p_viewer is null or t.owner is null or t.owner = p_viewer)
          order by t.parked_at desc, t.command_id limit p_limit;
         return;
     end if;
@@ -134,13 +137,17 @@ begin
        and (p_error_code is null or c.last_error_code = p_error_code)
        and (p_created_after is null or c.created_at >= p_created_after)
        and (p_created_before is null or c.created_at < p_created_before)
+       -- a batch that is asked for was looked at before the walk
+       and (p_viewer is null or p_batch_id is not null or c.batch_id is null
+            or commandbus.sees_batch(p_viewer, c.batch_id))
      order by c.created_at desc, c.command_id limit p_limit;
 end $$;
 
 -- The commands of one id, one correlation or one batch, each found by its own index.
 create or replace function commandbus.search_few(
     p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid,
-    p_created_after timestamptz, p_created_before timestamptz, p_command_id uuid, p_error_code text
+    p_created_after timestamptz, p_created_before timestamptz, p_command_id uuid, p_error_code text,
+    p_viewer text
 ) returns table (place timestamptz, command commandbus.command_bus_command)
 language plpgsql stable as $$
 begin
@@ -150,7 +157,7 @@ begin
         select k.place, k.command from commandbus.find_domains(p_command_id) d(domain)
          cross join lateral commandbus.search_few(
                    d.domain, p_command_type, p_status, p_batch_id, p_correlation_id,
-                   p_created_after, p_created_before, p_command_id, p_error_code) k;
+                   p_created_after, p_created_before, p_command_id, p_error_code, p_viewer) k;
         return;
     end if;
     return query
@@ -166,7 +173,9 @@ begin
        and (p_status is null or c.status = p_status)
        and (p_error_code is null or c.last_error_code = p_error_code)
        and (p_created_after is null or c.created_at >= p_created_after)
-       and (p_created_before is null or c.created_at < p_created_before);
+       and (p_created_before is null or c.created_at < p_created_before)
+       and (p_viewer is null or p_batch_id is not null or c.batch_id is null
+            or commandbus.sees_batch(p_viewer, c.batch_id));
 end $$;
 
 -- Commands by what is known of them, newest first; null means any. What is parked is read from

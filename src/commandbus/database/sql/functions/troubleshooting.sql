@@ -55,33 +55,38 @@ begin
           from unnest(p_command_ids, p_reasons) u(command_id, reason)
     ), failure as materialized (
         select c.domain, c.command_id, c.command_type, i.reason, c.last_error_type,
-               c.last_error_code, c.last_error_msg,
+               c.last_error_code, c.last_error_msg, b.created_by as owner,
                commandbus.normalise_message(c.last_error_msg) as message
           from item i
           join commandbus.command_bus_command c
             on c.domain = i.domain and c.command_id = i.command_id
+          left join commandbus.command_bus_batch b
+            on b.batch_id = c.batch_id and b.batch_type is not null
     ), known as materialized (
         select f.*, commandbus.failure_fingerprint(f.domain, f.command_type, f.last_error_type,
                                                    f.last_error_code, f.message) as fingerprint
           from failure f
     ), listed as (
         insert into commandbus.command_bus_troubleshooting (
-            domain, command_id, command_type, reason, parked_at, fingerprint)
-        select k.domain, k.command_id, k.command_type, k.reason, p_now, k.fingerprint from known k
+            domain, command_id, command_type, reason, parked_at, fingerprint, owner)
+        select k.domain, k.command_id, k.command_type, k.reason, p_now, k.fingerprint, k.owner
+          from known k
     )
     insert into commandbus.command_bus_failure_group as g (
         domain, fingerprint, command_type, error_class, error_code, message, sample_message,
-        sample_command_id, parked_count, total_seen, first_seen, last_seen)
+        sample_command_id, parked_count, total_seen, first_seen, last_seen, is_governed)
     select p_domain, k.fingerprint, min(k.command_type), min(k.last_error_type),
            min(k.last_error_code), min(k.message), min(k.last_error_msg),
-           (array_agg(k.command_id order by k.command_id))[1], count(*), count(*), p_now, p_now
+           (array_agg(k.command_id order by k.command_id))[1], count(*), count(*), p_now, p_now,
+           count(k.owner) > 0
       from known k group by k.fingerprint order by k.fingerprint
     on conflict (domain, fingerprint) do update
        set parked_count = g.parked_count + excluded.parked_count,
            total_seen = g.total_seen + excluded.total_seen,
            last_seen = greatest(g.last_seen, excluded.last_seen),
            sample_message = excluded.sample_message,
-           sample_command_id = excluded.sample_command_id;
+           sample_command_id = excluded.sample_command_id,
+           is_governed = g.is_governed or excluded.is_governed;
 end $$;
 
 -- Takes commands off the list and out of their groups. The only way out. A group that is empty
@@ -115,27 +120,56 @@ begin
      where g.domain = l.domain and g.fingerprint = l.fingerprint;
 end $$;
 
+-- A group as somebody sees it: a group that no governed command was ever counted into as it is, another one
+-- made from those parked commands of it that may be shown; nothing, if there are none.
+create or replace function commandbus.group_seen_by(
+    p_viewer text, p_group commandbus.command_bus_failure_group
+) returns setof commandbus.command_bus_failure_group
+language plpgsql stable as $$
+begin
+    if p_viewer is null or not p_group.is_governed then
+        return next p_group;
+        return;
+    end if;
+    select count(*), count(*), min(t.parked_at), max(t.parked_at),
+           (array_agg(t.command_id order by t.parked_at desc, t.command_id))[1]
+      into p_group.parked_count, p_group.total_seen, p_group.first_seen, p_group.last_seen,
+           p_group.sample_command_id
+      from commandbus.command_bus_troubleshooting t
+     where t.domain = p_group.domain and t.fingerprint = p_group.fingerprint
+       and (t.owner is null or t.owner = p_viewer);
+    if p_group.parked_count > 0 then
+        select c.last_error_msg into p_group.sample_message from commandbus.command_bus_command c
+         where c.domain = p_group.domain and c.command_id = p_group.sample_command_id;
+        return next p_group;
+    end if;
+end $$;
+
 -- The groups that have parked commands, largest first; null means any. p_prefix: how the
--- fingerprint begins.
+-- fingerprint begins. p_viewer: through whose eyes, see visibility.sql.
 create or replace function commandbus.list_failure_groups(
     p_domain text default null, p_command_type text default null,
-    p_include_empty boolean default false, p_limit int default 100, p_prefix text default ''
+    p_include_empty boolean default false, p_limit int default 100, p_prefix text default '',
+    p_viewer text default null
 ) returns setof commandbus.command_bus_failure_group
 language sql stable as $$
-    select g.* from commandbus.command_bus_failure_group g
+    select s.* from commandbus.command_bus_failure_group g
+     cross join lateral commandbus.group_seen_by(p_viewer, g) s
      where (p_domain is null or g.domain = p_domain)
        and (p_command_type is null or g.command_type = p_command_type)
        and (p_include_empty or g.parked_count > 0)
        and starts_with(g.fingerprint, p_prefix)
-     order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint limit p_limit
+     order by s.parked_count desc, s.last_seen desc, s.domain, s.fingerprint limit p_limit
 $$;
 
 -- One page of what waits for an operator, longest first, with the payload that a retry would send: by
 -- key for pages, by offset for list_troubleshooting. p_command_id: only this one. Without a domain: of all
 -- domains together, by one look into the index for each that has parked commands.
+--   p_viewer: through whose eyes, see visibility.sql; null: who sees everything
 create or replace function commandbus.page_troubleshooting(
     p_domain text, p_command_type text, p_group text, p_command_id uuid,
-    p_after timestamptz, p_after_id uuid, p_limit int, p_offset int default 0
+    p_after timestamptz, p_after_id uuid, p_limit int, p_offset int default 0,
+    p_viewer text default null
 ) returns table (
     domain text, command_id uuid, command_type text, reason text, parked_at timestamptz,
     attempts int, max_attempts int, last_error_type text, last_error_code text,
@@ -155,6 +189,7 @@ begin
                    and (p_group is null or t.fingerprint = p_group)
                    and (p_command_id is null or t.command_id = p_command_id)
                    and (p_after is null or (t.parked_at, t.command_id) > (p_after, p_after_id))
+                   and (p_viewer is null or t.owner is null or t.owner = p_viewer)
                  order by t.parked_at, t.command_id limit p_limit + p_offset) t
              order by t.parked_at, t.command_id limit p_limit offset p_offset
         )
@@ -177,6 +212,7 @@ begin
         '         where t.domain = $1 and ($2 is null or t.command_type = $2)'
         '           and ($3 is null or t.fingerprint = $3) and ($4 is null or t.command_id = $4)'
         '           and ($5 is null or (t.parked_at, t.command_id) > ($5, $6))'
+        '           and ($9 is null or t.owner is null or t.owner = $9)'
         '         order by t.parked_at, t.command_id limit $7 offset $8) t'
         '  join commandbus.command_bus_command c'
         '    on c.domain = t.domain and c.command_id = t.command_id'
@@ -185,7 +221,8 @@ begin
         '    on p.domain = c.domain and p.command_id = c.command_id'
         ' order by t.parked_at, t.command_id',
         'a_' || commandbus.physical_queue(p_domain || '.commands'))
-        using p_domain, p_command_type, p_group, p_command_id, p_after, p_after_id, p_limit, p_offset;
+        using p_domain, p_command_type, p_group, p_command_id, p_after, p_after_id, p_limit, p_offset,
+              p_viewer;
 end $$;
 
 -- What waits for an operator, longest first, with the payload that a retry would send.
