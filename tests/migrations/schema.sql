@@ -1058,6 +1058,7 @@ function commandbus.write_decision(p_batch commandbus.command_bus_batch, p_decis
 migration 1 = initial
 migration 10 = approval_of_content
 migration 11 = visibility
+migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 2 = governance
 migration 3 = api_tokens

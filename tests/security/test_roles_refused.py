@@ -212,7 +212,7 @@ async def test_what_waits_for_an_approval_is_not_queued_by_those_who_queue(
         held = (
             "select array_agg(command_id) from commandbus.command_bus_command where batch_id = %s"
         )
-        (ids,) = (await (await owner.execute(held, (ticket,))).fetchone()) or ()
+        ((ids,),) = await (await owner.execute(held, (ticket,))).fetchall()
 
         await conn.execute("select commandbus.queue_pending('payments', %s)", (ids,))
         await conn.execute("select commandbus.dispatch_heartbeat(%s)", (ticket,))
