@@ -101,7 +101,7 @@ class Submitter:
 
 
 def timed_submissions(address: str, token: str, count: int, children: int) -> list[float]:
-    """The seconds of each of so many submissions to a service of this checkout, one by one."""
+    """The seconds that each submission took, one by one, at a service of this checkout."""
     spent: list[float] = []
     with service(address) as connection:
         submitter = Submitter(connection, token, children)

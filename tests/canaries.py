@@ -73,14 +73,29 @@ class Canaries:
     dsn: str = field(default_factory=lambda: new_canary("dsn"))
     #: In headers that an error text repeats.
     header: str = field(default_factory=lambda: new_canary("header"))
+    #: Under keys in other styles, and deep in a payload.
+    styled: str = field(default_factory=lambda: new_canary("styled"))
     #: Under a key that a setting names.
     configured: str = field(default_factory=lambda: new_canary("configured"))
 
 
+#: The beginning of every canary in the forms that do not show it as it is.
+_MARKERS = (
+    MARKER.lower(),
+    _in_hex(MARKER).lower(),
+    *(
+        _in_base64("x" * n + MARKER)[(n * 8 + 5) // 6 : (n + len(MARKER)) * 8 // 6]
+        for n in range(3)
+    ),
+)
+
+
 def assert_hidden(text: str, where: str) -> None:
-    """Fail if a canary is in the text, and say where."""
-    at = text.find(MARKER)
-    assert at < 0, f"{where} shows a secret: …{text[max(at - 80, 0) : at + 60]}…"
+    """Fail if a canary is in the text, in any form, and say where."""
+    lowered = text.lower()
+    for form in _MARKERS:
+        at = max(text.find(form), lowered.find(form))
+        assert at < 0, f"{where} shows a secret: …{text[max(at - 80, 0) : at + 60]}…"
 
 
 def assert_log_is_clean(log: Path) -> None:

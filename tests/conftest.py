@@ -108,7 +108,12 @@ def server() -> Iterator[Server]:
     embedded = EmbeddedPostgres(
         folder,
         # A crash of the machine may cost these databases; kills of the server may not.
-        settings={"fsync": "off", "max_connections": "300", "autovacuum": "off"},
+        settings={
+            "fsync": "off",
+            "max_connections": "300",
+            "autovacuum": "off",
+            "max_prepared_transactions": "10",
+        },
     )
     embedded.start()
     yield Server(embedded.dsn)

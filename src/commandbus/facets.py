@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from commandbus.commands.sending import Preparer, Sending
@@ -141,7 +141,13 @@ class Facets:
         from commandbus.troubleshooting.queue import Troubleshooting
 
         max_bytes = self._settings.max_payload_bytes
-        return Troubleshooting(self._store, self._registry, max_bytes=max_bytes)
+        item_type = self._item_type if self._store.has_gateway else None
+        return Troubleshooting(
+            self._store, self._registry, max_bytes=max_bytes, item_type=item_type
+        )
+
+    async def _item_type(self, batch_id: UUID) -> type[Any] | None:
+        return await self.governance.item_type(batch_id)
 
     @cached_property
     def bulk(self) -> BulkOperations:

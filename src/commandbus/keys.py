@@ -52,7 +52,7 @@ class Key(bytes):
     def fingerprint(self) -> str:
         """Which key it is, in 16 characters that may be stored and shown.
 
-        Slow on purpose (some milliseconds), for keys that a person made up: whoever reads a
+        Slow on purpose (some milliseconds), for keys that a person made up: who reads a
         fingerprint cannot try words quickly.
         """
         import hashlib  # noqa: PLC0415  (a fifth of this module's import time)

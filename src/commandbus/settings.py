@@ -78,6 +78,8 @@ class Settings(EnvironmentSettings):
     maintenance: bool = True
     #: Seconds between two rounds of a chore, by all workers together.
     maintenance_interval_seconds: float = 300.0
+    #: Whether workers seal the audit, if they have the key or no seal was ever made.
+    seal_audit: bool = True
     #: Where replies go when a command names no queue: "domain" (<domain>.replies), "none", or the
     #: logical name of a queue that all domains share.
     replies: str = "domain"
@@ -108,6 +110,9 @@ class Settings(EnvironmentSettings):
     max_user_pending_children: int = 30
     #: Whether the user who submitted a batch may approve or reject it.
     self_approval: bool = False
+    #: How long a submitted batch, or an edit of one of its commands, may wait for a decision before
+    #: it expires. 0: for ever.
+    approval_expires_seconds: float = 604_800.0
     #: Further keys whose values are masked in logs, audit and listings, separated by commas. A key
     #: that contains one of the names is masked too.
     redact_keys: str = ""
@@ -183,7 +188,7 @@ class Settings(EnvironmentSettings):
 
 
 _SWITCHES = (
-    "mark_in_progress", "maintenance", "self_approval", "unpeppered_tokens",
+    "mark_in_progress", "maintenance", "seal_audit", "self_approval", "unpeppered_tokens",
     "allow_autocommit_conn",
 )  # fmt: skip
 _RANGES: dict[str, tuple[float, float]] = {
@@ -207,6 +212,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_user_pending_batches": (0, 1_000_000),
     "user_cooldown_seconds": (0, MAX_COOLDOWN_SECONDS),
     "max_user_pending_children": (0, 100_000_000),
+    "approval_expires_seconds": (0, 315_360_000),
     "pool_size": (1, 1_000),
     "worker_pool_size": (6, 1_000),
     "handler_pool_size": (1, 1_000),

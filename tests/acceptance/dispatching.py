@@ -2,7 +2,7 @@
 
 python -m tests.acceptance.dispatching MODE COUNT STEP [REMOTE_DSN]
 
-STEP is `verb:before` or `verb:after`, with a number for the n-th call (`queue_stored:after:2`), or
+STEP is `verb:before` or `verb:after`, with a number for the n-th call (`queue_pending:after:2`), or
 `never`. The verbs are SQL functions, and `send` of the remote queue.
 """
 

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -36,7 +37,7 @@ from commandbus import (
 from commandbus.cli.main import app
 from commandbus.privacy import sensitive
 from commandbus.privacy.redaction import redact_payload
-from tests.canaries import MARKER, Canaries, assert_hidden
+from tests.canaries import DERIVED, MARKER, Canaries, assert_hidden
 from tests.waiting import until_status, working
 
 PARKED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
@@ -53,6 +54,7 @@ class Payment:
     account: Account
     login: dict[str, Any]
     clubcard: str = ""
+    request: dict[str, Any] = field(default_factory=dict)
     pin: str = field(default="", metadata={"secret": True})
 
 
@@ -84,7 +86,23 @@ def payload(canaries: Canaries, amount: int = -1) -> dict[str, Any]:
         "login": {"user": "ann", "password": canaries.password},
         "clubcard": canaries.configured,
         "pin": canaries.marked,
+        "request": {
+            "privateKey": canaries.styled,
+            "X-Session-Id": [canaries.styled],
+            "note": f"use {canaries.styled}",
+            "body": json.dumps({"userPwd": canaries.styled}),
+            "deep": nested({"accessKey": canaries.styled}, 20),
+        },
     }
+
+
+def nested(value: Any, levels: int) -> Any:
+    for _ in range(levels):
+        value = {"k": value}
+    return value
+
+
+_STARTS = count(step=6)
 
 
 def leaky_error(data: dict[str, Any], canaries: Canaries) -> tuple[str, dict[str, Any]]:
@@ -95,12 +113,19 @@ def leaky_error(data: dict[str, Any], canaries: Canaries) -> tuple[str, dict[str
         f"Cookie: a=1; sid={canaries.header}\nX-Api-Key: {canaries.header}\n"
         f"clubcard={canaries.configured}; payload was {data!r}"
     )
+    echoes = [
+        derive(value) for derive in DERIVED.values() for value in (canaries.styled, canaries.marked)
+    ]
+    # The text is cut: each time other forms come first.
+    start = next(_STARTS)
+    text = f"{' '.join((echoes[start % len(echoes) :] + echoes)[:6])} {text}"
     details = {
         "request": data,
         "headers": {"Authorization": f"Bearer {canaries.header}", "Set-Cookie": canaries.header},
         "tried": [f"host=db password={canaries.dsn}", {"note": f"iban {data['account']['iban']}"}],
         "iban": canaries.marked,
         "raw": json.dumps(data) * 50,
+        "echoes": echoes,
     }
     return text, details
 

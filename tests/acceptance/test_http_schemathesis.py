@@ -173,6 +173,7 @@ class Fuzzer:
 
     def _call(self, case: Any) -> Any:
         """One request; asked again after the time that a 429 names, so that it reaches the code."""
+        response: Any = None
         for _ in range(5):
             response = case.call(
                 base_url=self._service.url, session=self._session, headers=self._service.headers

@@ -75,12 +75,12 @@ async def assert_processed_once(dsn: str, conn: Connection, expected: int) -> No
     [
         ("two_phase", "create_stored_batch:before"),
         ("two_phase", "create_stored_batch:after"),
-        ("two_phase", "queue_stored:after:1"),
-        ("two_phase", "queue_stored:before:2"),
+        ("two_phase", "queue_pending:after:1"),
+        ("two_phase", "queue_pending:before:2"),
         ("two_phase", "finish_dispatch:before"),
         ("two_phase", "finish_dispatch:after"),
         ("optimistic", "create_stored_batch:after"),
-        ("optimistic", "queue_stored:after:1"),
+        ("optimistic", "queue_pending:after:1"),
         ("optimistic", "finish_dispatch:before"),
     ],
 )
@@ -140,5 +140,5 @@ async def test_a_worker_recovers_a_killed_dispatch_by_itself(
 ) -> None:
     monkeypatch.setenv("COMMANDBUS_MAINTENANCE_INTERVAL_SECONDS", "0.2")
     monkeypatch.setenv("COMMANDBUS_DISPATCH_GRACE_SECONDS", "0.5")
-    await dispatch_and_die(dsn, "two_phase", "queue_stored:after:1")
+    await dispatch_and_die(dsn, "two_phase", "queue_pending:after:1")
     await assert_processed_once(dsn, conn, COUNT)

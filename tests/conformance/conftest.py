@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,9 +15,16 @@ from psycopg_pool import AsyncConnectionPool
 
 from commandbus.database.store import Store
 from tests.conformance.worlds import MemoryWorld, PostgresWorld, World
+from tests.security.roled import roles_on
 
 if TYPE_CHECKING:
     from tests.conftest import Server
+
+#: The variable that names database roles, as `worker,operator`: the store then logs in with them
+#: alone, while the tests look and interfere as the owner.
+TEST_ROLES = "COMMANDBUS_TEST_ROLES"
+#: The address with that login, by the address of the owner.
+LOGINS: dict[str, str] = {}
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +36,13 @@ def shared_dsn(server: Server, template: str) -> Iterator[str]:
         admin.execute(
             sql.SQL("create database {} template {}").format(database, sql.Identifier(template))
         )
-        yield server.dsn(name)
-        admin.execute(sql.SQL("drop database {} with (force)").format(database))
+        if roles := os.environ.get(TEST_ROLES):
+            with roles_on(server.dsn(name), admin) as made:
+                LOGINS[made.owner] = made.join(admin, *roles.split(","))
+                yield made.owner
+        else:
+            yield server.dsn(name)
+            admin.execute(sql.SQL("drop database {} with (force)").format(database))
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -58,7 +71,9 @@ async def postgres_world(shared_dsn: str) -> AsyncIterator[PostgresWorld]:
 @asynccontextmanager
 async def _open(address: str) -> AsyncIterator[PostgresWorld]:
     async with (
-        AsyncConnectionPool[Any](address, min_size=1, max_size=4, open=False) as pool,
+        AsyncConnectionPool[Any](
+            LOGINS.get(address, address), min_size=1, max_size=4, open=False
+        ) as pool,
         await psycopg.AsyncConnection.connect(address, autocommit=True) as conn,
     ):
         world = PostgresWorld(pool, conn)

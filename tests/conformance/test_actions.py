@@ -14,7 +14,7 @@ from commandbus.models import CommandStatus
 from commandbus.troubleshooting.actions import Action, allowed_actions
 from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked
 
-VERBS: dict[Action, Callable[[CommandBus, UUID], Awaitable[None]]] = {
+VERBS: dict[Action, Callable[[CommandBus, UUID], Awaitable[object]]] = {
     Action.RETRY: lambda bus, name: bus.troubleshooting.retry(DOMAIN, name),
     Action.EDIT: lambda bus, name: bus.troubleshooting.retry(DOMAIN, name, payload={"a": 2}),
     Action.CANCEL: lambda bus, name: bus.troubleshooting.cancel(DOMAIN, name, "not wanted"),

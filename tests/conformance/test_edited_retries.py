@@ -19,7 +19,7 @@ from commandbus.errors import (
     InvalidPayloadError,
     PayloadLostError,
 )
-from commandbus.privacy.redaction import MASK
+from commandbus.privacy.values import MASK
 from tests.conformance.worlds import DOMAIN, World, done, new, parked
 
 

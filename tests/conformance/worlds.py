@@ -86,6 +86,7 @@ def new_batch(
     created_by: str | None = None,
     on_complete: dict[str, Any] | None = None,
     notifies: bool = False,
+    actor: str | None = None,
 ) -> NewBatch:
     return NewBatch(
         batch_id=batch_id or uuid4(),
@@ -95,6 +96,7 @@ def new_batch(
         created_by=created_by,
         on_complete=None if on_complete is None else orjson.dumps(on_complete),
         notifies=notifies,
+        actor=actor,
     )
 
 

@@ -138,7 +138,8 @@ def values_of(service: Served) -> dict[str, str]:
 
 def is_described_here(operation: OPERATION) -> bool:
     """Governed batches have a guide of their own."""
-    governed = ("/api/v1/batch", "/api/v1/vms", "/api/v1/approvals", "/api/v1/admin")
+    governed = ("/api/v1/batch", "/api/v1/vms", "/api/v1/approvals", "/api/v1/admin",
+                "/api/v1/undecided")  # fmt: skip
     return not operation[0].startswith(governed)
 
 

@@ -36,6 +36,10 @@ ASIDES = {
     AuditEventType.STALE_RESULT_REJECTED,
     AuditEventType.BATCH_COMPLETED,
     AuditEventType.BATCH_REOPENED,
+    AuditEventType.EDIT_PROPOSED,
+    AuditEventType.EDIT_REJECTED,
+    AuditEventType.EDIT_DROPPED,
+    AuditEventType.GOVERNANCE_BYPASSED,
 }
 NEW = "[*]"
 #: How a batch counts a command in this state.

@@ -46,6 +46,8 @@ class Phase:
     answers: Counter[int] = field(default_factory=Counter)
     unready: int = 0
     attack: dict[str, Any] = field(default_factory=dict)
+    #: How much of one core the service used.
+    busy: float = 0.0
 
     def quantile(self, share: float) -> float:
         ordered = sorted(self.seconds) or [0.0]
@@ -60,6 +62,7 @@ class Phase:
         return (
             f"{self.name:14} {len(self.seconds):5} requests  p50 {p50:7.1f} ms  p99 {p99:7.1f} ms"
             f"  max {worst:7.1f} ms  refused {self.refused}  not ready {self.unready}"
+            f"  service {self.busy:4.0%} of a core"
         )
 
 
@@ -72,6 +75,11 @@ class Arena:
     tokens: list[str]
     hostile: str
     batch: str
+
+    def cpu(self) -> float:
+        """Seconds of CPU that the service has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> int:
         """Kilobytes of the service."""
@@ -124,6 +132,18 @@ async def use(arena: Arena, phase: Phase, seconds: float) -> None:
             await asyncio.sleep(1 / RATE)
             running = {task for task in running if not task.done()}
         await asyncio.gather(*running)
+
+
+async def crowd(arena: Arena, friends: int) -> None:
+    """A busy moment with as many friendly clients: the size of a service that is in use, so that
+    the attack is compared with it and not with a process that was just started.
+    """
+    headers = {"Authorization": f"Bearer {arena.tokens[0]}"}
+    limits = httpx2.Limits(max_connections=friends)
+    async with httpx2.AsyncClient(base_url=arena.url, limits=limits, timeout=60) as client:
+        asking = [client.get("/livez") for _ in range(friends)]
+        exports = [client.get("/api/v1/exports/commands", headers=headers) for _ in range(8)]
+        await asyncio.gather(*asking, *exports)
 
 
 async def _ask(arena: Arena, phase: Phase, client: httpx2.AsyncClient, number: int) -> None:
@@ -183,8 +203,12 @@ async def during(
     work = [use(arena, phase, seconds), watch(arena, phase, seconds)]
     if kinds:
         work.append(attack(arena, phase, kinds, sockets, seconds))
+    began, used = time.monotonic(), arena.cpu()
     await asyncio.gather(*work)
+    phase.busy = (arena.cpu() - used) / (time.monotonic() - began)
     print(phase, flush=True)
+    if phase.refused:
+        print(f"  the other user's answers: {dict(phase.answers)} (0: none)", flush=True)
     if phase.attack:
         print(f"  {phase.attack['opened']} hostile sockets: {phase.attack['answers']}", flush=True)
     return phase
@@ -194,6 +218,8 @@ async def run(dsn: str, options: argparse.Namespace) -> bool:
     tokens, hostile, batch = await prepare(dsn)
     async with serving(dsn) as (url, pid):
         arena = Arena(url, pid, tokens, hostile, batch)
+        fresh = arena.memory()
+        await crowd(arena, options.sockets)
         await during(arena, "warming up", options.calm / 4)
         calm = await during(arena, "calm", options.calm)
         before = arena.memory()
@@ -202,7 +228,8 @@ async def run(dsn: str, options: argparse.Namespace) -> bool:
         top = arena.memory()
         after = await during(arena, "afterwards", options.calm)
         ended = await settled(arena, before)
-    print(f"memory: before {before:,} kB, under attack {top:,} kB, afterwards {ended:,} kB")
+    print(f"memory: fresh {fresh:,} kB, in use {before:,} kB", end=", ")
+    print(f"under attack {top:,} kB, afterwards {ended:,} kB")
     limit = options.p99
     bars = {
         f"p99 under attack < {limit:g} s": hot.quantile(0.99) < limit,

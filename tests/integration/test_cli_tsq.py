@@ -33,7 +33,7 @@ from commandbus.commands.tail import AuditTail
 from commandbus.errors import InvalidInputError
 from commandbus.models import AuditEvent, CommandMetadata
 from commandbus.paging import Page
-from commandbus.privacy.redaction import MASK
+from commandbus.privacy.values import MASK
 from tests.waiting import until, until_status, working
 
 Run = Callable[..., Result]

@@ -97,7 +97,7 @@ async def test_every_mode_queues_each_command_once_and_in_order(
 async def test_more_than_the_threshold_goes_in_groups_and_less_singly(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = refuse(monkeypatch, bus, "queue_stored", calls=set())
+    calls = refuse(monkeypatch, bus, "queue_pending", calls=set())
     result = await bus.batches.dispatch("shop", commands(101))
     assert [len(ids) for _, ids in calls] == [100, 1]
     calls.clear()
@@ -126,7 +126,7 @@ async def test_rows_are_there_as_pending_queue_before_any_message(
         states.extend(await cursor.fetchall())
         return await ask()
 
-    intercept(monkeypatch, bus, "queue_stored", looking)
+    intercept(monkeypatch, bus, "queue_pending", looking)
     await bus.batches.dispatch("shop", commands(2))
     await bus.batches.dispatch("shop", commands(1), mode=DispatchMode.OPTIMISTIC)
     assert states == [("pending_queue", "PENDING", None)] * 2 + [("queued", "PENDING", None)]
@@ -136,7 +136,7 @@ async def test_two_phase_that_cannot_send_marks_the_rest_for_retry_and_does_not_
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        calls = refuse(patch, bus, "queue_stored", calls={2})
+        calls = refuse(patch, bus, "queue_pending", calls={2})
         result = await bus.batches.dispatch("shop", commands(350))
     assert len(calls) == 2
     assert (result.status, result.database_tasks, result.queued_tasks) == (
@@ -160,7 +160,7 @@ async def test_optimistic_marks_what_failed_and_sends_the_others(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        refuse(patch, bus, "queue_stored", calls={2})
+        refuse(patch, bus, "queue_pending", calls={2})
         result = await bus.batches.dispatch("shop", commands(350), mode=DispatchMode.OPTIMISTIC)
     assert (result.status, result.queued_tasks, result.retry_needed) == (
         "partial_success", 250, True,
@@ -174,7 +174,7 @@ async def test_optimistic_that_sends_nothing_needs_recovery(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        refuse(patch, bus, "queue_stored")
+        refuse(patch, bus, "queue_pending")
         result = await bus.batches.dispatch("shop", commands(3), mode=DispatchMode.OPTIMISTIC)
     assert (result.status, result.queued_tasks) == ("failed_needs_recovery", 0)
     assert (await bus.batches.recover_dispatch("shop")).queued == 3
@@ -185,7 +185,7 @@ async def test_what_could_not_even_be_marked_is_found_by_recovery(
     bus: CommandBus, conn: Connection, monkeypatch: pytest.MonkeyPatch, mode: DispatchMode
 ) -> None:
     with monkeypatch.context() as patch:
-        refuse(patch, bus, "queue_stored")
+        refuse(patch, bus, "queue_pending")
         refuse(patch, bus, "mark_dispatch_failed")
         result = await bus.batches.dispatch("shop", commands(3), mode=mode)
     assert result.retry_needed
@@ -267,7 +267,7 @@ async def test_dispatch_rate_spreads_the_commands_over_time(
         beats.append(clock.now)
         return await ask()
 
-    intercept(monkeypatch, bus, "queue_stored", noting)
+    intercept(monkeypatch, bus, "queue_pending", noting)
     intercept(monkeypatch, bus, "dispatch_heartbeat", beating)
     result = await bus.batches.dispatch("shop", commands(120), dispatch_rate=20)
     assert result.queued_tasks == 120

@@ -54,6 +54,10 @@ class World:
             ("post", POWER): on_machines("start", "a"),
             ("post", BATCHES): {"batch_type": "BATCH_CREATE", "items": [{"name": name}]},
             ("post", f"{BATCHES}/{{batch_id}}/decision"): {"decision": "approve"},
+            ("post", f"{BATCHES}/{{batch_id}}/children/{{sequence_no}}/decision"): {
+                "decision": "reject",
+                **REASON,
+            },
             ("post", f"{LIMITS}/exemptions"): {"user_id": "ann", **REASON},
             ("delete", f"{LIMITS}/exemptions/{{user_id}}"): None,
             ("put", f"{LIMITS}/users/{{user_id}}"): {"cooldown_seconds": 0},
@@ -67,7 +71,7 @@ class World:
         batch_id = self.approval if path.startswith(APPROVALS) else self.batch
         if path.endswith("/decision"):
             batch_id = self.waiting[0]
-        url = path.format(batch_id=batch_id, user_id="ann")
+        url = path.format(batch_id=batch_id, user_id="ann", sequence_no=1)
         if method == "get":
             return await client.get(url)
         body = self.body_of(method, path)
@@ -154,7 +158,8 @@ async def test_every_governed_route_works_for_each_of_its_scopes(world: World) -
                 (method, path) == ("post", BATCHES) and scope is Scope.APPROVE
             )
             needs_operate = path.endswith(("/retry", "/cancel")) and scope is Scope.APPROVE
-            if is_denied or (needs_operate and not path.startswith(APPROVALS)):
+            is_decided = path.endswith("/review") and scope is Scope.APPROVE
+            if is_denied or is_decided or (needs_operate and not path.startswith(APPROVALS)):
                 expected = {403}
             else:
                 expected = {200, 202, 409}

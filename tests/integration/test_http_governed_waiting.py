@@ -154,8 +154,12 @@ async def test_only_so_many_may_wait(dsn: str) -> None:
         batch_id = url.rpartition("/")[2]
         stream = asyncio.create_task(ada.get(f"{BATCHES}/{batch_id}/events"))
         await until(lambda: held(farm) == 1, "a stream")
-        problem(await ada.get(f"{BATCHES}/{batch_id}/events"), 503, "UNAVAILABLE")
-        problem(await ada.get(url, headers={"Prefer": "wait=5"}), 503, "UNAVAILABLE")
+        for again in (f"{BATCHES}/{batch_id}/events", url):
+            refused = await ada.get(again, headers={"Prefer": "wait=5"})
+            limit = problem(refused, 429, "RATE_LIMIT_EXCEEDED")["limit_type"]
+            assert limit == "user_waiting"
+        async with farm.client("olga") as olga:
+            problem(await olga.get(f"{BATCHES}/{batch_id}/events"), 503, "UNAVAILABLE")
         assert (await ada.get(url)).status_code == 200
         await ada.post(f"{url}/cancel", json={"reason": "enough"})
         assert events_of((await stream).text)[-1]["event"] == "end"

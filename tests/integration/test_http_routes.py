@@ -305,17 +305,20 @@ async def test_a_wait_that_is_over_shows_what_there_is(
 
 async def test_only_so_many_may_wait_at_once(bus: CommandBus) -> None:
     batch = await bus.create_batch("shop", [BatchCommand("Work", uuid4(), {})])
-    app = app_of(bus, HttpSettings(max_long_polls=1, max_wait_seconds=5))
+    settings = HttpSettings(max_long_polls=1, max_wait_seconds=5)
+    app = app_of(bus, settings, bob=caller("read", user="bob"))
     url = f"/api/v1/command-batches/shop/{batch}"
-    async with client_of(app) as client:
+    async with client_of(app) as client, client_of(app, "bob") as bob:
         waiting = asyncio.create_task(client.get(url, headers={"Prefer": "wait=5"}))
         while app.state.commandbus.polls.waiting == 0:
             await asyncio.sleep(0.005)
-        refused = await client.get(url, headers={"Prefer": "wait=5"})
+        again = await client.get(url, headers={"Prefer": "wait=5"})
+        refused = await bob.get(url, headers={"Prefer": "wait=5"})
         plain = await client.get(url)
         await bus.batches.cancel("shop", batch, "enough")
         ended = await waiting
 
+    assert problem(again, 429, "RATE_LIMIT_EXCEEDED")["limit_type"] == "user_waiting"
     problem(refused, 503, "UNAVAILABLE")
     assert plain.status_code == 200
     assert ended.json()["canceled_count"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 import pytest
@@ -25,7 +25,7 @@ class Serving:
         self.server = HttpServer(self.app, self.settings, bind("127.0.0.1", 0))
         self._started = asyncio.Event()
 
-    async def __aenter__(self) -> Serving:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.server.run(self._started.set))
         await asyncio.wait_for(self._started.wait(), PATIENCE)
         return self

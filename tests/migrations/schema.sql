@@ -36,6 +36,54 @@ table commandbus.command_bus_audit
     CREATE UNIQUE INDEX command_bus_audit_pkey ON commandbus.command_bus_audit USING btree (audit_id)
     CREATE TRIGGER command_bus_audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON commandbus.command_bus_audit FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_audit_change()
 
+table commandbus.command_bus_audit_horizon
+    is_one boolean not null default true
+    safe_to bigint
+    candidate_id bigint
+    waits_for text[] not null default '{}'::text[]
+    noted_at timestamp with time zone
+    constraint command_bus_audit_horizon_is_one_check CHECK (is_one)
+    constraint command_bus_audit_horizon_pkey PRIMARY KEY (is_one)
+    CREATE UNIQUE INDEX command_bus_audit_horizon_pkey ON commandbus.command_bus_audit_horizon USING btree (is_one)
+
+table commandbus.command_bus_audit_removal
+    removal_number bigint not null
+    domain text not null
+    ids int8multirange not null
+    row_count integer not null
+    sealed_to bigint not null
+    rows_digest bytea not null
+    before timestamp with time zone not null
+    keep_seconds bigint
+    actor text
+    removed_at timestamp with time zone not null default clock_timestamp()
+    sealed_by bigint
+    constraint command_bus_audit_removal_pkey PRIMARY KEY (removal_number)
+    CREATE INDEX ix_audit_removal_ids ON commandbus.command_bus_audit_removal USING gist (ids)
+    CREATE INDEX ix_audit_removal_sealed ON commandbus.command_bus_audit_removal USING btree (sealed_by)
+    CREATE UNIQUE INDEX command_bus_audit_removal_pkey ON commandbus.command_bus_audit_removal USING btree (removal_number)
+    CREATE TRIGGER command_bus_audit_removal_append_only BEFORE DELETE OR UPDATE ON commandbus.command_bus_audit_removal FOR EACH ROW EXECUTE FUNCTION commandbus.refuse_seal_change()
+    CREATE TRIGGER command_bus_audit_removal_no_truncate BEFORE TRUNCATE ON commandbus.command_bus_audit_removal FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_seal_change()
+
+table commandbus.command_bus_audit_seal
+    seal_number bigint not null
+    first_id bigint not null
+    last_id bigint not null
+    row_count integer not null
+    oldest_ts timestamp with time zone
+    entries bytea not null
+    entries_digest bytea not null
+    removals bytea not null
+    previous bytea not null
+    sealed_at timestamp with time zone not null
+    key_id text not null
+    digest bytea not null
+    signature bytea not null
+    constraint command_bus_audit_seal_pkey PRIMARY KEY (seal_number)
+    CREATE UNIQUE INDEX command_bus_audit_seal_pkey ON commandbus.command_bus_audit_seal USING btree (seal_number)
+    CREATE TRIGGER command_bus_audit_seal_append_only BEFORE DELETE OR UPDATE ON commandbus.command_bus_audit_seal FOR EACH ROW EXECUTE FUNCTION commandbus.refuse_seal_change()
+    CREATE TRIGGER command_bus_audit_seal_no_truncate BEFORE TRUNCATE ON commandbus.command_bus_audit_seal FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_seal_change()
+
 table commandbus.command_bus_batch
     batch_id uuid not null
     domain character varying(255) not null
@@ -67,6 +115,7 @@ table commandbus.command_bus_batch
     decision text
     decision_reason text
     is_pending boolean not null default ((batch_type IS NOT NULL) AND (total_count > (((completed_count + failed_count) + canceled_count) + in_troubleshooting_count)))
+    edit_count integer not null default 0
     ticket_class text default 
 CASE
     WHEN (batch_type IS NULL) THEN NULL::text
@@ -81,12 +130,13 @@ END
     constraint governed_has_owner CHECK (((batch_type IS NULL) OR (created_by IS NOT NULL)))
     constraint uq_batch_domain_batch_id UNIQUE (domain, batch_id)
     constraint valid_counts CHECK ((LEAST(total_count, completed_count, failed_count, canceled_count, in_troubleshooting_count) >= 0))
-    constraint valid_decision CHECK ((decision = ANY (ARRAY['approve'::text, 'reject'::text])))
+    constraint valid_decision CHECK ((decision = ANY (ARRAY['approve'::text, 'reject'::text, 'expire'::text])))
     constraint valid_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'IN_PROGRESS'::character varying, 'COMPLETED'::character varying, 'COMPLETED_WITH_FAILURES'::character varying])::text[])))
     constraint whole_decision CHECK (((decision IS NULL) = (decided_at IS NULL)))
     CREATE INDEX idx_batch_created_at ON commandbus.command_bus_batch USING btree (created_at DESC)
     CREATE INDEX idx_batch_domain ON commandbus.command_bus_batch USING btree (domain)
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
+    CREATE INDEX ix_batch_edits ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (edit_count > 0)
     CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
@@ -193,6 +243,17 @@ table commandbus.command_bus_command
     CREATE UNIQUE INDEX uq_command_bus_command_domain_cmdid ON commandbus.command_bus_command USING btree (domain, command_id)
     CREATE UNIQUE INDEX uq_command_bus_command_global ON commandbus.command_bus_command USING btree (command_id) WHERE is_globally_unique
 
+table commandbus.command_bus_content
+    batch_id uuid not null
+    salt uuid not null
+    digest bytea not null
+    child_digests bytea[] not null
+    expires_seconds double precision
+    expires_at timestamp with time zone
+    constraint command_bus_content_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id) ON DELETE CASCADE
+    constraint command_bus_content_pkey PRIMARY KEY (batch_id)
+    CREATE UNIQUE INDEX command_bus_content_pkey ON commandbus.command_bus_content USING btree (batch_id)
+
 table commandbus.command_bus_creation_metric
     batch_id uuid not null
     pattern text not null
@@ -220,6 +281,24 @@ table commandbus.command_bus_dispatch
     constraint valid_pattern CHECK ((pattern = ANY (ARRAY['two_phase'::text, 'optimistic'::text])))
     CREATE INDEX ix_dispatch_domain ON commandbus.command_bus_dispatch USING btree (domain)
     CREATE UNIQUE INDEX command_bus_dispatch_pkey ON commandbus.command_bus_dispatch USING btree (batch_id)
+
+table commandbus.command_bus_edit
+    domain text not null
+    command_id uuid not null
+    batch_id uuid not null
+    previous_msg_id bigint
+    data jsonb not null
+    changes jsonb not null
+    reset_attempts boolean not null
+    salt uuid not null
+    digest bytea not null
+    editor text not null
+    created_at timestamp with time zone not null
+    expires_at timestamp with time zone
+    constraint pk_edit PRIMARY KEY (command_id, domain)
+    CREATE INDEX ix_edit_batch ON commandbus.command_bus_edit USING btree (batch_id)
+    CREATE INDEX ix_edit_created ON commandbus.command_bus_edit USING btree (created_at, command_id)
+    CREATE UNIQUE INDEX pk_edit ON commandbus.command_bus_edit USING btree (command_id, domain)
 
 table commandbus.command_bus_failure_group
     domain text not null
@@ -419,6 +498,7 @@ table commandbus.rate_limit_override
     CREATE UNIQUE INDEX rate_limit_override_pkey ON commandbus.rate_limit_override USING btree (user_id)
 
 relation S command_bus_audit_audit_id_seq
+relation S command_bus_audit_removal_removal_number_seq
 relation v approval_tickets
 relation v batch_approval_tickets
 relation v v_batch_success_rate
@@ -429,6 +509,8 @@ function commandbus.acknowledge_replies(p_queue text, p_msg_ids bigint[], p_rece
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 800ab70e65d152fc5dca3f85d15b4b6b
 function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff93a4c3ac2e15fd44468f95273baa39
+function commandbus.add_seal(p_number bigint, p_first bigint, p_last bigint, p_rows integer, p_oldest timestamp with time zone, p_entries bytea, p_entries_digest bytea, p_removals bytea, p_removal_numbers bigint[], p_previous bytea, p_sealed_at timestamp with time zone, p_key_id text, p_digest bytea, p_signature bytea) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 85b19fd6ca201a49ac3bdd6347439885
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
 function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
@@ -437,16 +519,24 @@ function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) 
     sql, volatile, body 6486911b9fd3c31e25d80b7a9801db56
 function commandbus.audit_bypass(p_domain text, p_command_ids uuid[], p_types text[], p_governed text[], p_on_behalf jsonb, p_how text, p_batch_id uuid DEFAULT NULL::uuid) returns void
     plpgsql, volatile, body 77c6823aa57ce67fa5fa1f725305a242
+function commandbus.audit_edit_bypass(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text) returns void
+    plpgsql, volatile, body d45c930fa8d8ab528f0e2649b1b54be1
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
+    sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
+function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
+    sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
+function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
+    sql, volatile, body d229875f8b14059499d0b5af6259d207
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f695148534e0c05d090e40f78cd68ecd
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 36109e96089a918c7405450afe2e3789
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 068683b166860394213b9142b56ac961
 function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body 7460441cbe19be4709a143fd80af5548
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -479,12 +569,16 @@ function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_roles(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c1c5e7f264b4058ab075ea33c197aa1c
+function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bcdc399953d778efad0920c453cd7264
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 11824d0c3e56bce7f92bca5349233caf
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73dfae77243d4e369afdccd991b22c2e
+function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
+    sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
 function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
@@ -507,6 +601,10 @@ function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigi
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body eb56a2e593ae9efaf8299f555ca99150
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
+function commandbus.content_digest(p_salt uuid, p_batch_type text, p_domain text, p_children bytea[]) returns bytea
+    sql, immutable, body 044e921e0df501b5ece8a4115237a552
+function commandbus.count_edits(p_batch_ids uuid[]) returns void
+    plpgsql, volatile, body 04ca85f75b98f0ed9d2305f5496c9a54
 function commandbus.count_prunable(p_domain text, p_kind text, p_before timestamp with time zone) returns TABLE(what text, prunable bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c76445faf5c85fa85250ace9c338c0b2
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
@@ -516,13 +614,15 @@ function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes t
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_actor text DEFAULT NULL::text) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6007f1bd9d5763c9946767f5444852bd
 function commandbus.create_batch_for(p_domain text, p_batch_id uuid, p_commands jsonb, p_digests bytea[], p_name text, p_custom_data jsonb, p_on_behalf jsonb) returns uuid[]
-    plpgsql, volatile, body fa94a1b488eb3dd7490d0d02742343a4
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa94a1b488eb3dd7490d0d02742343a4
 function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body dcf0268f434e6de12a8187f08f5b0bc3
-function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb) returns TABLE(created_at timestamp with time zone, limits jsonb)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 968cb11fb211a8d09210c1e448ee2877
-function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false) returns void
-    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 132a045fbdf46c72588c2d46659ea929
+function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb, p_expires_seconds double precision DEFAULT NULL::double precision) returns TABLE(created_at timestamp with time zone, limits jsonb, content_digest text, expires_at timestamp with time zone)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bf726c935234b515d02c6fa86142f790
+function commandbus.decide_edit(p_domain text, p_command_id uuid, p_decision text, p_user text, p_reason text, p_digest text, p_self_approval boolean) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 62612e72f57d4d306b08070be0461b06
+function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false, p_digest text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body b9a1c6039cd2a6f949bcf30ac8fd628d
 function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_type text) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9572f6bf7f3c274b394dbc013b9c9f97
 function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
@@ -538,19 +638,25 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body ef95e277d1530b37e690cba18d83c120
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 17a7128b52b4f16e2c606170bf037fb9
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
+function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
+function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
+    plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
-    plpgsql, volatile, body af6b8fd98edd4c1e76d99a27ae23e117
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a502b02592daaca20050f472514df0f
+function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
+    sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
-    plpgsql, volatile, body ebcd84e190fbef418edc1a8ed3802f3e
+    plpgsql, volatile, body 2cc6101ea6f80d7da268babcdb6cf5e6
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
@@ -564,7 +670,15 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 9c40c74896440586295cf9cfd35d5e36
+    sql, immutable, body 033359ff6df68d163fd272be5c7b2719
+function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
+function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5035d1df68d24665874f691b31864993
+function commandbus.expired_decisions(p_limit integer) returns TABLE(domain text, batch_id uuid, command_id uuid)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a2a4ea31c8ac65b003d5af785dd5207c
+function commandbus.expiry_after(p_now timestamp with time zone, p_seconds double precision) returns timestamp with time zone
+    sql, immutable, body 41a244a11d7e9b080d7399a532e25d32
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 00c98dd56d6a781a2a2e1a17fc0cec45
 function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirmed_after interval, p_limit integer, OUT o_unsent integer, OUT o_unconfirmed integer, OUT o_is_all boolean) returns record
@@ -593,8 +707,12 @@ function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
+function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
+    sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
     plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
+function commandbus.is_counted(p_batch_type text) returns boolean
+    sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_made_by_us(p_physical text) returns boolean
     sql, stable, body 16d8038b27ce01cfcb58c147036c60cf
 function commandbus.is_old_reply(p_table text) returns text
@@ -607,6 +725,8 @@ function commandbus.iso8601(p_ts timestamp with time zone) returns text
     sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
     plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
+function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain text, p_commands jsonb, p_expires_seconds double precision, p_expires_at timestamp with time zone) returns bytea
+    plpgsql, volatile, body d75f0b1379802c6a5ac1086a0e79efb6
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.knows_domain(p_domain text) returns boolean
@@ -615,10 +735,10 @@ function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body b5de758dce8183dede7bd877abf8a61d
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
-function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0e372a0ac40b58556c050baf2d083830
+function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
-    plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 28826d6fa81c35849027d7b85fa7494d
+    plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body bce771959a5dbcf1828c25ba46d1c92a
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
     sql, stable, body 84d30e6502aabe24cf0b4823c353a275
 function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text, p_hides_access boolean DEFAULT false) returns SETOF commandbus.command_bus_audit
@@ -626,13 +746,13 @@ function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
 function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, set search_path=pg_catalog, pg_temp, body 141f281b2f378654a518abf1e5280180
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_actor text DEFAULT NULL::text) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8bcc0da75c78e08534c23627300e422d
 function commandbus.load_chunk_for(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_on_behalf jsonb) returns text
-    plpgsql, volatile, body 2bfd539478c70e9487acce05d202436f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2bfd539478c70e9487acce05d202436f
 function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
@@ -643,8 +763,12 @@ function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus
     plpgsql, volatile, body 3f2afb5c6752f1cfb520cccdca42da55
 function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
+function commandbus.lock_queued(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
+    plpgsql, volatile, body 5af5e25cbb5b82147963bfca340382f0
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
     plpgsql, volatile, body 5612030ae5f1fb9d7f5cb1042c85c4ec
+function commandbus.lock_ticket(p_domain text, p_ticket_id uuid) returns commandbus.command_bus_batch
+    plpgsql, volatile, body a44b59e9492f79c8fc0d6e055babc528
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
@@ -655,8 +779,12 @@ function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
     sql, stable, body 1767088c8b63b4c36acf772c07bc9277
+function commandbus.message_ids(p_domain text, p_command_ids uuid[]) returns bigint[]
+    sql, volatile, body 3bd521ddd0ef939efec5c5d1fdeb96c5
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
+function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for text[], OUT o_noted_at timestamp with time zone) returns record
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
@@ -673,8 +801,8 @@ function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reaso
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1164696e87f220bc223a42ee536b5971
-function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 011db3055c5f7e6b2cb7f5f14389637e
+function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb, p_bypass boolean DEFAULT false) returns SETOF uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 26466af75e5b89033e67d3471bd4de88
 function commandbus.own_queues() returns TABLE(queue text, physical text)
     sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
 function commandbus.owner_differences(p_prefix text) returns TABLE(kind text, problem text, statement text)
@@ -683,20 +811,24 @@ function commandbus.page_batch_commands(p_domain text, p_batch_id uuid, p_status
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 7e034a48e045a40a14b4b4fd7b1f2498
 function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_group text, p_command_id uuid, p_after timestamp with time zone, p_after_id uuid, p_limit integer, p_offset integer DEFAULT 0, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b20e241f1dc62d7f63a29bab6041edb9
+function commandbus.page_undecided(p_domains text[], p_newest_first boolean, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(ticket_id uuid, command_id uuid, sequence_no integer, domain text, batch_type text, child_count integer, reason text, created_by text, editor text, created_at timestamp with time zone, expires_at timestamp with time zone, digest text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 273e61658eca2d28d9f4be1768e7591c
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5b23971e0290b34a72d0983c0a32a6a7
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b69d797a953b973b8f6721568bab4181
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e9d296af5ddf2f85c02545f959b462a7
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 5f3beb64afae7f0dc8ced466c550004a
 function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a027e9db8135672d98f454604753fb9f
+function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
+    plpgsql, volatile, body c95890a45dbee87794ca3ab5c7a04bde
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cfacd73de87b15bce1c51392761ca287
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4d91f070dc26b48cf30cb2dda57465fb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3d72107b1a0d91a5549998d9121d0fbe
 function commandbus.prune_batches(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0308f3432042083d4c8509c65de395df
 function commandbus.prune_commands(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -721,8 +853,10 @@ function commandbus.queue_exists(p_queue text) returns boolean
     sql, stable, body 0f42882c02f9413a9ee14a7c9f1a18f1
 function commandbus.queue_mark() returns text
     sql, immutable, body 0ff365f0ddc6241cc84d2988d15293d5
+function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b7d3caa96b996b80bcaec44cd6783b7
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 88e879ba5ec9b5ef4c60121bf6982f3c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 88e879ba5ec9b5ef4c60121bf6982f3c
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -730,11 +864,13 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body ce21249d7db9fd0af018a8d3814306ff
+    sql, immutable, body 4fbd42e63affe1e491e601da485f9577
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
+function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
+    plpgsql, volatile, set enable_seqscan=off, body 188f5a077141cf54a3b0fa3544053fcd
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
     sql, volatile, body 9770394d662f538446704251dbb96f0d
 function commandbus.recount_batch(p_batch_id uuid, OUT total integer, OUT completed integer, OUT failed integer, OUT canceled integer, OUT parked integer) returns record
@@ -745,16 +881,24 @@ function commandbus.refuse_audit_change() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 463e25bd2a6dd2dc09e9650cb96b5719
 function commandbus.refuse_canceled_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 3474277c3fed72eb81b561c8cfd35306
+function commandbus.refuse_changed_content(p_batch commandbus.command_bus_batch, p_content commandbus.command_bus_content, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body cd30140b408548b5dad8cbee81efda7d
 function commandbus.refuse_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean) returns void
-    plpgsql, volatile, body ff14bb686ad480629496481f5532e68e
+    plpgsql, volatile, body 3d252510321be8b5d4426ce309c3ad39
+function commandbus.refuse_digest(p_digest bytea, p_seen text, p_what text) returns void
+    plpgsql, volatile, body 6f330d10e6887bea56babd83bdb77e64
+function commandbus.refuse_edit_decision(p_edit commandbus.command_bus_edit, p_command_id uuid, p_user text, p_self_approval boolean) returns void
+    plpgsql, volatile, body d4ffee482ff22ae214d830ff787aadd5
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
+function commandbus.refuse_seal_change() returns trigger
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body f48fa981515b737b2ed8b81b35ba9772
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.register_batch_types(p_types jsonb) returns void
-    plpgsql, volatile, body 2058258c6886464c5e3634397b1a5fd9
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2058258c6886464c5e3634397b1a5fd9
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
@@ -764,7 +908,7 @@ function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_diges
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 00e9645cfb9eb05edb63864fc8fdcc40
 function commandbus.remove_governed_type(p_domain text, p_command_type text, p_batch_type text, p_actor text DEFAULT NULL::text) returns boolean
-    plpgsql, volatile, body 8aeb22bb9eea523ae353b7d4a221b995
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8aeb22bb9eea523ae353b7d4a221b995
 function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -788,11 +932,13 @@ function commandbus.reply_error(p_code text, p_message text, p_class text) retur
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body e385c29151448fd07848abfe39678b0a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 82121a93c6eeb327cb4a0b7f75a289e3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 37cb26bf6dc6e4d3bade550a288602d3
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
     plpgsql, stable, body c448b96c8d8aa588b8850530034ffb9a
+function commandbus.require_editor(p_actor text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 9fd27f07e81ac3b20c20b709ba9d9b16
 function commandbus.require_open_load(p_load commandbus.command_bus_load) returns void
     plpgsql, volatile, body 86d9e72b0ad9ff9f15d31f0f9f618988
 function commandbus.require_ungoverned(p_domain text, p_types text[], p_on_behalf jsonb) returns text[]
@@ -809,6 +955,8 @@ function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1375ad6e4fba10318e1d2dac3f637277
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8065e789940a162b03151044bde7b296
+function commandbus.review_children(p_domain text, p_batch_id uuid, p_only_edits boolean, p_after integer, p_limit integer) returns TABLE(sequence_no integer, command_id uuid, command_type text, status text, digest text, data text, is_edited boolean, edit_data text, edit_digest text, editor text, edited_at timestamp with time zone, edit_expires_at timestamp with time zone, edit_changes jsonb)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 105e4a802b300eff46caf219129d5982
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 13e4097ebcd4a962a8b635fdfbf23de3
 function commandbus.right_differences(p_prefix text) returns TABLE(role text, problem text, statement text)
@@ -843,8 +991,8 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 761cc7fb46f2725d66005f6eb97dc013
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
-function commandbus.send_for(p_domain text, p_command jsonb, p_digest bytea, p_on_behalf jsonb) returns TABLE(verdict text, status text)
-    plpgsql, volatile, body 6910c082fb14fd6a81f76c1804357d4f
+function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b5f459db3c5f5d038f9e6bb590636130
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
@@ -862,7 +1010,7 @@ function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uu
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7046f2d9ae343968b21d6cb7bf156a5b
 function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
-    plpgsql, volatile, body 7f0c70e6a39679ea9a4f813aa875947c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f0c70e6a39679ea9a4f813aa875947c
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
@@ -887,10 +1035,14 @@ function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempt
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1471132f63527207448d4578f9ef2f15
+function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]
+    sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
     sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
+function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
 function commandbus.wake_workers(p_domain text) returns void
@@ -899,9 +1051,13 @@ function commandbus.worker_gone(p_worker text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6382e9a369b6b12decadd32a942dd632
 function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff25c4a4798ed12393c4af99494e5b4
+function commandbus.write_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_reason text, p_now timestamp with time zone, p_event text) returns void
+    plpgsql, volatile, body fe101331d6bc8b3f1696e94cb0cc6d12
 
 migration 1 = initial
+migration 10 = approval_of_content
 migration 11 = visibility
+migration 13 = audit_seals
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

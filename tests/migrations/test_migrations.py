@@ -294,6 +294,39 @@ async def test_a_database_of_the_first_version_is_upgraded_with_its_batches(
     assert await fetch(empty, "select * from commandbus.batch_approval_tickets") == []
 
 
+async def test_tokens_and_types_that_were_used_to_submit_are_known_after_an_upgrade(
+    empty: AsyncConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = migrations.migrations()
+    monkeypatch.setattr(migrations, "migrations", lambda: found[:8])
+    monkeypatch.setattr(migrations, "function_text", lambda: "select 1;")
+    await migrate(empty, Settings())
+    monkeypatch.undo()
+    await empty.execute(
+        "insert into commandbus.command_bus_api_token (token_id, user_id, scopes, secret_hash)"
+        " select repeat(n::text, 32), 'ada', s::text[], 'x' from (values (1, '{read}'),"
+        " (2, '{read,send}'), (3, '{admin}')) v(n, s)"
+    )
+    await empty.execute(
+        "with batch as (insert into commandbus.command_bus_batch (batch_id, domain, total_count,"
+        " batch_type, created_by) values (gen_random_uuid(), 'shop', 1, 'ORDERS', 'ada')"
+        " returning *)"
+        " insert into commandbus.command_bus_command (domain, queue_name, command_id, command_type,"
+        " status, max_attempts, reply_queue, correlation_id, batch_id)"
+        " select 'shop', 'shop.commands', gen_random_uuid(), 'PlaceOrder', 'COMPLETED', 3, '',"
+        " gen_random_uuid(), b.batch_id from batch b"
+    )
+    await migrate(empty, Settings())
+    governed = (
+        "select command_type, batch_type from commandbus.command_bus_governed_type order by 1"
+    )
+    assert await fetch(empty, governed) == [
+        ("DecideTicket", "BATCH_APPROVE"), ("PlaceOrder", "ORDERS"),
+    ]  # fmt: skip
+    stored = "select scopes from commandbus.command_bus_api_token order by token_id"
+    assert await fetch(empty, stored) == [(["read"],), (["read", "send", "submit"],), (["admin"],)]
+
+
 async def test_another_schema_name_gives_the_same_schema_and_no_trace_of_the_default(
     empty: AsyncConnection, installed: str
 ) -> None:

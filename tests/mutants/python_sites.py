@@ -24,6 +24,7 @@ STRICT = (
 )  # fmt: skip
 FILES = (
     "retry", *STRICT[:6], "worker/threads", "privacy/redaction", *STRICT[6:],
+    "privacy/sensitive", "privacy/texts", "privacy/values", "privacy/views",
     "names", "payload", "privacy/secrets", "handler",
 )  # fmt: skip
 

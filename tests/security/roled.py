@@ -30,6 +30,16 @@ class RoledDatabase:
     prefix: str
     password: str
 
+    def join(self, admin: psycopg.Connection[Any], *roles: str) -> str:
+        """Make the login of the first role a member of the others too; how to connect with it."""
+        for role in roles[1:]:
+            admin.execute(
+                sql.SQL("grant {} to {}").format(
+                    sql.Identifier(f"{self.prefix}_{role}"), sql.Identifier(self.login(roles[0]))
+                )
+            )
+        return self.dsn(roles[0])
+
     def login(self, role: str) -> str:
         return f"{self.prefix}_{role}_login"
 
@@ -69,19 +79,26 @@ def create_logins(admin: psycopg.Connection[Any], database: RoledDatabase) -> No
 def roled_database(server: Server, template: str) -> Iterator[RoledDatabase]:
     """A clone of the template with roles of its own; all of it is gone afterwards."""
     name = f"test_{secrets.token_hex(6)}"
-    database = RoledDatabase(server.dsn(name), f"r{secrets.token_hex(6)}", secrets.token_hex(16))
     with server.admin() as admin:
         admin.execute(
             sql.SQL("create database {} template {} strategy file_copy").format(
                 sql.Identifier(name), sql.Identifier(template)
             )
         )
-        asyncio.run(database_roles(database.owner, Settings(), prefix=database.prefix, apply=True))
-        create_logins(admin, database)
-        try:
+        with roles_on(server.dsn(name), admin) as database:
             yield database
-        finally:
-            drop_database(admin, database)
+
+
+@contextmanager
+def roles_on(dsn: str, admin: psycopg.Connection[Any]) -> Iterator[RoledDatabase]:
+    """Roles and logins for a database, which is dropped with them afterwards."""
+    database = RoledDatabase(dsn, f"r{secrets.token_hex(6)}", secrets.token_hex(16))
+    try:
+        asyncio.run(database_roles(dsn, Settings(), prefix=database.prefix, apply=True))
+        create_logins(admin, database)
+        yield database
+    finally:
+        drop_database(admin, database)
 
 
 def drop_database(admin: psycopg.Connection[Any], database: RoledDatabase) -> None:

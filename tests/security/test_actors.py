@@ -202,6 +202,22 @@ def _decide(decision: str) -> Any:
     return ask
 
 
+def _decide_edit(decision: str) -> Any:
+    async def ask(world: World) -> Asked:
+        name = f"vm{uuid4().hex[:8]}"
+        ticket = await world.failed("BATCH_CREATE", "vms", {"name": name})
+        page = await world.bus.governance.page_children(APP, ticket)
+        await world.bus.troubleshooting.retry(
+            "vms", page.items[0].ticket_id, operator="app", payload={"name": f"{name}x"}
+        )
+        (child,) = (await world.bus.governance.review(APP, ticket)).children
+        assert child.edit is not None
+        body = {"decision": decision, "digest": child.edit.digest, **REASON}
+        return f"{BATCHES}/{ticket}/children/1/decision", body
+
+    return ask
+
+
 def _on_ticket(base: str, verb: str, body: Any) -> Any:
     async def ask(world: World) -> Asked:
         items: tuple[Item, ...] = ()
@@ -274,6 +290,7 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "submit_vms_batch_power": [_power],
     "submit_approvals_batch": [_approve],
     "decide_batch": [_decide("approve"), _decide("reject")],
+    "decide_edit": [_decide_edit("approve"), _decide_edit("reject")],
     "retry_batch": [_on_ticket(BATCHES, "retry", None)],
     "cancel_batch": [_on_ticket(BATCHES, "cancel", REASON)],
     "retry_vms_batch": [_on_ticket(VMS, "retry", REASON)],

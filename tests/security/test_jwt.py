@@ -29,6 +29,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 import commandbus.http
@@ -127,8 +129,8 @@ async def test_a_token_of_the_key_proves_its_claims(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 async def test_the_service_answers_to_it(algorithm: str) -> None:
-    settings = HttpSettings(auth="jwt", jwt_key=pem_of(algorithm), jwt_algorithm=algorithm)
-    app = create_app(fake_bus(), auth=JwtAuth.of(settings), settings=settings)
+    found = HttpSettings(auth="jwt", jwt_key=pem_of(algorithm), jwt_algorithm=algorithm)
+    app = create_app(fake_bus(), auth=JwtAuth.of(found), settings=found)
     async with client_of(app, token_of(algorithm)) as client:
         assert (await client.get("/api/v1/whoami")).json()["user_id"] == "ann"
     async with client_of(app, token_of(algorithm, "another")) as client:
@@ -235,6 +237,52 @@ async def test_what_a_header_says_of_keys_is_not_looked_at(algorithm: str) -> No
 async def test_the_usual_types_are_accepted(kind: str | None) -> None:
     head = {"alg": "ES256"} | ({} if kind is None else {"typ": kind})
     assert await accepts(auth_of("ES256"), signed("ES256", head, claims()))
+
+
+async def test_scopes_are_those_of_the_token_and_none_contains_the_bypass() -> None:
+    auth = auth_of("ES256")
+    caller = await ask(auth, token_of("ES256", scope="submit bypass-governance openid"))
+    assert caller.scopes == frozenset({Scope.SUBMIT, Scope.BYPASS_GOVERNANCE})
+    admin = await ask(auth, token_of("ES256", scope=["admin"]))
+    assert admin.may(Scope.SUBMIT)
+    assert not admin.may(Scope.BYPASS_GOVERNANCE)
+    nothing = await ask(auth, token_of("ES256", scope=None, domains=[]))
+    assert (nothing.scopes, nothing.domains) == (frozenset(), frozenset())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+HEADERS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("alg", "kid", "typ", "crit", "b64", "jwk", "cty"), JSON)
+)
+CLAIMS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("sub", "exp", "nbf", "iat", "aud", "scope", "domains"), JSON)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(header=HEADERS, changes=CLAIMS, keeps_algorithm=st.booleans())
+def test_any_header_and_any_claims_are_a_caller_or_a_refusal(
+    header: dict[str, Any], changes: dict[str, Any], keeps_algorithm: bool
+) -> None:
+    """Signed as they should be: even an issuer that writes nonsense causes no failure."""
+    header = {**header, "alg": "ES256"} if keeps_algorithm else header
+    token = signed("ES256", header, {**claims(), **changes})
+    asyncio.run(accepts(auth_of("ES256"), token))
+
+
+@settings(max_examples=300, deadline=None)
+@given(number=st.integers(0, 1_000), letter=st.sampled_from("AZaz09-_.=+/ é"))
+def test_a_token_that_was_changed_anywhere_is_refused(number: int, letter: str) -> None:
+    good = token_of("ES256")
+    place = number % (len(good) - 1)  # the last letter has bits without a meaning
+    if good[place] != letter:
+        assert not asyncio.run(accepts(auth_of("ES256"), good[:place] + letter + good[place + 1 :]))
 
 
 def private_pem(algorithm: str) -> str:

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from typer.testing import CliRunner
 
 from commandbus import CommandBus, InvalidSettingError, Settings
+from commandbus.access.model import Caller, Scope
 from commandbus.access.peppers import Peppers
 from commandbus.cli.main import app as program
 from commandbus.http import TokenAuth
@@ -230,3 +231,23 @@ def test_a_pepper_that_could_be_guessed_is_said(caplog: pytest.LogCaptureFixture
     Peppers(Settings(token_pepper="s3cret"))
     assert "is short" in caplog.text
     assert "s3cret" not in caplog.text
+
+
+async def test_a_send_makes_no_pepper_and_does_not_fail_for_one(
+    machine: CommandBus, folder: Path
+) -> None:
+    caller, command_id = Caller("ann", frozenset({Scope.SEND, Scope.ADMIN})), uuid4()
+    for is_repeat in (False, True):
+        sent = await machine.governance.send(caller, "payments", "Debit", command_id, {"amount": 1})
+        assert sent.is_repeat == is_repeat
+    assert files_of(folder) == []
+
+
+def test_a_derived_key_is_that_of_the_pepper_or_of_the_process_alone(folder: Path) -> None:
+    one, same, other = (Peppers(Settings(token_pepper=text)) for text in (ONE, ONE, OTHER))
+    assert one.derived("cursors") == same.derived("cursors") != other.derived("cursors")
+    assert one.derived("cursors") != one.derived("seals")
+    lonely = Peppers(Settings(keys_folder=str(folder)))
+    assert lonely.derived("cursors") == lonely.derived("cursors")
+    assert lonely.derived("x") != Peppers(Settings(keys_folder=str(folder))).derived("x")
+    assert files_of(folder) == []

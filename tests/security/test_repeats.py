@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from psycopg import AsyncConnection
 
-from commandbus import CommandBus, Settings
+from commandbus import CommandBus, DuplicateCommandError, Settings
 from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_shop import work_off
 
@@ -178,6 +178,23 @@ async def test_digests_cannot_be_made_without_the_pepper(dsn: str, conn: AsyncCo
         assert row is not None
         digests.append(row[0])
     assert len(set(digests)) == 2
+
+
+async def test_a_repeat_is_known_after_the_pepper_was_replaced(dsn: str) -> None:
+    command_id, data = uuid4(), {"amount": 1}
+    found: list[object] = []
+    for settings in (
+        Settings(token_pepper="one"),
+        Settings(token_pepper="two", token_pepper_old="one"),
+        Settings(token_pepper="two"),
+    ):
+        async with CommandBus.connect(dsn, settings=settings) as bus:
+            try:
+                made = await bus.governance.send(CALLERS["eve"], "shop", "Work", command_id, data)
+                found.append(made.is_repeat)
+            except DuplicateCommandError:
+                found.append("refused")
+    assert found == [False, True, "refused"]
 
 
 async def test_retention_forgets_the_sender_with_the_command(

@@ -90,9 +90,11 @@ async def test_every_function_is_protected(conn: psycopg.AsyncConnection) -> Non
     """An entry point acts as the owner under a pinned path; a helper is the owner's alone."""
     rows = await (
         await conn.execute(
-            "select p.proname, p.prosecdef, p.prosqlbody is not null, p.prorettype = 'trigger'::regtype,"
+            "select p.proname, p.prosecdef, p.prosqlbody is not null,"
+            "       p.prorettype = 'trigger'::regtype,"
             "       coalesce(p.proconfig, '{}') @> array['search_path=pg_catalog, pg_temp'],"
-            "       (select count(*) from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
+            "       (select count(*)"
+            "          from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a"
             "         where a.grantee <> p.proowner)"
             "  from pg_proc p where p.pronamespace = 'commandbus'::regnamespace"
         )

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.postgres
 
 #: What the application gives its own logins: the demo looks whether its tables are there.
 OWN_TABLES = (
-    "do $$ begin execute format('grant create on database %I to {role}', current_database()); end $$",
+    "do $$ begin"
+    " execute format('grant create on database %I to {role}', current_database()); end $$",
     "grant all on schema commandbus_demo to {role}",
     "grant all on all tables in schema commandbus_demo to {role}",
 )

@@ -13,6 +13,8 @@ from commandbus.database.roles import ROLES
 from tests.conftest import Server
 from tests.integration.http_shop import Shop, fill
 from tests.security.roled import RESTRICTED, RoledDatabase, roled_database
+from tests.sql.helpers import Session
+from tests.sql.tickets import submitted
 
 pytestmark = pytest.mark.postgres
 
@@ -38,7 +40,8 @@ FOR_NOBODY = [
     f"update {AUDIT} set actor = 'eve'",
     f"delete from {AUDIT}",
     f"truncate {AUDIT}",
-    f"insert into {AUDIT} (domain, command_id, event_type) values ('shop', gen_random_uuid(), 'SENT')",
+    f"insert into {AUDIT} (domain, command_id, event_type)"
+    " values ('shop', gen_random_uuid(), 'SENT')",
     f"alter table {AUDIT} disable trigger command_bus_audit_append_only",
     f"alter table {AUDIT} add column x int",
     f"drop trigger command_bus_audit_append_only on {AUDIT}",
@@ -77,6 +80,11 @@ FOR_NOBODY = [
     "select * from commandbus.read_messages('shop.commands', now(), 1, 1)",
     "select commandbus.remove_commands('shop', '{}')",
     "select commandbus.ensure_queue('x.y')",
+    # governed batches: who could name the state could do without the approval
+    "select commandbus.queue_stored('shop', '{}', array['awaiting_approval'])",
+    "select commandbus.dispatch_commands('shop', gen_random_uuid(), '{awaiting_approval}', 9)",
+    "select commandbus.remove_governed_type('approvals', 'DecideTicket', 'BATCH_APPROVE')",
+    "delete from commandbus.command_bus_governed_type",
     "select commandbus.lock_commands('shop', '{}')",
     "select commandbus.publish_replies('shop', '{}', '{}')",
     # objects that could stand in for ours
@@ -95,11 +103,14 @@ FOR_NOBODY = [
     "create role mine",
 ]  # fmt: skip
 
+SENDERS = {"sender", "worker", "api"}
+READERS = {"operator", "api", "reader"}
+
 #: A statement, and the roles that may run it; all others are refused.
 FOR_SOME: list[tuple[str, set[str]]] = [
-    ("select commandbus.send_command('shop', 'Work', gen_random_uuid())", {"sender", "worker", "api"}),
-    ("select * from commandbus.take_inbox_reply('shop', gen_random_uuid())", {"sender", "worker", "api"}),
-    ("select * from commandbus.read_replies('shop.replies', 0, 1)", {"sender", "worker", "api"}),
+    ("select commandbus.send_command('shop', 'Work', gen_random_uuid())", SENDERS),
+    ("select * from commandbus.take_inbox_reply('shop', gen_random_uuid())", SENDERS),
+    ("select * from commandbus.read_replies('shop.replies', 0, 1)", SENDERS),
     ("select * from commandbus.receive_commands('shop', 0, 1, 'w')", {"worker"}),
     ("select * from commandbus.settle_commands('shop', '{}')", {"worker"}),
     ("select commandbus.claim_chore('x', '1 hour')", {"worker"}),
@@ -112,12 +123,12 @@ FOR_SOME: list[tuple[str, set[str]]] = [
     ("select commandbus.create_api_token(replace(gen_random_uuid()::text, '-', ''), 'x', '{read}',"
      " null, null, 'x', null)", {"api"}),
     ("select secret_hash from commandbus.command_bus_api_token", {"api"}),
-    ("select user_id from commandbus.command_bus_api_token", {"operator", "api", "reader"}),
-    (f"select * from {AUDIT}", {"operator", "api", "reader"}),
-    ("select * from commandbus.doctor()", {"operator", "api", "reader"}),
-    ("select * from commandbus.batch_approval_tickets", {"worker", "operator", "api", "reader"}),
+    ("select user_id from commandbus.command_bus_api_token", READERS),
+    (f"select * from {AUDIT}", READERS),
+    ("select * from commandbus.doctor()", READERS),
+    ("select * from commandbus.batch_approval_tickets", READERS | {"worker"}),
     ("select arguments from commandbus.command_bus_bulk_operation", {"worker", "operator", "api"}),
-    ("select last_error_msg from commandbus.command_bus_command", {"worker", "operator", "api", "reader"}),
+    ("select last_error_msg from commandbus.command_bus_command", READERS | {"worker"}),
     ("select value from commandbus.command_bus_setting", set(RESTRICTED)),
 ]  # fmt: skip
 
@@ -192,7 +203,28 @@ async def test_a_worker_cannot_prune_more_than_the_rules_say(
         assert await (await owner.execute(count.encode())).fetchall() == before
 
 
-#: What an attacker may put in the way of names, in a schema of their own or among temporary objects.
+@pytest.mark.parametrize("role", ["sender", "worker", "api"])
+async def test_what_waits_for_an_approval_is_not_queued_by_those_who_queue(
+    database: RoledDatabase, role: str
+) -> None:
+    async with database.connect("migrator") as owner, database.connect(role) as conn:
+        ticket = await submitted(Session(owner), requires_approval=True)
+        held = (
+            "select array_agg(command_id) from commandbus.command_bus_command where batch_id = %s"
+        )
+        (ids,) = (await (await owner.execute(held, (ticket,))).fetchone()) or ()
+
+        await conn.execute("select commandbus.queue_pending('payments', %s)", (ids,))
+        await conn.execute("select commandbus.dispatch_heartbeat(%s)", (ticket,))
+
+        waiting = (
+            "select count(*) from commandbus.command_bus_command"
+            " where batch_id = %s and dispatch_status = 'awaiting_approval' and msg_id is null"
+        )
+        assert await (await owner.execute(waiting, (ticket,))).fetchone() == (len(ids),)
+
+
+#: What an attacker may put in the way of names, in a schema of their own or a temporary one.
 SHADOWS = (
     "create function {place}.clock_timestamp() returns timestamptz language plpgsql as"
     " $$ begin insert into {place}.trap values (current_user); return pg_catalog.clock_timestamp();"

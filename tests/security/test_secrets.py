@@ -15,6 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
 
 from commandbus.payload import MAX_PAYLOAD_DEPTH, encode_payload
 from commandbus.privacy.redaction import (
@@ -107,6 +108,25 @@ def test_a_key_of_several_words_is_known_in_a_sentence() -> None:
     assert redact_text(f"pass\u200bword={MARKER}; {wide('PIN:')}{MARKER}") == (
         f"pass\u200bword={MASK}; {wide('PIN:')}{MASK}"
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"tokens": ["aaaa", "{MARKER}"], "n": 1}} shown',
+        f"{{'credentials': {{'of': 'a]}}', 'value': ('x', '{MARKER}')}}}} shown",
+        json.dumps({"body": json.dumps({"apiKeys": ["it's", MARKER]}), "a": "shown"}),
+        f"pin=[{MARKER}, {MARKER}] shown",
+        f"privateKey: |\n  first\n  {MARKER}\nshown: 1",
+        f"passphrase: correct horse {MARKER} staple\nshown",
+        f"otp=({MARKER}",
+        f"token=[REDACTED]{MARKER} shown",
+    ],
+)
+def test_a_value_of_several_parts_is_masked_as_a_whole(text: str) -> None:
+    redacted = redact_text(text)
+    assert MARKER not in redacted
+    assert ("shown" in text) == ("shown" in redacted)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +279,8 @@ def seconds_of(work: Callable[[], object]) -> float:
 @pytest.mark.parametrize(
     "piece",
     ["a", "aaaa", "%41", "\\", "\\\\n", "&amp;", "a=", "a:'", "x://a:", "@x://a:", "token ", "<a>",
-     "--a ", "('a',", "\\\"a\\\":\\\"", "=", "eyJaaaaaa", "key ", "Key (a)=", "bearer bearer\n"],
+     "--a ", "('a',", "\\\"a\\\":\\\"", "=", "eyJaaaaaa", "key ", "pin=[",
+     "pin=1 ", "pin=1,", "pin:1}", "pin=['", "pin=[]", "Key (a)=", "bearer bearer\n"],
 )  # fmt: skip
 def test_two_hundred_secrets_in_a_long_text_take_bounded_time(piece: str) -> None:
     secrets = Secrets([f"aaaa{n:04}{'a' * 30}{n:04}" for n in range(200)])
@@ -285,6 +306,27 @@ def test_the_worst_payload_is_masked_and_searched_for_in_bounded_time(data: Any)
     secrets = secret_values(data)
     text = json.dumps(data)
     assert seconds_of(lambda: redact_text(text, secrets=secrets)) < 3
+
+
+# -- addresses of databases
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(string.ascii_letters + " '\"\\@:/=&%,;{}[]()<>é!#$", max_size=6),
+    st.text(string.ascii_letters + " '\"\\@:/=&%,;{}[]()<>é!#$", max_size=6),
+)
+def test_a_password_in_an_address_of_a_database_is_masked(before: str, after: str) -> None:
+    password = f"{before}{MARKER}{after}"
+    for text in (
+        make_conninfo(host="db", user="x", password=password, dbname="y"),
+        f"postgresql://u:{quote(password, safe='')}@h/db?x=1",
+        f"postgresql://h/db?password={quote(password, safe='')}&user=x",
+    ):
+        redacted = redact_text(f"cannot connect: {text} refused")
+        assert MARKER not in redacted
+        assert redacted.endswith(" refused")
+        assert redact_text(redacted) == redacted
 
 
 # -- everything at once

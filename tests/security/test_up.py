@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -20,6 +21,8 @@ from starlette.datastructures import Headers
 
 from commandbus import CommandBus, InvalidSettingError, Settings
 from commandbus.access.model import Caller, Scope
+from commandbus.access.peppers import Peppers
+from commandbus.access.tokens import Tokens
 from commandbus.cli.session import kept_fresh, new_session, write_token
 from commandbus.http.auth.authenticators import NotAuthenticated
 from commandbus.http.auth.session import SessionAuth, SessionToken
@@ -137,15 +140,17 @@ async def ask(auth: SessionAuth, text: str) -> Caller:
     return await auth.authenticate(Headers({"Authorization": f"Bearer {text}"}))
 
 
-class Nobody:
-    async def authenticate(self, headers: Headers) -> Caller:
-        raise NotAuthenticated
+class NoTokens(Tokens):
+    """As if the database had none."""
+
+    async def find(self, token_id: str) -> None:
+        return None
 
 
 async def test_a_session_token_ends_after_its_life_and_when_it_is_renewed() -> None:
     now = 0.0
     session = SessionToken("ann", [Scope.READ], timedelta(seconds=10), clock=lambda: now)
-    auth = SessionAuth(session, Nobody())
+    auth = SessionAuth(session, NoTokens(cast("Any", None), Peppers()))
     first = session.text
     assert (await ask(auth, first)).scopes == {Scope.READ}
     assert (await auth.check_again(Headers({"Authorization": f"Bearer {first}"}))).user_id == "ann"

@@ -437,5 +437,11 @@ async def test_what_decides_about_tickets_is_the_row_and_not_the_payload(db: Ses
         "select commandbus.operator_retry(%s, %s, 'olga', true, true, %s)",
         db.domain, [held.command_id], Jsonb(edit),
     )  # fmt: skip
+    assert (await ticket(db, ticket_id))["status"] == "PENDING_APPROVAL"
+    await db.rows(
+        "select commandbus.decide_edit(%s, %s, 'approve', 'bob', null,"
+        " (select encode(digest, 'hex') from commandbus.command_bus_edit), false)",
+        db.domain, held.command_id,
+    )  # fmt: skip
     assert await db.value(ask, db.domain, held.command_id) is None
     assert (await ticket(db, ticket_id))["status"] == "IN_PROGRESS"

@@ -135,9 +135,11 @@ def test_every_listing_has_a_limit_and_those_of_pages_a_cursor() -> None:
 
     assert set(listings) == {
         "list", "audit", "batch list", "tsq list", "tsq groups", "bulk list", "bulk show",
-        "token list",
+        "token list", "seals list",
     }  # fmt: skip
-    assert {name for name, found in listings.items() if "--cursor" not in found} == {"tsq groups"}
+    assert {name for name, found in listings.items() if "--cursor" not in found} == {
+        "tsq groups", "seals list",
+    }  # fmt: skip
 
 
 def test_the_program_starts_without_driver_terminal_library_and_web_framework() -> None:

@@ -176,7 +176,7 @@ async def test_an_unknown_id_is_compared_over_the_same_length(
     monkeypatch.setattr(hmac, "compare_digest", spy)
     with pytest.raises(NotAuthenticated):
         await World().ask(f"cb_{'0' * 32}_{'A' * 43}")
-    assert lengths == [(32, 32)]
+    assert set(lengths) == {(32, 32)}
 
 
 # -- JSON Web Tokens

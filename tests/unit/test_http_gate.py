@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, cast
 
 import pytest
@@ -22,7 +23,7 @@ from commandbus.http.auth.scopes import (
     requires,
 )
 from commandbus.http.budgets import LATE_SECONDS, Patience
-from commandbus.http.context import RequestInfo
+from commandbus.http.context import ClientGone, RequestInfo
 from commandbus.http.problems import Problem
 from commandbus.http.protection import CountMiddleware
 from tests.http_world import caller, scopes_of
@@ -39,6 +40,7 @@ class Bench:
         self.passed: list[Any] = []
         self.counted: list[str] = []
         self.pauses: list[float] = []
+        self.is_gone = False
         chosen = HttpSettings(max_auth_failures=2, **settings)
         patience = Patience(10, self._pause, clock=lambda: 90.0)
         self.strangers = Strangers(chosen, patience, clock=lambda: 90.0)
@@ -53,6 +55,8 @@ class Bench:
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
+        if self.is_gone:
+            await asyncio.Event().wait()
 
     async def authenticate(self, headers: Headers) -> Caller:
         if headers.get("authorization") != "Bearer ann":
@@ -71,9 +75,14 @@ class Bench:
         await self.gate(
             {"type": "http", "path": path, "headers": headers, "client": ("10.0.0.1", 5),
              "method": "GET", "state": {"commandbus": known}, **scope},
-            cast("Any", None), cast("Any", None),
+            self._receive, cast("Any", None),
         )  # fmt: skip
         return known
+
+    async def _receive(self) -> Any:
+        if self.is_gone:
+            return {"type": "http.disconnect"}
+        return await asyncio.Event().wait()
 
     def failures(self, address: str) -> int:
         return self.strangers.failures.count(("address", address))
@@ -141,7 +150,7 @@ async def test_a_valid_token_is_not_refused_for_the_failures_of_its_address(benc
 
 
 async def test_an_address_may_ask_so_often_without_credentials() -> None:
-    bench = Bench(max_address_requests=3)
+    bench = Bench(max_address_requests=12)
     await bench.ask("/x", None)
     await bench.ask("/openapi.json", None)
     with pytest.raises(Problem):
@@ -149,7 +158,7 @@ async def test_an_address_may_ask_so_often_without_credentials() -> None:
     for path in ("/x", "/openapi.json", "/api/v1/x"):
         with pytest.raises(RateLimitExceededError) as limited:
             await bench.ask(path, None)
-        assert (limited.value.limit_type, limited.value.max_value) == ("address_requests", 3)
+        assert (limited.value.limit_type, limited.value.max_value) == ("address_requests", 12)
     with pytest.raises(RateLimitExceededError):
         await bench.ask("/livez", None, method="POST")
     await bench.ask("/livez", None)
@@ -171,6 +180,9 @@ async def test_what_leads_nowhere_is_answered_late_if_there_is_much_of_it(bench:
     for path, who in (("/api/v1/x", "ann"), ("/livez", None), ("/openapi.json", None)):
         await bench.ask(path, who)
     assert len(bench.pauses) == 3
+    bench.is_gone = True
+    with pytest.raises(ClientGone):
+        await bench.ask("/x", None)
 
 
 async def test_those_without_an_address_share_one(bench: Bench) -> None:

@@ -107,7 +107,8 @@ _COMMAND = (
 _TICKET = (
     "batch_id domain batch_type child_count success_count failed_count pending_count "
     "canceled_count status reason created_by created_at updated_at completed_at requires_approval "
-    "decided_by decided_at decision_reason request_id status_url links"
+    "decided_by decided_at decision_reason request_id content_digest edit_count expires_at "
+    "status_url links"
 )
 #: Every view with every field. None shows an API token, the queue of commands or a lease epoch.
 SHOWN_FIELDS = {
@@ -129,13 +130,14 @@ SHOWN_FIELDS = {
     "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
     "created_at started_at finished_at edited_paths",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
-    "CommandDetail": f"{_COMMAND} payload stack status_url",
+    "CommandDetail": f"{_COMMAND} payload stack parent_ticket_id sequence_no status_url",
     "CommandView": _COMMAND,
     "Counted": "count",
     "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "
     "batch_remaining replies replies_refused dispatch_lag_seconds pending_retry unconfirmed "
     "unconfirmed_seconds",
     "EditExampleView": "command_id changes failure",
+    "EditView": "editor created_at expires_at digest changes payload masked_count",
     "EditPreviewView": "domain looked_at total changed unchanged failed failures examples",
     "ExemptionView": "user_id exempted_by reason expires_at created_at",
     "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
@@ -150,9 +152,13 @@ SHOWN_FIELDS = {
     "ReplyView": "command_id correlation_id domain type outcome completed_at data error msg_id "
     "receipt",
     "RetriedView": f"{_TICKET} retried exhausted",
+    "ReviewView": f"{_TICKET} children next_cursor",
+    "ReviewedChildView": "ticket_id sequence_no status digest payload masked_count is_edited edit",
     "StatusView": f"{_TICKET} children next_cursor",
     "Submitted": "batch_id batch_type status status_url retry_after_seconds links",
     "TicketView": _TICKET,
+    "UndecidedView": "batch_id command_id sequence_no domain batch_type child_count reason "
+    "created_by editor created_at expires_at digest links",
     "UserLimitsView": "user_id max_pending_batches max_pending_children cooldown_seconds "
     "updated_by updated_at",
     "UserStateView": "user_id limits",

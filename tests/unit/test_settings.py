@@ -34,6 +34,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_user_pending_batches": (0, 1_000_000),
     "user_cooldown_seconds": (0, 604_800),
     "max_user_pending_children": (0, 100_000_000),
+    "approval_expires_seconds": (0, 315_360_000),
     "pool_size": (1, 1_000),
     "worker_pool_size": (6, 1_000),
     "handler_pool_size": (1, 1_000),
@@ -157,7 +158,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         "max_batch_size": "20", "bulk_threshold": "5", "queue_batch_size": "30",
         "max_queue_attempts": "4", "dispatch_grace_seconds": "1.5",
         "unconfirmed_after_seconds": "60.5", "on_complete_timeout_seconds": "0.5",
-        "maintenance": "off", "maintenance_interval_seconds": "2.5",
+        "maintenance": "off", "maintenance_interval_seconds": "2.5", "seal_audit": "off",
         "command_id_scope": "global", "poll_max_seconds": "0.5", "max_prefetch": "7",
         "shutdown_grace_seconds": "1.5", "lease_deadline_seconds": "60", "pool_size": "3",
         "handler_timeout_seconds": "7.5",
@@ -167,7 +168,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         "max_global_api_requests": "12", "max_user_pending_batches": "13",
         "user_cooldown_seconds": "14", "max_user_pending_children": "15", "self_approval": "yes",
         "token_pepper": "salt and", "token_pepper_old": "salt,sugar",
-        "unpeppered_tokens": "no", "keys_folder": "keys",
+        "unpeppered_tokens": "no", "keys_folder": "keys", "approval_expires_seconds": "3600.5",
     }  # fmt: skip
     assert set(texts) == {spec.name for spec in fields(Settings)}
     environ = {f"COMMANDBUS_{name.upper()}": text for name, text in texts.items()}
@@ -178,6 +179,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         max_batch_size=20, bulk_threshold=5, queue_batch_size=30, max_queue_attempts=4,
         dispatch_grace_seconds=1.5, unconfirmed_after_seconds=60.5,
         on_complete_timeout_seconds=0.5, maintenance=False, maintenance_interval_seconds=2.5,
+        seal_audit=False,
         max_prefetch=7, shutdown_grace_seconds=1.5, lease_deadline_seconds=60.0, pool_size=3,
         handler_timeout_seconds=7.5,
         worker_pool_size=12, handler_pool_size=9, allow_autocommit_conn=True,
@@ -185,7 +187,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         max_global_pending_batches=11, max_global_api_requests=12, max_user_pending_batches=13,
         user_cooldown_seconds=14, max_user_pending_children=15, self_approval=True,
         token_pepper="salt and", token_pepper_old="salt,sugar", unpeppered_tokens=False,
-        keys_folder="keys",
+        keys_folder="keys", approval_expires_seconds=3600.5,
     )  # fmt: skip
     for spec in fields(Settings):
         default = 0.0 if spec.default is None else spec.default

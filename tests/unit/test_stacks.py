@@ -220,7 +220,7 @@ def test_nothing_is_raised_whatever_the_exception_is(error: BaseException) -> No
     def work() -> None:
         raise error
 
-    found = stack_of(raised(work), ("secret",))
+    found = stack_of(raised(work), Secrets(["secret"]))
     if found is not None:
         json.dumps(found, ensure_ascii=False).encode()
     traceback_text(error, "x").encode()
@@ -234,7 +234,7 @@ def test_secrets_are_masked_in_names_and_texts_and_a_line_number_is_not() -> Non
     error = raised(module(source, f"<rule {token}>", "token")[f"rule_{token}"])
     final = RuntimeError("x")
     final.__cause__ = error
-    text = json.dumps(stack(final, token)) + traceback_text(final, "x", (token,))
+    text = json.dumps(stack(final, token)) + traceback_text(final, "x", Secrets([token]))
     assert token not in text
     assert "open" not in text
     assert "<rule [REDACTED]>:1 rule_[REDACTED]" in text

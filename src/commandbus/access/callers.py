@@ -34,6 +34,13 @@ def demand_submission(caller: Caller, batch_type: BatchType) -> None:
         )
 
 
+def demand_sending(caller: Caller, domain: str) -> None:
+    """Raise PermissionDeniedError unless the caller may send commands in this domain."""
+    demand(caller, Scope.SEND, "sending a command")
+    if not caller.reaches(domain):
+        raise PermissionDeniedError(Scope.SEND.value, f"sending in domain {domain!r}")
+
+
 def demand_removal(caller: Caller, domain: str) -> None:
     """Raise PermissionDeniedError unless the caller may say what is governed in this domain."""
     demand(caller, Scope.ADMIN, "changing what is governed")

@@ -47,6 +47,7 @@ class Peppers:
         self._clock = clock
         self._current = self._given
         self._looked_at = float("-inf")
+        self._own = secrets.token_bytes(MIN_BYTES)
         self._marks: dict[Key, bytes] = {}
         self._logged: dict[bytes, float] = {}
         self._others: dict[str, Key | None] = {}
@@ -82,6 +83,14 @@ class Peppers:
         # Compared even if it does not count, or the time would tell whether a token exists.
         was_right = hmac.compare_digest(_hmac(_EMPTY, secret), expected)
         return is_right or (was_right and self.accepts_unpeppered)
+
+    def derived(self, purpose: str) -> bytes:
+        """A key for something else, the same in all processes with this pepper.
+
+        Without a pepper it is one of this process alone, which nobody can guess.
+        """
+        self._known(b"")
+        return hmac.digest(self._current or self._own, f"commandbus {purpose}".encode(), "sha256")
 
     def unknown(self, marks: set[str]) -> set[str]:
         """Those of the fingerprints that are of no pepper of this process."""

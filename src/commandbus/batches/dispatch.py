@@ -13,6 +13,7 @@ does not find: until all is queued, a record with a heartbeat says that a proces
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -34,6 +35,7 @@ from commandbus.loops import is_being_cancelled
 from commandbus.models import BatchCompletionCallback, NewCommand
 from commandbus.names import check_choice
 from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.values import Secrets, secret_values
 from commandbus.settings import Settings, check_number
 
 #: Commands per second that a dispatch_rate may ask for.
@@ -43,10 +45,7 @@ _CREATE_STORED_BATCH: LiteralString = (
     "select {schema}.create_stored_batch(%s, %s, cast(%s as jsonb), %s, cast(%s as jsonb), %s,"
     " cast(%s as jsonb), %s, %s, cast(%s as float8), %s, cast(%s as text))"
 )
-_QUEUE_STORED: LiteralString = (
-    "select cardinality({schema}.queue_stored(%s, cast(%s as uuid[]),"
-    " array['pending_queue', 'pending_retry', 'queued']))"
-)
+_QUEUE_PENDING: LiteralString = "select cardinality({schema}.queue_pending(%s, cast(%s as uuid[])))"
 _STORED_MESSAGES: LiteralString = (
     "select command_id, message from {schema}.stored_messages(%s, cast(%s as uuid[]))"
 )
@@ -107,6 +106,8 @@ class _Run:
     #: What failed could not even be marked so: the record stays, and its heartbeat grows old.
     is_abandoned: bool = False
     last_beat: float = 0.0
+    #: The messages that were given to another queue last.
+    sending: list[str] = field(default_factory=list)
     spent_ms: dict[str, float] = field(default_factory=dict)
 
 
@@ -171,7 +172,8 @@ class Dispatch:
                 # A queue may fail in any way; the rows stay.
                 if is_being_cancelled():
                     raise
-                run.error = redact_text(f"Queue send failed: {str(error) or type(error).__name__}")
+                text = f"Queue send failed: {str(error) or type(error).__name__}"
+                run.error = redact_text(text, secrets=await self._secrets(run))
                 if run.mode is DispatchMode.TWO_PHASE:
                     await self._mark_failed(run, list(chain.from_iterable(groups[index:])))
                     return
@@ -186,6 +188,15 @@ class Dispatch:
             # No group is more than one second at this rate, or the rate would be one of bursts.
             size = min(size, max(1, math.floor(run.rate)))
         return [ids[start : start + size] for start in range(0, len(ids), size)]
+
+    async def _secrets(self, run: _Run) -> Secrets:
+        """The secret values of what was being sent: an error of a queue may repeat a message."""
+        messages = [json.loads(message) for message in run.sending]
+        marked: set[str] = set()
+        for kind in {str(message.get("type")) for message in messages}:
+            with suppress(CommandBusError):
+                marked |= await self.store.secret_keys(run.batch.domain, kind)
+        return secret_values(messages, marked)
 
     async def _wait_until(self, run: _Run, due: float) -> None:
         beat_seconds = self.settings.dispatch_grace_seconds / 8
@@ -203,13 +214,15 @@ class Dispatch:
         domain, gateway = run.batch.domain, self.store.gateway
         if run.queue is None:
             with self._timed(run, "queue_send_ms"):
-                run.queued += await gateway.value(_QUEUE_STORED, (domain, group), domain=domain)
+                run.queued += await gateway.value(_QUEUE_PENDING, (domain, group), domain=domain)
             return
         stored = await gateway.rows(_STORED_MESSAGES, (domain, group), domain=domain)
         if not stored:
             return
+        run.sending = [message for _, message in stored]
         with self._timed(run, "queue_send_ms"):
-            await run.queue.send(domain, [message for _, message in stored])
+            await run.queue.send(domain, run.sending)
+        run.sending = []
         run.queued += len(stored)
         if run.mode is DispatchMode.TWO_PHASE:
             await self._mark_queued(run, [command_id for command_id, _ in stored])

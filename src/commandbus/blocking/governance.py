@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from uuid import UUID
     from commandbus.access.model import Caller
     from commandbus.database.model import OnBehalf
+    from commandbus.governance.deciding import Among
     from commandbus.governance.model import (
         BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, GovernedType, Item,
-        LimitState, LimitsStatus, SentCommand, Submission, TicketAction, TicketStatus, UserLimits,
+        LimitState, LimitsStatus, Review, SentCommand, Submission, TicketAction, TicketStatus,
+        Undecided, UserLimits,
     )
-    from commandbus.governance.service import Among, Governance
+    from commandbus.governance.service import Governance
     from commandbus.governance.types import BatchType, BatchTypes
     from commandbus.paging import Page
 
@@ -102,6 +104,48 @@ class BlockingGovernance(BlockingFacet["Governance"]):
             caller, domain, command_type, batch_type,
         ))
 
+    def decide(
+        self, caller: Caller, ticket_id: UUID, *, approve: bool, reason: str | None,
+        digest: str | None = None, conn: Any = None,
+    ) -> BatchTicket:
+        """Approve or reject a batch that waits for it; a rejection needs a reason."""
+        return self._bridge.run(self._facet.decide(
+            caller, ticket_id, approve=approve, reason=reason, digest=digest, conn=conn,
+        ))
+
+    def decide_edit(
+        self, caller: Caller, ticket_id: UUID, sequence_no: int, *, approve: bool,
+        reason: str | None, digest: str | None = None, conn: Any = None,
+    ) -> BatchTicket:
+        """Approve or reject the edit of a child."""
+        return self._bridge.run(self._facet.decide_edit(
+            caller, ticket_id, sequence_no, approve=approve, reason=reason, digest=digest,
+            conn=conn,
+        ))
+
+    def review(
+        self, caller: Caller, ticket_id: UUID, *, limit: int = 200, cursor: str | None = None,
+        among: Among = None,
+    ) -> Review:
+        """What a decision is about: the ticket, its children, their payloads with secrets
+        masked."""
+        return self._bridge.run(self._facet.review(
+            caller, ticket_id, limit=limit, cursor=cursor, among=among,
+        ))
+
+    def page_undecided(
+        self, caller: Caller, *, newest_first: bool = False, limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Undecided]:
+        """What waits for a decision in the caller's domains: batches and edits together."""
+        return self._bridge.run(self._facet.page_undecided(
+            caller, newest_first=newest_first, limit=limit, cursor=cursor,
+        ))
+
+    def item_type(self, batch_id: UUID) -> type[Any] | None:
+        """What the payloads of a batch must fit, if it is governed and declared here."""
+        return self._bridge.run(self._facet.item_type(batch_id))
+
     def submit(
         self, caller: Caller, batch_type: str, items: Sequence[Item], *,
         request_id: UUID | None = None, reason: str | None = None,
@@ -129,6 +173,10 @@ class BlockingGovernance(BlockingFacet["Governance"]):
             caller, batch_type=batch_type, status=status, created_by=created_by, limit=limit,
             cursor=cursor, among=among,
         ))
+
+    def child(self, ticket_id: UUID, command_id: UUID) -> ChildTicket | None:
+        """What a command is in the batch that it belongs to, or None if that is not governed."""
+        return self._bridge.run(self._facet.child(ticket_id, command_id))
 
     def page_children(
         self, caller: Caller, ticket_id: UUID, *, status: ChildStatus | None = None,
@@ -164,15 +212,6 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     ) -> BatchTicket:
         """Cancel what is pending; what a worker has goes on. For its owner, and for operators."""
         return self._bridge.run(self._facet.cancel(caller, ticket_id, reason, among=among))
-
-    def decide(
-        self, caller: Caller, ticket_id: UUID, *, approve: bool, reason: str | None,
-        conn: Any = None,
-    ) -> BatchTicket:
-        """Approve or reject a batch that waits for it; a rejection needs a reason."""
-        return self._bridge.run(self._facet.decide(
-            caller, ticket_id, approve=approve, reason=reason, conn=conn,
-        ))
 
     def register_handlers(self) -> None:
         """Register the handler that carries out approvals which were submitted as a batch."""

@@ -85,8 +85,8 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
         self, domain: str, command_id: UUID, *, operator: str | None = None,
         reset_attempts: bool = True, payload: Mapping[str, Any] | None = None,
         on_behalf: OnBehalf | None = None,
-    ) -> None:
-        """Send the same payload again, or an edited one."""
+    ) -> bool:
+        """Send the same payload again, or an edited one; returns whether it was sent."""
         return self._bridge.run(self._facet.retry(
             domain, command_id, operator=operator, reset_attempts=reset_attempts, payload=payload,
             on_behalf=on_behalf,

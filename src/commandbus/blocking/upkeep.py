@@ -15,11 +15,15 @@ from commandbus.blocking.bridge import BlockingFacet
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
+    from pathlib import Path
     from commandbus.models import CommandStatus
     from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
     from commandbus.upkeep.findings import Diagnosis
+    from commandbus.upkeep.heads import Head
     from commandbus.upkeep.retention import PruneResult, RetentionRule
+    from commandbus.upkeep.sealing import SealResult
     from commandbus.upkeep.service import Upkeep
+    from commandbus.upkeep.verification import AuditVerification
 
 
 class BlockingFigures(BlockingFacet["Figures"]):
@@ -54,6 +58,28 @@ class BlockingUpkeep(BlockingFacet["Upkeep"]):
         """As `CommandBus.upkeep.figures`."""
         find = lambda: self._bridge.find("upkeep.figures")  # noqa: E731
         return BlockingFigures(self._bridge, find)
+
+    def seal_audit(
+        self, *, new_key: bool = False, seconds: float | None = None,
+        progress: Callable[[SealResult], None] | None = None,
+    ) -> SealResult:
+        """Seal all events that no open transaction can still add to, in steps."""
+        return self._bridge.run(self._facet.seal_audit(
+            new_key=new_key, seconds=seconds, progress=progress,
+        ))
+
+    def get_seal_heads(self, *, limit: int = 1) -> list[Head]:
+        """The last seals, the newest first, to be kept outside the database."""
+        return self._bridge.run(self._facet.get_seal_heads(limit=limit))
+
+    def verify_audit(
+        self, *, window: timedelta | None = None, heads: Path | Sequence[Head] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> AuditVerification:
+        """Compare the audit with its seals; changes nothing."""
+        return self._bridge.run(self._facet.verify_audit(
+            window=window, heads=heads, progress=progress,
+        ))
 
     def get_retention(self) -> list[RetentionRule]:
         """The rules that were set; without a rule nothing is removed."""

@@ -84,7 +84,7 @@ async def _decide_for_one(
 ) -> View:
     where, wanted = await session.find(OneCommand(str(choice.only_id), choice.domain))
     queue = session.bus.troubleshooting
-    verbs: dict[BulkVerb, tuple[Callable[..., Awaitable[None]], str]] = {
+    verbs: dict[BulkVerb, tuple[Callable[..., Awaitable[Any]], str]] = {
         BulkVerb.RETRY: (queue.retry, "queued again"),
         BulkVerb.CANCEL: (queue.cancel, "canceled"),
         BulkVerb.COMPLETE: (queue.complete, "completed"),

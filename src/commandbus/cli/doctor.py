@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,8 +20,10 @@ from commandbus.cli.output import (
     text_of,
     working,
 )
+from commandbus.errors import InvalidInputError
 from commandbus.upkeep.findings import Diagnosis, Finding, Severity
 from commandbus.upkeep.retention import parse_age
+from commandbus.upkeep.verification import AuditVerification
 
 
 async def doctor(
@@ -34,10 +38,26 @@ async def doctor(
     full: Annotated[
         bool, typer.Option("--full", help="Everything, however many commands there are.")
     ] = False,
+    audit: Annotated[
+        bool,
+        typer.Option("--audit", help="Verify the audit against its seals, and nothing else."),
+    ] = False,
+    seals: Annotated[
+        Path | None,
+        typer.Option(
+            "--seals", metavar="FILE", help="With --audit: what `seals export` wrote to this file."
+        ),
+    ] = None,
     operator: Operator = None,
 ) -> View:
     """Examine the database; exit code 1 if something is wrong. Changes nothing without --fix."""
     window = None if since is None else parse_age(since)
+    if audit:
+        if fix or full or domain is not None:
+            raise InvalidInputError("--audit goes with --since and --seals only")
+        return await _verify(frame, window, seals)
+    if seals is not None:
+        raise InvalidInputError("--seals goes with --audit")
     with working("examining …", quiet=frame.as_json):
         async with frame.open() as session:
             found = await session.bus.upkeep.doctor(
@@ -46,6 +66,49 @@ async def doctor(
     code = ExitCode.OK if found.is_healthy else ExitCode.FAILED
     document = {"is_healthy": found.is_healthy, **jsonable(found)}
     return View(document, lambda: _print_diagnosis(found), code)
+
+
+async def _verify(frame: Frame, window: timedelta | None, heads: Path | None) -> View:
+    with working("verifying the seals …", quiet=frame.as_json) as display:
+
+        def progress(done: int, total: int) -> None:
+            if display is not None:
+                display.update(f"{done:,} of {total:,} events compared")
+
+        async with frame.open() as session:
+            found = await session.bus.upkeep.verify_audit(
+                window=window, heads=heads, progress=progress
+            )
+    code = ExitCode.OK if found.is_intact else ExitCode.FAILED
+    document = {"is_intact": found.is_intact, **jsonable(found)}
+    return View(document, lambda: _print_verification(found), code)
+
+
+def _print_verification(found: AuditVerification) -> None:
+    for finding in found.findings:
+        places = [place for place in found.places if place.code == finding.code]
+        say(
+            f"{styled_status(finding.severity)} [bold]{finding.code}[/], {finding.found:,}: "
+            f"{finding.meaning}"
+        )
+        for place in places:
+            say(f"    {text_of(place.text)}")
+        if len(places) < finding.found:
+            say(f"    [dim]and {finding.found - len(places):,} more[/]")
+        say(f"    [dim]what to do[/]  {finding.advice}")
+    say(
+        f"Compared {found.rows:,} events with {found.seals:,} seals; {found.removed:,} were "
+        f"lawfully removed. {found.unsealed:,} events are not sealed yet, and not proven."
+    )
+    if found.last_sealed_at is None:
+        say("[yellow]Nothing was ever sealed.[/]")
+        return
+    keys = ", ".join(found.key_ids) or "none"
+    say(
+        f"Keys that signed: {keys}. The last seal is of {moment(found.last_sealed_at)}; "
+        f"{found.heads} heads from outside were compared."
+    )
+    say("[green]Intact[/]." if found.is_intact else "[red]Not intact[/].")
 
 
 def _print_diagnosis(found: Diagnosis) -> None:

@@ -19,6 +19,7 @@ from commandbus.cli import (
     doctor,
     governed,
     list,  # noqa: A004  (each module has the name of its command)
+    seals,
     send,
     serve,
     show,
@@ -179,6 +180,7 @@ app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)
 command(app, "doctor", panel="Operate")(doctor.doctor)
+app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")
 
 

@@ -93,8 +93,12 @@ async def _edit_one(frame: Frame, choice: Choice, arguments: dict[str, Any], edi
         raise InvalidInputError("--data is the whole payload of one command; name its id, no more")
     async with frame.open() as session:
         domain, wanted = await session.find(OneCommand(choice.only_id, choice.domain))
-        await session.bus.troubleshooting.retry(domain, wanted, payload=edited, **arguments)
-    return View.line(f"{wanted} is queued again, edited", domain=domain, command_id=wanted)
+        retry = session.bus.troubleshooting.retry
+        is_sent = await retry(domain, wanted, payload=edited, **arguments)
+    became = "is queued again, edited"
+    if not is_sent:
+        became = "stays parked: it belongs to a governed batch, and its edit waits for an approval"
+    return View.line(f"{wanted} {became}", domain=domain, command_id=wanted)
 
 
 async def _preview(session: Session, choice: Choice, wanted: PayloadEdit, examples: int) -> View:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,
     InvalidInputError,
+    InvalidSettingError,
 )
 from commandbus.keys import Keys
 from commandbus.models import BatchCommand, NewCommand
@@ -56,6 +57,8 @@ class Preparer:
     def __init__(self, settings: Settings, policy: RetryPolicy) -> None:
         self._settings = settings
         self._policy = policy
+        self._pepper = b""
+        self._looked_at = float("-inf")
 
     def command(
         self,
@@ -116,18 +119,37 @@ class Preparer:
         )
 
     def digest(self, domain: str, command: NewCommand) -> bytes:
-        """Of what a repeat of the command must have in common with it.
+        """Of what a repeat of the command must have in common with it, to be stored."""
+        return self.digests(domain, command)[0]
+
+    def digests(self, domain: str, command: NewCommand) -> list[bytes]:
+        """The same under each pepper that it may have been stored with, the current one first.
 
         Keyed, so that a reader of the table of digests cannot try payloads. Services on one
         database share the pepper, as for their tokens; with another pepper a repeat is refused.
         """
         content = [domain, command.command_type, orjson.loads(command.data)]
-        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-        return hmac.digest(self._digest_key, b"commandbus sent command " + text, "sha256")
+        text = b"commandbus sent command " + orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+        return [hmac.digest(key, text, "sha256") for key in self._digest_keys()]
 
-    @cached_property
-    def _digest_key(self) -> bytes:
-        return self._settings.token_pepper.encode() or Keys.load("token_pepper")
+    def _digest_keys(self) -> list[bytes]:
+        """The peppers; none where there is none, because a send must not fail for it.
+
+        It is not made here: that of the machine that makes the tokens would be another one.
+        """
+        # Another process may have made it meanwhile; not looked for with each of 10,000 commands.
+        if not self._pepper and time.monotonic() - self._looked_at >= 1:
+            self._looked_at = time.monotonic()
+            self._pepper = self._settings.token_pepper.encode() or self._kept_pepper()
+        old = (part.strip().encode() for part in self._settings.token_pepper_old.split(","))
+        return list(dict.fromkeys((self._pepper, *filter(None, old), b"")))
+
+    def _kept_pepper(self) -> bytes:
+        folder = self._settings.keys_folder or None
+        try:
+            return Keys.load("token_pepper", folder=folder, allow_create=False) or b""
+        except InvalidSettingError:  # the service says it, where it checks tokens
+            return b""
 
     def _reply_queue(self, domain: str) -> str:
         if self._settings.replies == "domain":

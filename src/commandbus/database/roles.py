@@ -162,7 +162,7 @@ async def _run_all(
 async def _join_migrator(
     conn: psycopg.AsyncConnection[Any], prefix: str, runner: str
 ) -> Sequence[str]:
-    """Whoever gives something to a role must be a member of it."""
+    """To hand something over to a role takes membership in it."""
     migrator = f"{prefix}_migrator"
     if await fetch(conn, _MAY_USE, migrator) == [(True,)]:
         return ()

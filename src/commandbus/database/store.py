@@ -154,7 +154,10 @@ class Store(Protocol):
     async def operator_retry(
         self, domain: str, ids: Sequence[UUID], **options: Unpack[RetryOptions]
     ) -> None:
-        """Parked -> PENDING, all or none; with the same payload in a new message, or an edited."""
+        """Parked -> PENDING, all or none; with the same payload in a new message, or an edited.
+
+        The edit of a child of a governed batch waits for a decision: then the child stays parked.
+        """
 
     async def operator_cancel(
         self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None

@@ -2,8 +2,9 @@
 
 Reading order: `types` (what may be submitted), `items` (what is checked of a request),
 `submission` (the transaction that creates), `service` (the verbs), `tickets` (the reads),
-`limits`, `governed` (command types that only submissions may bring in), `approvals`, `watch`
-(waiting for a change).
+`review` (what a decision is about), `deciding` (the verbs of those who approve), `limits`,
+`governed` (command types that only submissions may bring in), `approvals`, `watch` (waiting for a
+change).
 """
 
 from commandbus.database.model import OnBehalf
@@ -12,16 +13,20 @@ from commandbus.governance.model import (
     ChildRetry,
     ChildStatus,
     ChildTicket,
+    Edit,
     Exemption,
     GovernedType,
     ItemError,
     LimitsStatus,
     LimitState,
     LimitType,
+    Review,
+    ReviewedChild,
     SentCommand,
     Submission,
     TicketAction,
     TicketStatus,
+    Undecided,
     UserLimits,
 )
 from commandbus.governance.service import Governance
@@ -34,6 +39,7 @@ __all__ = [
     "ChildRetry",
     "ChildStatus",
     "ChildTicket",
+    "Edit",
     "Exemption",
     "Governance",
     "GovernedType",
@@ -42,9 +48,12 @@ __all__ = [
     "LimitType",
     "LimitsStatus",
     "OnBehalf",
+    "Review",
+    "ReviewedChild",
     "SentCommand",
     "Submission",
     "TicketAction",
     "TicketStatus",
+    "Undecided",
     "UserLimits",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, LiteralString
 from uuid import UUID
 
-from commandbus.access.callers import demand, demand_removal
+from commandbus.access.callers import demand_removal, demand_sending
 from commandbus.access.model import Caller, Scope
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
@@ -33,7 +33,8 @@ _LIST: LiteralString = (
     " order by g.domain, g.command_type, g.batch_type"
 )
 _SEND: LiteralString = (
-    "select verdict, status from {schema}.send_for(%s, cast(%s as jsonb), %s, cast(%s as jsonb))"
+    "select verdict, status from {schema}.send_for(%s, cast(%s as jsonb), cast(%s as bytea[]),"
+    " cast(%s as jsonb))"
 )
 
 
@@ -80,6 +81,11 @@ class Governed(Limits):
             for each in declared
         ]
         await self._store.gateway.rows(_REGISTER, (encoding.dump(document),))
+        for each in declared:
+            # Its marks hold wherever its commands are shown, also if no handler has the type.
+            if each.secret_keys:
+                keys = {each.command_type: each.secret_keys}
+                await self._store.declare_secrets(each.domain, keys)
         self._registered = names
 
     async def count_request(self, user_id: str) -> LimitState:
@@ -118,7 +124,7 @@ class Governed(Limits):
         type and payload gets the command in its current state, for as long as the id is known;
         every other use of a known id raises DuplicateCommandError, whatever its payload is.
         """
-        demand(caller, Scope.SEND, "sending a command")
+        demand_sending(caller, domain)
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
         )
@@ -127,13 +133,13 @@ class Governed(Limits):
             who.refuse_governed([command_type])
             await self._store.send(domain, [command], actor=who.user_id)
             return SentCommand(command.command_id, CommandStatus.PENDING, False)
-        digest = self._preparer.digest(domain, command)
+        digests = self._preparer.digests(domain, command)
         await self.register()
         gateway = self._store.gateway
         await gateway.ensure_domain(domain)
         ((verdict, status),) = await gateway.rows(
             _SEND,
-            (domain, encoding.send(command), digest, encoding.on_behalf(who)),
+            (domain, encoding.send(command), digests, encoding.on_behalf(who)),
             domain=domain,
         )
         if verdict == "refused":

@@ -53,23 +53,101 @@ class BatchTicket:
     decided_at: datetime | None = None
     decision_reason: str | None = None
     request_id: UUID | None = None
+    #: Of everything that was submitted, as hexadecimal digits; None: older than digests.
+    content_digest: str | None = None
+    #: Edits of its children that wait for a decision.
+    edit_count: int = 0
+    #: When it is canceled unless somebody decides before; None: it waits for nothing, or for ever.
+    expires_at: datetime | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended: something is still pending."""
+        """Whether it has not ended: something is still pending, or waits for a decision."""
         return self.status in OPEN
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the batch as a whole waits for a decision."""
+        return self.requires_approval and self.decided_at is None and self.pending_count > 0
 
     @property
     def actions(self) -> tuple[TicketAction, ...]:
         """What its state allows; `governance.allowed_actions` says what a caller may do of it."""
-        is_waiting = self.status is TicketStatus.PENDING_APPROVAL
         possible = {
             TicketAction.RETRY: self.failed_count > 0,
-            TicketAction.CANCEL: self.is_open,
-            TicketAction.APPROVE: is_waiting,
-            TicketAction.REJECT: is_waiting,
+            TicketAction.CANCEL: self.pending_count > 0,
+            TicketAction.APPROVE: self.is_undecided,
+            TicketAction.REJECT: self.is_undecided,
         }
         return tuple(action for action in possible if possible[action])
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A payload that an operator proposes for a child, and that waits for a decision."""
+
+    editor: str
+    created_at: datetime
+    #: When it is dropped unless somebody decides before; None: it waits for ever.
+    expires_at: datetime | None
+    #: An approval must name it: then it is an approval of exactly this payload.
+    digest: str
+    #: From the payload that the child has, redacted: paths, and values that may be shown.
+    changes: dict[str, Any]
+    #: With its secrets masked; None: it cannot be read.
+    payload: Any
+    #: Values of the payload that are not shown. The digest covers them.
+    masked_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedChild:
+    """A child as those who decide see it."""
+
+    ticket_id: UUID
+    sequence_no: int
+    status: ChildStatus
+    #: Of what was submitted.
+    digest: str | None
+    #: With its secrets masked; None: it is no longer kept.
+    payload: Any
+    #: Values of the payload that are not shown. The digest covers them.
+    masked_count: int
+    #: Its payload is not the one that was submitted: an edit of it was approved.
+    is_edited: bool
+    #: The edit that waits for a decision.
+    edit: Edit | None
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What a decision is about. The digest of the ticket covers all children, on all pages."""
+
+    ticket: BatchTicket
+    #: All of the batch, or only those whose edits wait if the batch itself is decided.
+    children: tuple[ReviewedChild, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Something that waits for a decision: a batch, or the edit of one child."""
+
+    ticket_id: UUID
+    #: The id of the child's command; None: the batch waits.
+    command_id: UUID | None
+    sequence_no: int | None
+    domain: str
+    batch_type: str
+    child_count: int
+    reason: str | None
+    created_by: str
+    #: Who proposed the edit; None: the batch waits.
+    editor: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    #: Of the batch, or of the edit.
+    digest: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, LiteralString
+from typing import LiteralString
 from uuid import UUID
 
 from commandbus.access.callers import demand, demand_action, demand_submission, may_act
@@ -12,8 +12,7 @@ from commandbus.access.visibility import is_visible, owns, sees_all
 from commandbus.commands.sending import Preparer
 from commandbus.database.store import Listener, Store
 from commandbus.errors import TicketNotFoundError
-from commandbus.governance.approvals import Approvals
-from commandbus.governance.governed import Governed
+from commandbus.governance.deciding import Among, Deciding, is_among, present
 from commandbus.governance.limits import check_user
 from commandbus.governance.model import (
     BatchTicket,
@@ -26,7 +25,7 @@ from commandbus.governance.model import (
     TicketStatus,
 )
 from commandbus.governance.submission import check_reason, check_request, submit
-from commandbus.governance.tickets import page_children, page_tickets, tickets_by_id
+from commandbus.governance.tickets import child_of, page_children, page_tickets
 from commandbus.governance.types import BatchTypes
 from commandbus.governance.watch import Watch, version
 from commandbus.handler import HandlerRegistry
@@ -36,15 +35,13 @@ from commandbus.settings import Settings, check_number
 
 #: Dispatches of a child whose batch type this process does not know.
 DEFAULT_MAX_ATTEMPTS = 3
-#: Only tickets of these batch types are there; None: all of them.
-Among = frozenset[str] | None
 
 _RETRY: LiteralString = (
     "select retried, exhausted from {schema}.retry_ticket(%s, %s, %s, %s, cast(%s as text))"
 )
 
 
-class Governance(Governed):
+class Governance(Deciding):
     """`bus.governance`: submits governed batches, shows their tickets, and acts on them.
 
     Types can be declared on any bus; everything else needs PostgreSQL.
@@ -60,10 +57,9 @@ class Governance(Governed):
         registry: HandlerRegistry,
         listener: Callable[[], Listener],
     ) -> None:
-        super().__init__(store, preparer, settings)
-        self._self_approval = settings.self_approval
+        super().__init__(store, preparer, settings, registry)
+        self._expires_seconds = settings.approval_expires_seconds
         self._watch = Watch(store, listener)
-        self._approvals = Approvals(store, registry, self_approval=settings.self_approval)
         self.declare(self._approvals.batch_type)
 
     # -- submission
@@ -88,7 +84,7 @@ class Governance(Governed):
         check_user(caller.user_id)
         request = check_request(caller, declared, items, request_id, reason, self._preparer)
         await self.register()
-        return await submit(self._store, request, self._defaults)
+        return await submit(self._store, request, self._defaults, self._expires_seconds)
 
     # -- looking
 
@@ -104,7 +100,7 @@ class Governance(Governed):
 
     async def require(self, caller: Caller, ticket_id: UUID, *, among: Among = None) -> BatchTicket:
         """One ticket; TicketNotFoundError if there is none that the caller may see."""
-        return _present(await self.get(caller, ticket_id, among=among), ticket_id)
+        return present(await self.get(caller, ticket_id, among=among), ticket_id)
 
     async def page(
         self,
@@ -132,6 +128,14 @@ class Governance(Governed):
         return await page_tickets(
             self._store.gateway, owner, caller.domains, among, wanted, limit=limit, cursor=cursor
         )
+
+    async def child(self, ticket_id: UUID, command_id: UUID) -> ChildTicket | None:
+        """What a command is in the batch that it belongs to, or None if that is not governed.
+
+        For those who may see the command: no caller is asked for.
+        """
+        ids = check_uuid(ticket_id, "ticket_id"), check_uuid(command_id)
+        return await child_of(self._store.gateway, *ids)
 
     async def page_children(
         self,
@@ -179,7 +183,7 @@ class Governance(Governed):
             changed = await self._watch.wait(ticket, seen, timeout)
         except TimeoutError:
             changed = await self._visible(caller, ticket.ticket_id)
-        return _present(changed, ticket.ticket_id)
+        return present(changed, ticket.ticket_id)
 
     # -- acting
 
@@ -214,29 +218,6 @@ class Governance(Governed):
             pass
         return await self._stored(ticket.ticket_id)
 
-    async def decide(
-        self,
-        caller: Caller,
-        ticket_id: UUID,
-        *,
-        approve: bool,
-        reason: str | None,
-        conn: Any = None,
-    ) -> BatchTicket:
-        """Approve or reject a batch that waits for it; a rejection needs a reason.
-
-        No user decides about their own batch, unless the setting `self_approval` allows it. The
-        same decision twice changes nothing; the opposite one is refused. With `conn` it is part of
-        the caller's transaction.
-        """
-        demand(caller, Scope.APPROVE, "deciding about a batch")
-        text = None if reason is None else check_reason(reason)
-        ticket = _present(await self._visible(caller, ticket_id, conn=conn), ticket_id)
-        await self._approvals.decide(
-            ticket, caller.user_id, approve=approve, reason=text, conn=conn
-        )
-        return await self._stored(ticket.ticket_id, conn=conn)
-
     def register_handlers(self) -> None:
         """Register the handler that carries out approvals which were submitted as a batch."""
         self._approvals.register_handlers()
@@ -245,23 +226,11 @@ class Governance(Governed):
         """Stop watching tickets."""
         await self._watch.close()
 
-    async def _stored(self, ticket_id: UUID, *, conn: Any = None) -> BatchTicket:
-        found = await tickets_by_id(self._store.gateway, [ticket_id], conn=conn)
-        return _present(found[0] if found else None, ticket_id)
-
-    async def _visible(
-        self, caller: Caller, ticket_id: UUID, among: Among = None, *, conn: Any = None
-    ) -> BatchTicket | None:
-        ids = [check_uuid(ticket_id, "ticket_id")]
-        found = await tickets_by_id(self._store.gateway, ids, conn=conn)
-        seen = (t for t in found if is_visible(caller, t) and _is_among(t, among))
-        return next(seen, None)
-
     async def _require_for_action(
         self, caller: Caller, ticket_id: UUID, what: str, among: Among
     ) -> BatchTicket:
         ticket = await self._stored(check_uuid(ticket_id, "ticket_id"))
-        if not _is_among(ticket, among):
+        if not is_among(ticket, among):
             raise TicketNotFoundError(ticket.ticket_id)
         demand_action(caller, ticket, self._permission(ticket), what)
         return ticket
@@ -269,13 +238,3 @@ class Governance(Governed):
     def _permission(self, ticket: BatchTicket) -> Scope:
         declared = self.types.get(ticket.batch_type)
         return Scope.SUBMIT if declared is None else declared.permission
-
-
-def _present(ticket: BatchTicket | None, ticket_id: UUID) -> BatchTicket:
-    if ticket is None:
-        raise TicketNotFoundError(check_uuid(ticket_id, "ticket_id"))
-    return ticket
-
-
-def _is_among(ticket: BatchTicket, among: Among) -> bool:
-    return among is None or ticket.batch_type in among

@@ -38,8 +38,9 @@ _BEGIN: LiteralString = (
     "select * from {schema}.begin_submission(%s, %s, %s, cast(%s as uuid), %s, cast(%s as jsonb))"
 )
 _CREATE: LiteralString = (
-    "select created_at, limits from {schema}.create_ticket(%s, %s, cast(%s as jsonb), %s, %s,"
-    " cast(%s as text), cast(%s as uuid), %s, %s, cast(%s as jsonb), cast(%s as jsonb))"
+    "select t.created_at, t.limits, t.content_digest, t.expires_at from {schema}.create_ticket("
+    "%s, %s, cast(%s as jsonb), %s, %s, cast(%s as text), cast(%s as uuid), %s, %s,"
+    " cast(%s as jsonb), cast(%s as jsonb), %s) t"
 )
 
 
@@ -85,7 +86,9 @@ def check_reason(reason: Any) -> str:
         raise InvalidBatchRequestError(str(error)) from None
 
 
-async def submit(store: Store, request: Request, defaults: Mapping[str, int]) -> Submission:
+async def submit(
+    store: Store, request: Request, defaults: Mapping[str, int], expires_seconds: float
+) -> Submission:
     """Create the batch of a request, find the one that it created before, or raise."""
     gateway, domain = store.gateway, request.batch_type.domain
     limits = encoding.dump(dict(defaults))
@@ -106,7 +109,7 @@ async def submit(store: Store, request: Request, defaults: Mapping[str, int]) ->
             return Submission(found[0], True, limits_of(states))
         _refuse(request, admission, refusal)
         await _check_items(request, session.conn)
-        return await _create(session, request, limits)
+        return await _create(session, request, limits, expires_seconds)
 
 
 def _refuse(request: Request, admission: str, refusal: Mapping[str, Any]) -> None:
@@ -150,16 +153,19 @@ async def _check_items(request: Request, conn: Any) -> None:
         raise refused(errors)
 
 
-async def _create(session: Session, request: Request, limits: str) -> Submission:
+async def _create(
+    session: Session, request: Request, limits: str, expires_seconds: float
+) -> Submission:
     batch_type, caller = request.batch_type, request.caller
     ticket_id = uuid4()
     details = {} if caller.token_id is None else {"token_id": caller.token_id}
-    ((created_at, states),) = await session.rows(
+    ((created_at, states, content_digest, expires_at),) = await session.rows(
         _CREATE,
         (
             batch_type.domain, ticket_id, encoding.sends(request.commands),
             batch_type.name, caller.user_id, request.reason, request.request_id,
             request.digest, batch_type.requires_approval, encoding.dump(details), limits,
+            expires_seconds or None,
         ),
         domain=batch_type.domain,
     )  # fmt: skip
@@ -180,5 +186,7 @@ async def _create(session: Session, request: Request, limits: str) -> Submission
         updated_at=created_at,
         requires_approval=is_waiting,
         request_id=request.request_id,
+        content_digest=content_digest,
+        expires_at=expires_at,
     )
     return Submission(ticket, False, limits_of(states))

@@ -24,7 +24,7 @@ _COLUMNS: LiteralString = (
     "t.ticket_id, t.domain, t.batch_type, t.child_count, t.success_count, t.failed_count,"
     " t.pending_count, t.canceled_count, t.status, t.reason, t.created_by, t.created_at,"
     " t.updated_at, t.completed_at, t.requires_approval, t.decided_by, t.decided_at,"
-    " t.decision_reason, t.request_id"
+    " t.decision_reason, t.request_id, t.content_digest, t.edit_count, t.expires_at"
 )
 _TICKETS: LiteralString = (
     "select "  # noqa: S608  (literals only)
@@ -40,10 +40,14 @@ _PAGE: LiteralString = (
     " join {schema}.batch_approval_tickets t on t.ticket_id = l.ticket_id"
     " order by l.created_at desc, l.ticket_id desc"
 )
-_PAGE_CHILDREN: LiteralString = (
+_CHILDREN: LiteralString = (
     "select c.ticket_id, c.parent_ticket_id, c.sequence_no, c.status, c.error_message,"
     " c.attempt_count, c.last_attempt_at from {schema}.approval_tickets c"
-    " where c.parent_ticket_id = %s and c.sequence_no > %s"
+    " where c.parent_ticket_id = %s"
+)
+_CHILD: LiteralString = _CHILDREN + " and c.ticket_id = %s"
+_PAGE_CHILDREN: LiteralString = (
+    _CHILDREN + " and c.sequence_no > %s"
     " and (cast(%s as text) is null or c.status = %s) order by c.sequence_no limit %s"
 )
 
@@ -74,6 +78,11 @@ async def page_tickets(
     params = (owner, places, types, status, at, ticket_id, limit + 1)
     found = await statements.rows(_PAGE, params, into=_ticket_of)
     return page_of(found, limit, bound, lambda ticket: [ticket.created_at, ticket.ticket_id])
+
+
+async def child_of(statements: Statements, ticket_id: UUID, command_id: UUID) -> ChildTicket | None:
+    """The child that a command is, or None if its batch is not governed."""
+    return await statements.row(_CHILD, (ticket_id, command_id), into=_child_of)
 
 
 async def page_children(

@@ -12,7 +12,7 @@ from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidBatchRequestError, InvalidSettingError
 from commandbus.governance.model import Item, ItemError
 from commandbus.names import check_command_type, check_domain
-from commandbus.privacy.secrets import check_payload_type
+from commandbus.privacy.secrets import check_payload_type, secret_keys
 from commandbus.settings import check_number
 
 #: Compares all items of a request with what is in the database, on the connection of the
@@ -53,6 +53,11 @@ class BatchType:
     #: One item, for the API's description.
     example: Mapping[str, Any] | None = None
     check: ItemCheck | None = None
+
+    @property
+    def secret_keys(self) -> frozenset[str]:
+        """The keys of its payload type that are marked as secret."""
+        return frozenset() if self.payload_type is None else secret_keys(self.payload_type)
 
     def __post_init__(self) -> None:
         if not _NAME.match(str(self.name)):

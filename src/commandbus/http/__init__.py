@@ -1,7 +1,8 @@
 """The HTTP service: a face of CommandBus. It translates and decides nothing.
 
 Reading order: `app` (how it is put together), `auth` (who the caller is, and what it may do),
-`problems` (the response to each error), `protection` (limits of each request), `schemas`, `routes`.
+`problems` (the response to each error), `budgets`, `protection` and `bodies` (limits of each caller
+and request), `waiting`, `connections`, `schemas`, `routes`.
 """
 
 from commandbus.http.app import create_app

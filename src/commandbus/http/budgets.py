@@ -14,8 +14,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from starlette.types import Receive
+
 from commandbus.access.model import Caller
 from commandbus.errors import RateLimitExceededError
+from commandbus.http.context import ClientGone, RequestInfo, until_gone
 from commandbus.http.problems import RETRY_AFTER, unavailable
 from commandbus.http.settings import HttpSettings
 
@@ -24,13 +27,8 @@ MAX_KEYS = 10_000
 #: Refusals in a minute that a client gets at once, and the seconds that it waits for each further.
 PROMPT_REFUSALS = 20
 LATE_SECONDS = 3.0
-#: Limits of this module and of the gate, as `limit_type` names them. A closed set, for metrics.
-KINDS = frozenset(
-    f"{who}_{what}"
-    for who in ("user", "token")
-    for what in ("requests", "body_bytes", "commands", "concurrency", "waiting", "bodies")
-) | {"address_requests", "auth_failures"}
-
+#: Refusals that are late at once. Their clients may have gone, so connections are no bound.
+MAX_LATE = 2_000
 #: Who is charged: "user", "token" or "address", and which one.
 Key = tuple[str, str]
 
@@ -87,7 +85,7 @@ class Share:
 
 
 class Budget:
-    """So much in a minute."""
+    """What a caller may use in a minute."""
 
     def __init__(self, what: str, share: Share, clock: Callable[[], float] = time.time) -> None:
         self._what = what
@@ -110,7 +108,7 @@ class Budget:
 
 
 class Places:
-    """So many at once: `limit` for all, and a share of them for each caller."""
+    """Places for what happens at once: `limit` for all, and a share of them for each caller."""
 
     def __init__(self, what: str, limit: int, share: Share, full: str) -> None:
         self._what = what
@@ -158,11 +156,31 @@ class Patience:
         self._prompt = prompt
         self._pause = pause
         self._refused = Minutes(clock)
+        self._waiting = 0
 
-    async def before_refusing(self, key: Key) -> None:
-        """Wait, if this one was refused often in this minute."""
-        if self._refused.add(key) > self._prompt:
-            await self._pause(LATE_SECONDS)
+    async def before_refusing(self, key: Key, info: RequestInfo, receive: Receive) -> None:
+        """Wait, if this one was refused often in this minute; ClientGone if nobody waits for it."""
+        if self._refused.add(key) <= self._prompt or self._waiting >= MAX_LATE:
+            return
+        self._waiting += 1
+        try:
+            if info.has_unread_body:  # which would be read while looking for the client's end
+                await self._pause(LATE_SECONDS)
+            else:
+                await self._pause_attended(receive)
+        finally:
+            self._waiting -= 1
+
+    async def _pause_attended(self, receive: Receive) -> None:
+        pause = asyncio.ensure_future(self._pause(LATE_SECONDS))
+        gone = asyncio.ensure_future(until_gone(receive))
+        try:
+            await asyncio.wait({pause, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not pause.done():
+                raise ClientGone
+        finally:
+            pause.cancel()
+            gone.cancel()
 
 
 def refusal(

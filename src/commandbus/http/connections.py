@@ -1,8 +1,8 @@
 """Connections: how many there may be, who has to go if there are too many, and slow ends.
 
 A connection that serves a caller stays. What only waits, was refused, or never said who it is, can
-be closed at any time: of the address that has most of it, the oldest first. So whoever is new
-gets a chance to say who it is, however many others do nothing.
+be closed at any time: of the address that has most of it, the oldest first. So a new client
+gets a chance to say who it is, even if a thousand others do nothing.
 """
 
 from __future__ import annotations

@@ -56,6 +56,12 @@ class ClientGone(Exception):  # noqa: N818  (no error: clients come and go)
     """The client has disconnected while its request waited."""
 
 
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has disconnected. The rest of a body, if there is any, is no news."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def info_of(scope: Any) -> RequestInfo | None:
     """The info of a request; None if it has not passed the outermost layer."""
     found = scope.get("state", {}).get("commandbus")

@@ -33,8 +33,8 @@ def check_cost(body: bytes, max_depth: int, max_values: int) -> None:
     has_long = len(body) > MAX_NUMBER_LENGTH and _LONG_NUMBER in body.translate(_IN_NUMBERS)
     if not is_suspect and not has_long:
         return
-    # At least so many quotes begin or end a text. Each value has at most two texts: a name, and
-    # itself.
+    # The least number of quotes that begin or end a text. Each value has at most two texts: a name,
+    # and itself.
     if body.count(b'"') - body.count(b'\\"') > 4 * max_values:
         raise _too_many(max_values)
     plain = _TEXT.sub(b"", body)

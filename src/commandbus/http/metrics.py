@@ -18,7 +18,7 @@ from uuid import UUID
 
 from commandbus.governance.model import ChildStatus, LimitType
 from commandbus.governance.types import BatchTypes
-from commandbus.http.budgets import KINDS
+from commandbus.http.problems import OWN_LIMITS
 from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -143,7 +143,7 @@ class Metrics(NoMetrics):
 
     def limited(self, limit_type: str) -> None:
         name = str(limit_type)
-        is_known = name in set(LimitType) or name in KINDS
+        is_known = name in set(LimitType) or name in OWN_LIMITS
         self._rejections.labels(name if is_known else OTHER).inc()
         layer = "address" if name == "auth_failures" else name.partition("_")[0]
         self._layers.labels(layer if layer in _LAYERS else OTHER).inc()

@@ -17,8 +17,8 @@ _FORWARDED = frozenset(
 
 
 def address_of(scope: Scope) -> str:
-    """The address that a request is charged to; of IPv6 the network, because whoever has one
-    address of it has all of them.
+    """The address that a request is charged to; of IPv6 the network, because a client that
+    has one address of it has all of them.
     """
     client = scope.get("client")
     return network_of(client[0]) if client else "unknown"
@@ -62,7 +62,7 @@ class LocalPeersMiddleware:
     app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse whoever is not on this machine."""
+        """Refuse a peer that is not on this machine."""
         if scope["type"] == "http" and not is_local(scope):
             raise Problem(
                 Kind.UNAUTHENTICATED,

@@ -39,6 +39,12 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER = 2
 #: Errors that one response lists.
 MAX_ERRORS = 100
+#: `limit_type` of the limits of this service. A closed set, for metrics.
+OWN_LIMITS = frozenset(
+    f"{who}_{what}"
+    for who in ("user", "token")
+    for what in ("requests", "body_bytes", "commands", "concurrency", "waiting", "bodies")
+) | {"address_requests", "auth_failures"}
 
 
 class Kind(Enum):

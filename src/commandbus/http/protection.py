@@ -77,7 +77,7 @@ class CallerMiddleware:
                 await self.app(scope, receive, send)
         except RateLimitExceededError:
             # Here the place has been given back: who waits for a refusal takes it from nobody.
-            await self.patience.before_refusing(("user", info.caller.user_id))
+            await self.patience.before_refusing(("user", info.caller.user_id), info, receive)
             raise
 
 

@@ -17,7 +17,7 @@ from commandbus.http.platform import Platform
 from commandbus.http.settings import HttpSettings
 
 #: Connections that are taken in one go: each costs some work, and other requests wait for it.
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 16
 #: Connections that the operating system keeps until they are taken.
 BACKLOG = 2_048
 #: Files that a process needs for other things than connections of clients.

@@ -54,7 +54,7 @@ class HttpSettings(EnvironmentSettings):
     #: Requests of one address in a minute that come without valid credentials.
     max_address_requests: int = 300
     #: Connections at once; for more, those that wait or were refused are closed.
-    max_connections: int = 1_000
+    max_connections: int = 2_000
     #: Seconds within which a client must take a piece of a response.
     send_timeout_seconds: float = 30.0
     #: The longest wait that `Prefer: wait=N` gets.

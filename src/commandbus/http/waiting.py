@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from commandbus.errors import CommandBusError
 from commandbus.http.auth.authenticators import NotAuthenticated
 from commandbus.http.budgets import Places
-from commandbus.http.context import ClientGone, RequestInfo, info_of
+from commandbus.http.context import ClientGone, RequestInfo, info_of, until_gone
 from commandbus.http.problems import unauthenticated
 from commandbus.http.reading import HEAD
 from commandbus.http.settings import HttpSettings
@@ -142,7 +142,7 @@ class LongPolls:
             raise unauthenticated()
         with self._places.place(info.caller):
             task: asyncio.Future[Value] = asyncio.ensure_future(work())
-            gone = asyncio.ensure_future(_until_gone(receive))
+            gone = asyncio.ensure_future(until_gone(receive))
             ended = asyncio.ensure_future(self._until_ended(info))
             watched: set[asyncio.Future[Any]] = {task, gone, ended}
             try:
@@ -179,12 +179,6 @@ class LongPolls:
             self._checks[token_id].discard(now)
             if not self._checks[token_id]:
                 del self._checks[token_id]
-
-
-async def _until_gone(receive: Receive) -> None:
-    """Return when the client has disconnected. The rest of a body, if there is any, is no news."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _ended(*tasks: asyncio.Future[Any]) -> None:

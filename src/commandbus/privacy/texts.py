@@ -32,17 +32,44 @@ _CLOSE = r"(?:[\\\"'\])]|%2[27]|%5D|&(?:quot|apos|\#\w{2,4});|\\u002[27]){0,8}"
 _SIGN = r"(?:[=:]>|->|:=|={1,3}|:|\uff1a|\uff1d|%3[ADad])"
 # Letters, digits, _ . - and characters that take no room.
 _RUN = r"\w.\-\u00ad\u200b-\u200f\u2060-\u2064\ufeff"
-_HTML_QUOTE = r"&(?:quot|apos|\#3[49]|\#x2[27]);"
-_VALUE = re.compile(
-    # In quotes, also in quotes that are escaped themselves; the end of the text ends them too.
-    r"(?:b?\"(?:[^\"\\]|\\.)*+(?:\"|\Z)|b?'(?:[^'\\]|\\.)*+(?:'|\Z)"
-    r"|(?P<escape>\\{1,15})(?P<quote>[\"']).*?(?:(?<!\\)(?P=escape)(?P=quote)|\Z)"
-    rf"|{_HTML_QUOTE}.*?(?:{_HTML_QUOTE}|\Z)"
-    # Without quotes it ends at a space, unless a backslash stands before it.
-    rf"|(?!(?:bearer|basic)\b)(?:{re.escape(MASK)}|\\.|[^\s,;&}}\]\\])++)",
-    re.S | re.I,
+_HTML_QUOTE = r"&(?:quot|apos|\#(?:34|39|x22|x27));"
+# Without quotes it ends at a space, unless a backslash stands before it; and at a sign that ends
+# something, if the next key or a space follows. After `:` it is JSON more often than an address of
+# a database, and a quote or one more such sign may follow too.
+_NEXT = r"\s|\Z|[\w.%-]{1,64}=|[\"'][\w.%-]{1,64}[\"']:"
+_BARE, _BARE_AFTER_EQUALS = (
+    rf"(?:{re.escape(MASK)}|\\.|[^\s,;&}}\])\\]|[,;&](?!{follows})|[}}\])](?!{follows_close}))++"
+    for follows, follows_close in (
+        (rf"{_NEXT}|[,;&}}\])\"'\\]|[\w.%-]{{1,64}}:", r"\W|\Z"),
+        (_NEXT, r"\s|\Z|[,;&}\])\"']{1,8}(?:\s|\Z|[\"'])"),
+    )
 )
+
+
+def _value(bare: str) -> re.Pattern[str]:
+    return re.compile(
+        # In quotes, also in quotes that are escaped themselves; the end of the text ends them too.
+        r"(?:b?\"(?:[^\"\\]|\\.)*+(?:\"|\Z)|b?'(?:[^'\\]|\\.)*+(?:'|\Z)"
+        r"|(?P<escape>\\{1,15})(?P<quote>[\"']).*?(?:(?<!\\)(?P=escape)(?P=quote)|\Z)"
+        rf"|{_HTML_QUOTE}.*?(?:{_HTML_QUOTE}|\Z)"
+        rf"|(?!(?:bearer|basic)\b){bare})",
+        re.S | re.I,
+    )
+
+
+_VALUE, _VALUE_AFTER_EQUALS = _value(_BARE), _value(_BARE_AFTER_EQUALS)
+_REST = re.compile(rf"(?<!\n)(?=\w){_BARE}", re.S)
+_REST_AFTER_EQUALS = re.compile(rf"(?<!\n)(?![\s\"']){_BARE_AFTER_EQUALS}", re.S)
 _KEY = re.compile(rf"(?<![{_RUN}])(?P<key>[{_RUN}]++){_CLOSE}\s{{0,20}}{_SIGN}\s{{0,20}}", re.I)
+# host=… password=…, as libpq writes it: a value ends at a space, and may have any sign in it.
+_CONNINFO = re.compile(r"(?:\A|\s)(?:host|hostaddr|dbname|user|port|sslmode)\s?=")
+_IN_CONNINFO = re.compile(r"'(?:[^'\\]|\\.)*+(?:'|\Z)|(?:\\.|[^\s\\])++", re.S)
+# An array or an object, to where it is closed; a block of YAML; a phrase, to the end of its line.
+_OPENING, _CLOSING = ("[", "{", "("), ("]", "}", ")")
+_BRACKET = re.compile(r"\\.|\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'|[\[\]{}()]", re.S)
+_BLOCK = re.compile(r"[|>][-+0-9]{0,2}[ \t]{0,20}\n(?:[ \t]++[^\n]*+\n?|\n)++")
+_PHRASE = re.compile(r"phrase|mnemonic", re.I)
+_LINE = re.compile(r"[^\s\"'\\&][^\n\"']*+")
 _TAG = re.compile(r"(?P<sign><(?P<key>[\w.:-]{1,100})(?:\s[^<>]{0,200})?>)[^<]++")
 _OPTION = re.compile(r"(?<!\S)(?P<sign>--(?P<key>[\w.-]{2,100})\s{1,20})(?!-)[^\s]++")
 _TUPLE = re.compile(
@@ -119,15 +146,45 @@ def _without_values(text: str, secrets: Secrets) -> str:
     """
     parts: list[str] = []
     at = 0
+    is_conninfo = _CONNINFO.search(text) is not None
     looked = _KEY.search(text)
     while looked is not None:
         end = looked.end()
-        value = _VALUE.match(text, end) if _is_secret(looked, secrets) else None
-        if value is not None:
-            parts += (text[at:end], MASK, END if END in value[0] else "")
-            at = end = value.end()
+        if not _is_secret(looked, secrets):
+            stop = end
+        else:
+            stop = _end_of_value(looked, is_conninfo=is_conninfo)
+        if stop > end:
+            parts += (text[at:end], MASK, END if END in text[end:stop] else "")
+            at = end = stop
         looked = _KEY.search(text, end)
     return "".join((*parts, text[at:])) if parts else text
+
+
+def _end_of_value(key: re.Match[str], *, is_conninfo: bool) -> int:
+    text, start = key.string, key.end()
+    is_equals = "=" in key[0][-3:]
+    if is_equals and is_conninfo:
+        return found.end() if (found := _IN_CONNINFO.match(text, start)) else start
+    if text[start : start + 1] in _OPENING and not text.startswith(MASK, start):
+        end = _closed(text, start)
+    else:
+        value = _VALUE_AFTER_EQUALS if is_equals else _VALUE
+        forms = (_LINE, _BLOCK, value) if _PHRASE.search(key["key"]) else (_BLOCK, value)
+        end = next((found.end() for form in forms if (found := form.match(text, start))), start)
+    # What looks like quotes or brackets may be a part of a value that has none around it.
+    rest = (_REST_AFTER_EQUALS if is_equals else _REST).match(text, end) if end > start else None
+    return end if rest is None else rest.end()
+
+
+def _closed(text: str, start: int) -> int:
+    """Where the bracket that opens there is closed."""
+    depth = 0
+    for found in _BRACKET.finditer(text, start, start + _MAX_PASSWORD):
+        depth += (found[0] in _OPENING) - (found[0] in _CLOSING)
+        if depth == 0:
+            return found.end()
+    return min(len(text), start + _MAX_PASSWORD)
 
 
 def _is_secret(found: re.Match[str], secrets: Secrets) -> bool:

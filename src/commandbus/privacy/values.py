@@ -11,11 +11,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from commandbus.privacy.sensitive import is_sensitive_key
+from commandbus.privacy.views import views
 
 MASK = "[REDACTED]"
 #: A value shorter than this is not searched for in texts: it would be found everywhere.
@@ -24,21 +24,11 @@ MIN_SECRET_LENGTH = 4
 MAX_ENCODED = 200
 #: Characters of a longer value that are enough to know it: an echo may be cut.
 _ENOUGH = 16
-#: Times that escapes are undone: JSON in JSON in a log line.
-_PASSES = 3
 #: Values with the same beginning that are compared with one place; more, and the rest is masked.
 _MAX_ALIKE = 200
 #: Beginnings that are searched for one by one; with more, the text is read once for all of them.
 _FEW = 256
 
-_HEX = "[0-9a-fA-F]"
-_ESCAPE = re.compile(
-    rf"\\(?:x({_HEX}{{2}})|u({_HEX}{{4}})|U({_HEX}{{8}})|([0-7]{{3}})|(.))"
-    rf"|%({_HEX}{{2}})|&\#(?:[xX]({_HEX}{{1,6}})|([0-9]{{1,7}}));|&(amp|lt|gt|quot|apos);",
-    re.S,
-)
-_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0"}
-_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _BASE64 = re.compile(r"[\w+/=-]{0,4096}", re.A)
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token|apikey)\s+(\S.*)", re.I | re.S)
 _IN_ADDRESS = re.compile(r"://[^\s:/@]{0,200}:(\S{1,1000})@")
@@ -109,7 +99,7 @@ class Secrets:
             self._indexes = _indexes_of(self.values)
         folded, exact = self._indexes
         found: list[_Span] = []
-        for view in _views(text):
+        for view in views(text):
             for start, end in folded.hits(_folded(view.text)):
                 found.append((view.source(start), view.source(end)))
             for start, end in exact.hits(view.text):
@@ -163,7 +153,7 @@ def _plain_forms(value: str) -> set[str]:
     if len(value.strip()) >= MIN_SECRET_LENGTH:
         found.add(value.strip())
     # Where the escapes of a text are undone, so are those that the value itself seems to have.
-    found.update(view.text for view in _views(value))
+    found.update(view.text for view in views(value))
     if not value.isascii():
         found.add(value.upper())
         # Bytes that were written one by one; and the halves of a pair, as JSON writes them.
@@ -316,58 +306,3 @@ def _folded(text: str) -> str:
         return text.lower()
     lowered = text.replace("İ", "I").lower()
     return lowered.replace("\N{GREEK SMALL LETTER FINAL SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
-
-
-class _View:
-    """A text with its escapes undone, and where each of its characters stands in the source."""
-
-    def __init__(self, text: str, below: _View | None = None) -> None:
-        self.text = text
-        self._below = below
-        self._here: list[int] = [0]
-        self._there: list[int] = [0]
-
-    def decoded(self) -> _View | None:
-        """A view with the escapes of this one undone; None if it has none."""
-        parts: list[str] = []
-        view = _View("", self)
-        at = length = 0
-        for found in _ESCAPE.finditer(self.text):
-            parts += (self.text[at : found.start()], _character(found))
-            length += found.start() - at
-            view._here += (length, length + 1)
-            view._there += (found.start(), found.end())
-            length += 1
-            at = found.end()
-        if not parts:
-            return None
-        view.text = "".join((*parts, self.text[at:]))
-        return view
-
-    def source(self, at: int) -> int:
-        """The place in the text that was given."""
-        if self._below is None:
-            return at
-        number = bisect_right(self._here, at) - 1
-        return self._below.source(self._there[number] + at - self._here[number])
-
-
-def _views(text: str) -> Iterator[_View]:
-    view: _View | None = _View(text)
-    for _ in range(_PASSES + 1):
-        if view is None:
-            return
-        yield view
-        view = view.decoded()
-
-
-def _character(found: re.Match[str]) -> str:
-    two, four, eight, octal, letter, percent, hexadecimal, decimal, name = found.groups()
-    if letter is not None:
-        return _LETTERS.get(letter, letter)
-    if name is not None:
-        return _NAMED[name.lower()]
-    code = int(octal, 8) if octal else 0
-    code = code or int(two or four or eight or percent or hexadecimal or "0", 16)
-    code = code or int(decimal or "0")
-    return chr(code) if code <= 0x10FFFF else "\N{REPLACEMENT CHARACTER}"

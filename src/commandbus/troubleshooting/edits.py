@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from commandbus.privacy.redaction import redact_payload, redact_text, redact_value
 from commandbus.privacy.sensitive import is_sensitive_key
 from commandbus.privacy.values import MASK, Secrets, texts_in
-from commandbus.troubleshooting.model import EditExample
+from commandbus.troubleshooting.model import EditPreview
 
 #: Changes of one edit that the audit keeps; of further ones it keeps the number.
 MAX_CHANGES = 20
@@ -89,14 +89,32 @@ def changed_paths(
     return found if len(found) <= MAX_CHANGES else [*found[:MAX_CHANGES], "…"]
 
 
-def without_values(example: EditExample) -> EditExample:
-    """The same without the values of payloads, for those who may not see them."""
-    changes = {
+def without_values(preview: EditPreview) -> EditPreview:
+    """The same without the values of payloads."""
+    examples = tuple(replace(each, changes=_paths_in(each.changes)) for each in preview.examples)
+    return replace(preview, examples=examples)
+
+
+def without_differences(preview: EditPreview, written: Iterable[str]) -> EditPreview:
+    """The same for those who may not see payloads: what the edit writes to, and not whether that
+    is another value than before. With it they could try values until one is the right one.
+    """
+    paths = {"written": list(written)}
+    examples = (replace(each, changes={} if each.failure else paths) for each in preview.examples)
+    return replace(
+        preview,
+        changed=preview.changed + preview.unchanged,
+        unchanged=0,
+        examples=tuple(examples),
+    )
+
+
+def _paths_in(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         kind: [each["path"] if isinstance(each, dict) else each for each in listed]
-        for kind, listed in example.changes.items()
+        for kind, listed in changes.items()
         if isinstance(listed, list)
     }
-    return replace(example, changes=changes)
 
 
 def _changes(

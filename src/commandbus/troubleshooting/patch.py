@@ -152,6 +152,16 @@ def secret_paths(edit: PayloadEdit, marked: Collection[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def written_paths(edit: PayloadEdit) -> list[str]:
+    """What it writes to, as it is shown."""
+    return list(dict.fromkeys(map(pointer, edit.written())))
+
+
+def tests_values(edit: PayloadEdit) -> bool:
+    """Whether what it does depends on values of a payload, and so tells something about them."""
+    return isinstance(edit, JsonPatch) and any(each["op"] == "test" for each in edit.operations)
+
+
 def exact_payload(text: str) -> Any:
     """A payload as Python values. One with a number that those would round is refused."""
     try:

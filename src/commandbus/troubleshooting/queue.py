@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, LiteralString
 from uuid import UUID
@@ -57,13 +57,30 @@ _COUNTS: LiteralString = (
 )
 
 
+_HAS_EDIT: LiteralString = (
+    "select exists (select from {schema}.command_bus_edit e"
+    " where e.command_id = %s and e.domain = %s)"
+)
+
+#: What the payloads of a batch must fit, by its id; None: anything.
+ItemType = Callable[[UUID], Awaitable[type[Any] | None]]
+
+
 class Troubleshooting(Groups):
     """The operator's verbs."""
 
-    def __init__(self, store: Store, registry: HandlerRegistry, *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: HandlerRegistry,
+        *,
+        max_bytes: int,
+        item_type: ItemType | None = None,
+    ) -> None:
         super().__init__(store)
         self._registry = registry
         self._max_bytes = max_bytes
+        self._item_type = item_type
 
     async def page(
         self,
@@ -164,13 +181,16 @@ class Troubleshooting(Groups):
         reset_attempts: bool = True,
         payload: Mapping[str, Any] | None = None,
         on_behalf: OnBehalf | None = None,
-    ) -> None:
-        """Send the same payload again, or an edited one.
+    ) -> bool:
+        """Send the same payload again, or an edited one; returns whether it was sent.
 
         The audit gets the difference, redacted; the old payload stays in PGMQ's archive. Fields of
         an edited payload that are left masked, as they were shown, keep their real values.
-        `on_behalf` (`bus.governance.on_behalf_of`): for a caller, to whom an edit of a governed
-        command type is refused if no governed batch has the command.
+
+        An edited child of a governed batch is not sent: its edit waits until somebody else has
+        approved it, and needs an `operator`. `on_behalf` (`bus.governance.on_behalf_of`): for a
+        caller, to whom an edit of a governed command type is refused if no governed batch has the
+        command. If the caller may pass by governance, both are sent, and the audit says so.
         """
         check_domain(domain)
         wanted = check_uuid(command_id)
@@ -180,14 +200,17 @@ class Troubleshooting(Groups):
             edits, who = encoding.edits({wanted: edit}), encoding.on_behalf(on_behalf)
             params = (domain, [wanted], reset_attempts, edits, who)
             await self._store.gateway.rows(_EDIT_FOR, params, domain=domain)
-            return
-        await self._store.operator_retry(
-            domain,
-            [wanted],
-            actor=actor,
-            reset_attempts=reset_attempts,
-            edits=None if edit is None else {wanted: edit},
-        )
+        else:
+            await self._store.operator_retry(
+                domain,
+                [wanted],
+                actor=actor,
+                reset_attempts=reset_attempts,
+                edits=None if edit is None else {wanted: edit},
+            )
+        if edit is None or not self._store.has_gateway:
+            return True
+        return not await self._store.gateway.value(_HAS_EDIT, (wanted, domain))
 
     async def _edit(self, domain: str, command_id: UUID, payload: Mapping[str, Any]) -> Edit | None:
         """What the edit changes; None if it changes nothing.
@@ -218,6 +241,10 @@ class Troubleshooting(Groups):
         entry = self._registry.find(domain, command.command_type)
         if entry is not None and entry.payload_type is not None:
             check_fits(entry.payload_type, after)
+        if self._item_type is not None and command.batch_id is not None:
+            item_type = await self._item_type(command.batch_id)
+            if item_type is not None:
+                check_fits(item_type, after)
         changes = difference(before, after, marked, edited=given)
         return Edit(data, command.msg_id, changes) if changes else None
 

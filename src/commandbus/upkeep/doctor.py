@@ -11,6 +11,7 @@ from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
 from commandbus.names import check_names, check_operator
 from commandbus.upkeep.findings import FINDINGS, Diagnosis, Finding, Repair, finding_of, worst_first
+from commandbus.upkeep.seals import SealKeys
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Session
@@ -26,7 +27,7 @@ CLOCK_TOLERANCE = timedelta(seconds=5)
 _CHECK_NAMES: tuple[LiteralString, ...] = (
     "check_messages", "check_commands", "check_troubleshooting", "check_batches", "check_audit",
     "check_replies", "check_reply_queues", "check_work", "check_server",
-    "check_roles",
+    "check_roles", "check_seals",
 )  # fmt: skip
 #: The statement of each check, by the name of its SQL function.
 CHECKS: dict[str, LiteralString] = {
@@ -40,6 +41,9 @@ _SERVER: LiteralString = (
     " pg_database_size(current_database()), cast(greatest(c.reltuples, 0) as bigint),"
     " has_function_privilege('pg_ls_waldir()', 'execute'), pg_is_in_recovery()"
     " from pg_class c where c.oid = cast('{schema}.command_bus_command' as regclass)"
+)
+_LAST_KEY: LiteralString = (
+    "select s.key_id from {schema}.command_bus_audit_seal s order by s.seal_number desc limit 1"
 )
 _WAL_BYTES: LiteralString = "select cast(sum(size) as bigint) from pg_ls_waldir()"
 _LARGEST_TABLES: LiteralString = (
@@ -110,6 +114,7 @@ class Doctor:
             since = None if window is None else server.now - window
             facts = await _facts(session, server)
             findings += await _schema_findings(session)
+            findings += await _key_findings(session)
             for name, statement in CHECKS.items():
                 # One check that cannot run must not hide the others.
                 rows, state = await session.try_rows(statement, (domain, since))
@@ -179,6 +184,21 @@ async def _schema_findings(session: Session) -> list[Finding]:
         "FUNCTION_CHANGED": found.changed,
     }
     return [finding_of(code, None, len(names), names) for code, names in by_code.items() if names]
+
+
+async def _key_findings(session: Session) -> list[Finding]:
+    rows, _ = await session.try_rows(_LAST_KEY)
+    if not rows:
+        return []
+    keys = SealKeys(session.gateway.settings.keys_folder)
+    try:
+        key = keys.find()
+    except InvalidSettingError:  # a worker that needs it says why it cannot be read
+        return []
+    if key is None or keys.id_of(key) == rows[0][0]:
+        return []
+    example = f"the last seal is of {rows[0][0]}, {keys.place} has {keys.id_of(key)}"
+    return [finding_of("SEAL_KEY_OTHER", None, 1, [example])]
 
 
 def _clock_findings(before: datetime, after: datetime, server: datetime) -> list[Finding]:

@@ -5,33 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, LiteralString
+from typing import Any
+
+from commandbus.upkeep.known import SEAL_FINDINGS, KnownFinding, Severity
+
+__all__ = [
+    "FINDINGS",
+    "Diagnosis",
+    "Finding",
+    "KnownFinding",
+    "Repair",
+    "Severity",
+    "finding_of",
+    "worst_first",
+]
 
 #: Places that a finding names at most.
 EXAMPLES = 5
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    #: Something that must always be true is not: commands may be lost, late or wrong.
-    ERROR = "error"
-    #: It works, and is likely to cause trouble.
-    WARNING = "warning"
-    #: Good to know.
-    NOTICE = "notice"
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFinding:
-    """What is known of a code, wherever it is found."""
-
-    severity: Severity
-    meaning: str
-    advice: str
-    #: The SQL function that repairs it.
-    repair: LiteralString | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +185,7 @@ FINDINGS: dict[str, KnownFinding] = {
         "the trigger that refuses changes and deletions in the audit is missing or disabled",
         "run `commandbus db migrate` as the owner of the schema; find out who disabled it",
     ),
+    **SEAL_FINDINGS,
     "SCHEMA_OLD": KnownFinding(
         Severity.ERROR, "the database lacks migrations of this release",
         "run `commandbus db migrate`",
@@ -236,7 +227,7 @@ FINDINGS: dict[str, KnownFinding] = {
     ),
     "TOKEN_UNPEPPERED": KnownFinding(
         Severity.NOTICE, "tokens in use may have been made without a pepper: as long as such are "
-        "accepted, whoever can write the table of tokens can make one",
+        "accepted, a user who can write the table of tokens can make one",
         "replace and revoke them, then set COMMANDBUS_UNPEPPERED_TOKENS to false",
     ),
     "TOKEN_ENDLESS": KnownFinding(

@@ -1,4 +1,4 @@
-"""Upkeep: `bus.upkeep`. The doctor, retention, and figures of what is where."""
+"""Upkeep: `bus.upkeep`. The doctor, retention, seals of the audit, figures of what is where."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from commandbus.database.store import Store
 from commandbus.upkeep.doctor import Doctor, FurtherCheck
 from commandbus.upkeep.figures import Figures
 from commandbus.upkeep.retention import Retention
+from commandbus.upkeep.verification import Verification
 
 
-class Upkeep(Doctor, Retention):
+class Upkeep(Doctor, Retention, Verification):
     """Keeps a database healthy and small. Needs PostgreSQL."""
 
     def __init__(self, store: Store, further: FurtherCheck | None = None) -> None:

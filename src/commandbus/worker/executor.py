@@ -22,6 +22,7 @@ from commandbus.errors import CommandBusError
 from commandbus.privacy.redaction import redact_text
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
+from commandbus.worker.outcomes import secrets_of
 from commandbus.worker.places import ThreadPlaces
 from commandbus.worker.running import Key, Run, TimeOuts
 
@@ -330,10 +331,9 @@ class Executor:
 
     def _broken(self, run: Run, error: BaseException) -> Outcome | None:
         """An error that is not the handler's: it counts as its failure, so that it has an end."""
-        _log.error(
-            "%s could not be executed: %s",
-            run.lease.command_id, redact_text("".join(traceback.format_exception(error)), 4_000),
-        )  # fmt: skip
+        secrets = secrets_of(run.lease, run.entry)
+        text = redact_text("".join(traceback.format_exception(error)), 4_000, secrets=secrets)
+        _log.error("%s could not be executed: %s", run.lease.command_id, text)
         with suppress(Exception):  # then the lease lapses
             return None if run.entry is None else self.execution.failure(run, run.entry, error)
         return None

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.database.store import Store
+from commandbus.errors import InvalidInputError, InvalidOperationError
 from commandbus.handler import HandlerRegistry
 from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
@@ -23,6 +24,7 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
+from commandbus.upkeep.sealing import Sealing
 
 #: How often an idle worker looks for a bulk operation to go on with, in seconds.
 BULK_POLL_SECONDS = 5.0
@@ -32,6 +34,12 @@ BULK_AT_ONCE = 4
 LOAD_IDLE_SECONDS = 300.0
 #: Seconds that one turn of pruning may take; the other chores wait meanwhile.
 PRUNE_SECONDS = 20.0
+#: The same of sealing the audit.
+SEAL_SECONDS = 60.0
+#: The audit is sealed at least this often, in seconds, however rare the other chores are.
+SEAL_EVERY_SECONDS = 1_800.0
+#: Batches, and edits, that expire in one turn.
+EXPIRED_AT_ONCE = 1_000
 
 _CLAIM_CHORES: LiteralString = (
     "select c.name from unnest(cast(%s as text[])) c(name)"
@@ -42,6 +50,9 @@ _NEXT_BULKS: LiteralString = (
     " from unnest(cast(%s as text[])) d(name)"
 )
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
+_EXPIRED: LiteralString = "select * from {schema}.expired_decisions(%s)"
+_EXPIRE_TICKET: LiteralString = "select {schema}.expire_ticket(%s, %s)"
+_EXPIRE_EDIT: LiteralString = "select {schema}.expire_edit(%s, %s)"
 
 Domains = Callable[[], Collection[str]]
 
@@ -70,16 +81,24 @@ class Maintenance(Loop):
         self._domains = domains
         self._settings = settings
         self._retention = Retention(store)
+        self._sealing = Sealing(store)
+        self._last_refusal = ""
 
     async def step(self) -> float | None:
         """Ask for each chore, and do what is given."""
-        chores = self._chores()
         every = self._settings.maintenance_interval_seconds
-        given = await self._gateway.rows(_CLAIM_CHORES, (list(chores), every))
-        for (name,) in given:
-            await self._do(name, chores[name])
+        seal_every = min(every, SEAL_EVERY_SECONDS)
+        await self._do_given(self._chores(), every)
+        if self._settings.seal_audit:
+            await self._do_given({"seal the audit": self._seal}, seal_every)
         # Asked for more often than due, so that a chore whose process ended is soon taken over.
-        return every / 5
+        return seal_every / 5
+
+    async def _do_given(
+        self, chores: dict[str, Callable[[], Awaitable[None]]], every: float
+    ) -> None:
+        for (name,) in await self._gateway.rows(_CLAIM_CHORES, (list(chores), every)):
+            await self._do(name, chores[name])
 
     def _chores(self) -> dict[str, Callable[[], Awaitable[None]]]:
         recovery = {
@@ -90,6 +109,7 @@ class Maintenance(Loop):
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
             "prune old rows": self._prune_old,
+            "expire what nobody decided": self._expire,
         }
 
     async def _do(self, name: str, chore: Callable[[], Awaitable[None]]) -> None:
@@ -147,6 +167,36 @@ class Maintenance(Loop):
         pruned = await self._gateway.value(_PRUNE_WORKERS)
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
+
+    async def _seal(self) -> None:
+        """Close what was written to the audit; a process without the key leaves it to others."""
+        try:
+            result = await self._sealing.seal_audit(seconds=SEAL_SECONDS)
+        except (InvalidOperationError, InvalidInputError) as error:
+            # The same at every turn until a person acts: said once.
+            if str(error) != self._last_refusal:
+                self._last_refusal = str(error)
+                self._log.warning("the audit is not sealed by this process: %s", error)
+            return
+        self._last_refusal = ""
+        if not result.is_done:
+            self._log.info("sealed %d events of the audit; more wait", result.rows)
+
+    async def _expire(self) -> None:
+        """Governed batches, and edits of their children, that waited too long for a decision.
+
+        In any domain: a batch may wait in one that no worker serves. Each in a transaction of its
+        own, because the commands of a second batch must not be locked after the first batch.
+        """
+        for domain, batch_id, command_id in await self._gateway.rows(_EXPIRED, (EXPIRED_AT_ONCE,)):
+            if command_id is None:
+                done = await self._gateway.value(_EXPIRE_TICKET, (domain, batch_id), domain=domain)
+                what = f"batch {batch_id}"
+            else:
+                done = await self._gateway.value(_EXPIRE_EDIT, (domain, command_id), domain=domain)
+                what = f"the edit of command {command_id}"
+            if done:
+                self._log.info("%s of %s has expired: nobody decided in time", what, domain)
 
     async def _prune_old(self) -> None:
         """By the rules of the whole database; without rules there is nothing to do."""

@@ -18,7 +18,7 @@ from commandbus.handler import HandlerEntry
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.payload import decode_payload, encode_json
 from commandbus.privacy.redaction import redact_details, redact_text
-from commandbus.privacy.values import secret_values, text_of
+from commandbus.privacy.values import NONE, Secrets, secret_values, text_of
 from commandbus.retry import RetryPolicy
 from commandbus.worker.failure_log import log_end, log_retry
 from commandbus.worker.stacks import stack_of
@@ -36,6 +36,15 @@ def command_of(lease: Lease) -> Command:
         created_at=lease.created_at,
         batch_id=lease.batch_id,
     )
+
+
+def secrets_of(lease: Lease, entry: HandlerEntry | None) -> Secrets:
+    """The secret values of a payload; of one that cannot be decoded there are none."""
+    try:
+        data = decode_payload(lease.payload)
+    except InvalidPayloadError:
+        return NONE
+    return secret_values(data, () if entry is None else entry.secret_keys)
 
 
 def parked(lease: Lease, code: str, message: str) -> Outcome:

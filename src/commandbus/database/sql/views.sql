@@ -59,8 +59,12 @@ select b.batch_id as ticket_id, b.batch_type, b.total_count as child_count,
            - b.in_troubleshooting_count as pending_count,
        commandbus.ticket_status(b) as status, b.reason, b.created_by, b.created_at, b.updated_at,
        b.canceled_count, b.domain::text as domain, b.completed_at, b.requires_approval, b.decided_by,
-       b.decided_at, b.decision, b.decision_reason, b.request_id, b.is_pending
+       b.decided_at, b.decision, b.decision_reason, b.request_id, b.is_pending,
+       encode(k.digest, 'hex') as content_digest, b.edit_count,
+       case when b.is_pending and b.requires_approval and b.decision is null
+            then k.expires_at end as expires_at
   from commandbus.command_bus_batch b
+  left join commandbus.command_bus_content k on k.batch_id = b.batch_id
  where b.batch_type is not null;
 
 -- error_message was redacted when it was stored. attempt_count counts dispatches: none before an

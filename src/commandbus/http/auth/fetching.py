@@ -47,8 +47,8 @@ class Address:
         port = int(match[3] or (443 if is_secure else 80))
         if not is_secure and not _is_loopback(host):
             raise InvalidSettingError(
-                "jwt_jwks must begin with https://: whoever can change the key set on its way can "
-                "be anybody"
+                "jwt_jwks must begin with https://: who can change the key set on its way can be "
+                "anybody"
             )
         return cls(is_secure, host, port, match[4] or "/")
 

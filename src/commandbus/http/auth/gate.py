@@ -17,12 +17,14 @@ from commandbus.errors import RateLimitExceededError
 from commandbus.http.auth.authenticators import Authenticator, NotAuthenticated
 from commandbus.http.auth.json_web_tokens import JwtAuth
 from commandbus.http.budgets import Minutes, Patience
-from commandbus.http.context import info_of
+from commandbus.http.context import RequestInfo, info_of
 from commandbus.http.peers import address_of
 from commandbus.http.problems import unauthenticated
 from commandbus.http.settings import HttpSettings
 
 _READING = frozenset({"GET", "HEAD"})
+#: Requests that reading a public document counts as: the response is large.
+PUBLIC_COST = 10
 
 
 def path_below(scope: Scope) -> str:
@@ -50,13 +52,19 @@ class Strangers:
         self._patience = patience or Patience(2 * settings.max_auth_failures)
 
     async def charge(
-        self, address: str, *, is_wrong: bool = False, is_public: bool = False
+        self,
+        scope: Scope,
+        receive: Receive,
+        info: RequestInfo,
+        *,
+        is_wrong: bool = False,
+        is_public: bool = False,
     ) -> None:
         """Count a request, and a failure if its credentials are wrong; RateLimitExceededError if
         it is one too many. What leads nowhere is answered late if there is much of it.
         """
-        key = ("address", address)
-        requests = self.requests.add(key)
+        key = ("address", address_of(scope))
+        requests = self.requests.add(key, PUBLIC_COST if is_public else 1)
         failures = self.failures.add(key) if is_wrong else 0
         if failures > self.max_failures:
             kind, value, limit = "auth_failures", failures, self.max_failures
@@ -66,7 +74,7 @@ class Strangers:
             return
         else:
             kind, value, limit = "", 0, 0
-        await self._patience.before_refusing(key)
+        await self._patience.before_refusing(key, info, receive)
         if kind:
             raise RateLimitExceededError(
                 kind, "address", value - 1, limit, self.requests.seconds_left(),
@@ -93,21 +101,22 @@ class GateMiddleware:
         path = path_below(scope) if info is not None else ""
         if info is not None and path.startswith(self.guarded):
             headers = Headers(scope=scope)
-            info.caller = await self._authenticate(scope, headers)
+            info.caller = await self._authenticate(headers)
+            if info.caller is None:
+                is_wrong = "authorization" in headers
+                await self.strangers.charge(scope, receive, info, is_wrong=is_wrong)
+                raise unauthenticated(is_jwt=isinstance(self.auth, JwtAuth))
             check = getattr(self.auth, "check_again", self.auth.authenticate)
             info.check_again = partial(check, headers)
         elif info is not None:
             is_reading = scope["method"] in _READING
             if not is_reading or path not in self.free:
                 is_public = is_reading and path in self.public
-                await self.strangers.charge(address_of(scope), is_public=is_public)
+                await self.strangers.charge(scope, receive, info, is_public=is_public)
         await self.app(scope, receive, send)
 
-    async def _authenticate(self, scope: Scope, headers: Headers) -> Caller:
+    async def _authenticate(self, headers: Headers) -> Caller | None:
         try:
             return await self.auth.authenticate(headers)
         except NotAuthenticated:
-            pass
-        is_wrong = "authorization" in headers
-        await self.strangers.charge(address_of(scope), is_wrong=is_wrong)
-        raise unauthenticated(is_jwt=isinstance(self.auth, JwtAuth))
+            return None

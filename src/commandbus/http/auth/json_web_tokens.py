@@ -138,7 +138,7 @@ class JwtAuth:
             read_object(self._segment(text, 1))  # each claim once
             return _caller_of(found["payload"])
         except (self._jwt.PyJWTError, InvalidInputError, TypeError, ValueError) as error:
-            # For whoever has to find out why; the caller is told nothing.
+            # For those who have to find out why; the caller is told nothing.
             _log.debug("refused a JWT: %s", type(error).__name__)
             raise NotAuthenticated from None
 

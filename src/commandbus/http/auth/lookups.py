@@ -1,7 +1,7 @@
 """Look-ups of tokens that the service does not know: in groups, and paced if they find nothing.
 
-Whoever guesses tokens, from however many addresses, costs the database one small query at a time
-and not many of them in a second. A valid token that comes in between is looked up with the others.
+A client that guesses tokens costs the database one small query at a time, and few of them in a
+second, from any number of addresses. A valid token that comes in between is looked up with them.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from uuid import uuid4
 from starlette.datastructures import Headers
 
 from commandbus.access.model import Caller, Scope
-from commandbus.access.tokens import SECRET_BYTES
-from commandbus.http.auth.authenticators import Authenticator, NotAuthenticated, bearer_of
+from commandbus.access.tokens import SECRET_BYTES, Tokens
+from commandbus.http.auth.authenticators import bearer_of
+from commandbus.http.auth.tokens import TokenAuth
 
 
 class SessionToken:
@@ -48,25 +49,21 @@ class SessionToken:
         return self._caller if is_right and self._clock() < self._ends_at else None
 
 
-class SessionAuth:
-    """Accepts one session token, and what another authenticator accepts."""
+class SessionAuth(TokenAuth):
+    """Accepts one session token, and API tokens."""
 
-    def __init__(self, session: SessionToken, others: Authenticator) -> None:
+    def __init__(
+        self, session: SessionToken, tokens: Tokens, *, cache_seconds: float = 5.0
+    ) -> None:
+        super().__init__(tokens, cache_seconds=cache_seconds)
         self._session = session
-        self._others = others
 
     async def authenticate(self, headers: Headers) -> Caller:
         """The caller, or NotAuthenticated."""
-        return self._session_caller(headers) or await self._others.authenticate(headers)
+        return self._session.caller_of(bearer_of(headers)) or await super().authenticate(headers)
 
     async def check_again(self, headers: Headers) -> Caller:
         """The caller of a request that has been waiting, if the token is still good."""
-        check = getattr(self._others, "check_again", self._others.authenticate)
-        caller: Caller = self._session_caller(headers) or await check(headers)
+        check = getattr(super(), "check_again", super().authenticate)
+        caller: Caller = self._session.caller_of(bearer_of(headers)) or await check(headers)
         return caller
-
-    def _session_caller(self, headers: Headers) -> Caller | None:
-        try:
-            return self._session.caller_of(bearer_of(headers))
-        except NotAuthenticated:
-            return None

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
+from commandbus.access.edits import demanded, seen_by
 from commandbus.access.model import Caller, Scope
 from commandbus.access.visibility import viewer_of
 from commandbus.errors import BulkOperationNotFoundError
@@ -32,7 +33,6 @@ from commandbus.http.schemas.troubleshooting import (
 )
 from commandbus.http.schemas.views import PageView
 from commandbus.http.strict import StrictRoute
-from commandbus.troubleshooting.edits import without_values
 from commandbus.troubleshooting.model import BulkFilter, BulkOperation, BulkOutcome, BulkStatus
 
 router = APIRouter(prefix="/bulk-operations", tags=["bulk operations"], route_class=StrictRoute)
@@ -63,12 +63,13 @@ async def preview_edit(
 ) -> EditPreviewView:
     """Show what an edit would change: counts, and the first commands. Changes nothing.
 
-    The values, secrets masked, only with `payload`; otherwise the paths alone.
+    The values, secrets masked, only with `payload`; otherwise the paths alone. Without the scope
+    read-payload, the paths that it writes to, whether they change or not.
     """
     chosen = _filter_of(caller, form.filter)
-    preview = await here.bus.bulk.preview_edit(chosen, form.edit.read(), examples=form.examples)
-    shown = preview.examples if payload else map(without_values, preview.examples)
-    return EditPreviewView.of(preview, examples=list(shown))
+    edit = demanded(caller, form.edit.read())
+    preview = await here.bus.bulk.preview_edit(chosen, edit, examples=form.examples)
+    return EditPreviewView.of(seen_by(caller, preview, edit, payload=payload))
 
 
 @router.post("", status_code=202)
@@ -79,6 +80,7 @@ async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Op
     operation.
     """
     chosen = _filter_of(caller, form.filter)
+    edit = None if form.edit is None else demanded(caller, form.edit.read())
     known = None if form.operation_id is None else await here.bus.bulk.get(form.operation_id)
     if known is not None:
         refuse_domain(caller, known.domain)
@@ -86,7 +88,7 @@ async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Op
         form.verb, chosen, reason=form.reason, result_data=form.result,
         reset_attempts=form.reset_attempts, rate=form.rate, operator=caller.user_id,
         operation_id=form.operation_id, everything=form.everything,
-        expected_total=form.expected_total, edit=None if form.edit is None else form.edit.read(),
+        expected_total=form.expected_total, edit=edit,
         on_behalf=here.bus.governance.on_behalf_of(caller, chosen.domain),
     )  # fmt: skip
     response.headers["Location"] = here.url(f"/api/v1/bulk-operations/{started.operation_id}")

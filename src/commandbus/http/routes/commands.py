@@ -135,7 +135,14 @@ async def _detail(here: Platform, command: CommandMetadata, payload: Any = None)
     stack = None
     if command.last_error_code is not None:
         stack = await here.bus.search.stack(command.domain, command.command_id)
-    return CommandDetail.of(command, payload=payload, stack=stack, status_url=url)
+    child = None
+    if command.batch_id is not None and here.bus.governance.is_available:
+        child = await here.bus.governance.child(command.batch_id, command.command_id)
+    return CommandDetail.of(
+        command, payload=payload, stack=stack, status_url=url,
+        parent_ticket_id=None if child is None else child.parent_ticket_id,
+        sequence_no=None if child is None else child.sequence_no,
+    )  # fmt: skip
 
 
 @router.post("/{domain}/{command_id}/cancel")

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
-from commandbus.access.model import Scope
+from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError
+from commandbus.governance.model import Undecided
 from commandbus.governance.types import BatchType
 from commandbus.http.auth.scopes import Approver, Reader, requires
-from commandbus.http.platform import Here
+from commandbus.http.platform import Here, Platform
 from commandbus.http.routes import events, rate_limits
 from commandbus.http.routes.submissions import add_submission
 from commandbus.http.routes.tickets import ALL, BATCHES, Group, add_ticket_routes
-from commandbus.http.schemas.base import PageOf100
+from commandbus.http.schemas.base import PageOf50, PageOf100
 from commandbus.http.schemas.governed import (
     BatchTypeView,
     ChildStatusQuery,
     ChildView,
     DecisionForm,
+    EditDecisionForm,
+    ReviewView,
     TicketView,
+    UndecidedView,
 )
 from commandbus.http.schemas.submissions import (
     AnySubmission,
@@ -36,6 +41,14 @@ API = "/api/v1/"
 TAG = "governed batches"
 #: What only the general path has.
 details = APIRouter(prefix=BATCHES, tags=[TAG], route_class=StrictRoute)
+UNDECIDED = "/api/v1/undecided"
+undecided = APIRouter(prefix=UNDECIDED, tags=[TAG], route_class=StrictRoute)
+
+ChildNumber = Annotated[
+    int, Path(ge=1, le=2_147_483_647, description="Counts from 1, in the order of the request.")
+]
+#: Those who decide; and those who may see payloads, of what is decided.
+_REVIEWER = requires(Scope.APPROVE, Scope.READ_PAYLOAD)
 
 
 def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[APIRouter]:
@@ -54,8 +67,16 @@ def governed_routers(types: Sequence[BatchType], taken: Iterable[str]) -> list[A
         text="Submit a batch of any type. The scope is that of its type.",
     )
     add_ticket_routes(router, ALL, "batch", {Scope.SUBMIT, *others})
-    reserved = {_first(path) for path in (*taken, BATCHES, "/api/v1/batch-types", "/api/v1/admin")}
-    return [router, details, events.router, _own_paths(types, reserved), rate_limits.router]
+    own = (BATCHES, UNDECIDED, "/api/v1/batch-types", "/api/v1/admin")
+    reserved = {_first(path) for path in (*taken, *own)}
+    return [
+        router,
+        details,
+        undecided,
+        events.router,
+        _own_paths(types, reserved),
+        rate_limits.router,
+    ]
 
 
 # -- paths of their own
@@ -163,6 +184,53 @@ async def decide_batch(
     one is 409.
     """
     ticket = await here.bus.governance.decide(
-        caller, batch_id, approve=form.decision == "approve", reason=form.reason
-    )
+        caller, batch_id,
+        approve=form.decision == "approve", reason=form.reason, digest=form.digest,
+    )  # fmt: skip
     return ALL.view(here, ticket, TicketView)
+
+
+@details.get("/{batch_id}/review")
+async def review_batch(
+    batch_id: UUID, here: Here, paging: PageOf100, caller: Caller = _REVIEWER
+) -> ReviewView:
+    """Show what a decision is about: the payloads of all children, secrets masked, and edits.
+
+    With the scope `approve`: what waits for a decision. Everything else needs `read-payload`.
+    """
+    found = await here.bus.governance.review(caller, batch_id, **paging)
+    return ALL.view(
+        here, found.ticket, ReviewView, children=found.children, next_cursor=found.next_cursor
+    )
+
+
+@details.post("/{batch_id}/children/{sequence_no}/decision")
+async def decide_edit(
+    batch_id: UUID, sequence_no: ChildNumber, form: EditDecisionForm, here: Here, caller: Approver
+) -> TicketView:
+    """Approve or reject the edit of a child.
+
+    Approved, the child is sent again with exactly that payload. Nobody decides about their own
+    edit, nor about one in their own batch.
+    """
+    ticket = await here.bus.governance.decide_edit(
+        caller, batch_id, sequence_no,
+        approve=form.decision == "approve", reason=form.reason, digest=form.digest,
+    )  # fmt: skip
+    return ALL.view(here, ticket, TicketView)
+
+
+@undecided.get("")
+async def list_undecided(
+    here: Here, caller: Approver, paging: PageOf50, newest_first: bool = False
+) -> PageView[UndecidedView]:
+    """List what waits for a decision, batches and edits together, oldest first."""
+    page = await here.bus.governance.page_undecided(caller, newest_first=newest_first, **paging)
+    items = [UndecidedView.of(each, links=_links_of(here, each)) for each in page.items]
+    return PageView[UndecidedView].of(page, items=items)
+
+
+def _links_of(here: Platform, waiting: Undecided) -> dict[str, str]:
+    batch = here.url(f"{BATCHES}/{waiting.ticket_id}")
+    place = batch if waiting.sequence_no is None else f"{batch}/children/{waiting.sequence_no}"
+    return {"self": batch, "review": f"{batch}/review", "decision": f"{place}/decision"}

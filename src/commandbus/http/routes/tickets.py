@@ -73,6 +73,8 @@ class Group:
             TicketAction.REJECT: ("decision", f"{general}/decision"),
         }
         links |= dict(actions[action] for action in ticket.actions)
+        if ticket.status is TicketStatus.PENDING_APPROVAL:
+            links["review"] = f"{general}/review"
         return view.of(ticket, status_url=own, links=links, **more)
 
 

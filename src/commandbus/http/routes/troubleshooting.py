@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 
 from commandbus.access.model import Scope
 from commandbus.access.visibility import viewer_of
@@ -78,16 +78,26 @@ async def get_troubleshooting(
     return await _view(here, item, payload=payload)
 
 
-@router.post("/troubleshooting/{domain}/{command_id}/retry")
+@router.post(
+    "/troubleshooting/{domain}/{command_id}/retry",
+    responses={202: {"model": CommandView, "description": "Its edit waits for an approval."}},
+)
 async def retry_parked(
-    domain: DomainPath, command_id: UUID, form: RetryParked, here: Here, caller: Operator
-) -> CommandView:
-    """Send it again, with the same payload or an edited one; the reason becomes a note."""
+    domain: DomainPath, command_id: UUID, form: RetryParked, response: Response, here: Here,
+    caller: Operator,
+) -> CommandView:  # fmt: skip
+    """Send it again, with the same payload or an edited one; the reason becomes a note.
+
+    The edit of a child of a governed batch waits until somebody else has approved it: then the
+    answer is 202, and the command stays in troubleshooting.
+    """
     operator = caller.user_id
-    await here.bus.troubleshooting.retry(
+    is_sent = await here.bus.troubleshooting.retry(
         domain, command_id, operator=operator, reset_attempts=form.reset_attempts,
         payload=form.payload, on_behalf=here.bus.governance.on_behalf_of(caller, domain),
     )  # fmt: skip
+    if not is_sent:
+        response.status_code = 202
     await here.bus.troubleshooting.note(domain, command_id, form.reason, operator=operator)
     return CommandView.of(await require_command(here, domain, command_id, viewer_of(caller)))
 

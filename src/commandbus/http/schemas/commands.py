@@ -54,6 +54,12 @@ class CommandDetail(CommandView):
     stack: dict[str, Any] | None = Field(
         None, description="Where in the code the last failure was raised."
     )
+    parent_ticket_id: UUID | None = Field(
+        None, description="The governed batch that it is a child of."
+    )
+    sequence_no: int | None = Field(
+        None, description="Its number in that batch, in the order of the request."
+    )
     status_url: str
 
 

@@ -9,7 +9,15 @@ from fastapi import Query
 from pydantic import Field
 
 from commandbus.access.model import Scope
-from commandbus.governance.model import BatchTicket, ChildStatus, ChildTicket, TicketStatus
+from commandbus.governance.model import (
+    BatchTicket,
+    ChildStatus,
+    ChildTicket,
+    Edit,
+    ReviewedChild,
+    TicketStatus,
+    Undecided,
+)
 from commandbus.http.schemas.base import Form, Reason, example
 from commandbus.http.schemas.views import View, view_of
 
@@ -30,6 +38,7 @@ OwnerFilter = Annotated[
     ),
 ]
 
+Digest = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$", description="64 hexadecimal digits.")]
 Links = Annotated[
     dict[str, str],
     Field(
@@ -62,7 +71,12 @@ class Submitted(View):
 @view_of(
     BatchTicket,
     rename={"ticket_id": "batch_id"},
-    describe={"failed_count": "Including those in troubleshooting."},
+    describe={
+        "failed_count": "Including those in troubleshooting.",
+        "content_digest": "Of everything that was submitted. A decision may name it.",
+        "edit_count": "Edits of its children that wait for a decision.",
+        "expires_at": "When it is canceled unless somebody decides before.",
+    },
 )
 class TicketView(View):
     """A governed batch and its counts. `batch_id` is what approvals call `ticket_id`."""
@@ -99,6 +113,57 @@ class RetriedView(TicketView):
     exhausted: list[int] = Field(description="Failed, and dispatched as often as is allowed.")
 
 
+@view_of(
+    Edit,
+    describe={
+        "digest": "An approval must name it.",
+        "changes": "From the payload that the child has: paths, and values that may be shown.",
+        "payload": "Secrets are masked.",
+        "masked_count": "Values that are not shown. The digest covers them.",
+    },
+)
+class EditView(View):
+    """A payload that an operator proposes for a child."""
+
+
+@view_of(
+    ReviewedChild,
+    describe={
+        "ticket_id": "The id of its command.",
+        "digest": "Of what was submitted.",
+        "payload": "Secrets are masked; null: it is no longer kept.",
+        "masked_count": "Values that are not shown. The digest covers them.",
+        "is_edited": "Its payload is not the one that was submitted: an edit was approved.",
+    },
+)
+class ReviewedChildView(View):
+    """A child as those who decide see it."""
+
+    edit: EditView | None = Field(description="The edit that waits for a decision.")
+
+
+class ReviewView(TicketView):
+    """What a decision is about. `content_digest` covers all children, on all pages."""
+
+    children: list[ReviewedChildView]
+    next_cursor: str | None = Field(description="`cursor` of the next page of children.")
+
+
+@view_of(
+    Undecided,
+    rename={"ticket_id": "batch_id"},
+    describe={
+        "command_id": "Of the child whose edit waits; null: the batch waits.",
+        "editor": "Who proposed the edit; null: the batch waits.",
+        "digest": "Of the batch, or of the edit.",
+    },
+)
+class UndecidedView(View):
+    """A batch, or the edit of one child, that waits for a decision."""
+
+    links: Links
+
+
 class RetryForm(Form):
     """An optional reason."""
 
@@ -112,6 +177,18 @@ class DecisionForm(Form):
 
     decision: Literal["approve", "reject"]
     reason: Reason | None = None
+    digest: Digest | None = Field(
+        None,
+        description="What you have seen: `content_digest`. If it is another one by now: 409.",
+    )
+
+
+class EditDecisionForm(DecisionForm):
+    """A decision about the edit of a child; an approval needs its digest."""
+
+    digest: Digest | None = Field(
+        None, description="Of the edit that you have seen. If it was replaced since: 409."
+    )
 
 
 class BatchTypeView(View):

@@ -140,6 +140,14 @@ begin
     return v_ids;
 end $$;
 
+-- The same for the process that stored them. It cannot name the states: what waits for an approval, or for the
+-- end of a load, is queued by the function that decides so, and a sender must not be able to.
+create or replace function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns uuid[]
+language plpgsql as $$
+begin
+    return commandbus.queue_stored(p_domain, p_command_ids, array['pending_queue', 'pending_retry', 'queued']);
+end $$;
+
 -- These have come back from a queue in another database, or never got there. The caller has locked
 -- the commands. Compared so that only the key can serve it, also if the table seems to be empty.
 create or replace function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void

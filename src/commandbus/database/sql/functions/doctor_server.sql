@@ -126,8 +126,10 @@ language sql stable as $$
         select 'RIGHTS_MISSING', null, o.name || ': ' || string_agg(r.right_name, ', ')
           from ours o cross join unnest(array['select', 'insert', 'update', 'delete']) r(right_name)
          where not has_table_privilege(o.oid, r.right_name)
-           and not (o.relname in ('command_bus_audit', 'command_bus_migration')
+           and not (o.relname in ('command_bus_audit', 'command_bus_migration', 'command_bus_audit_seal')
                     and r.right_name in ('update', 'delete'))
+           and not (o.relname = 'command_bus_audit_removal' and r.right_name = 'delete')
+           and not (o.relname = 'command_bus_audit_horizon' and r.right_name in ('insert', 'delete'))
            and not (o.relname = 'command_bus_migration' and r.right_name = 'insert')
          group by o.name
         union all
@@ -184,6 +186,7 @@ language sql stable as $$
             union all select * from commandbus.check_reply_queues(p_domain, p_since)
             union all select * from commandbus.check_work(p_domain, p_since)
             union all select * from commandbus.check_server(p_domain, p_since)
+            union all select * from commandbus.check_seals(p_domain, p_since)
             union all select * from commandbus.check_roles(p_domain, p_since)) f
      group by f.code, f.domain order by f.code, f.domain
 $$;

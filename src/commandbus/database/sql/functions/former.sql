@@ -27,13 +27,18 @@ drop function if exists commandbus.close_batches(uuid[], timestamptz);
 drop function if exists commandbus.seal_total(uuid, timestamptz);
 drop function if exists commandbus.complete_held;
 drop function if exists commandbus.create_held_batch;
+drop function if exists commandbus.create_ticket(
+    text, uuid, jsonb, text, text, text, uuid, bytea, boolean, jsonb, jsonb);
+drop function if exists commandbus.decide_ticket(text, uuid, text, text, text, boolean);
 drop function if exists commandbus.domain_figures; -- it had fewer columns
 drop function if exists commandbus.expose_unsent(text, timestamptz, timestamptz);
 drop function if exists commandbus.find_batch;
 drop function if exists commandbus.find_bulk;
 drop function if exists commandbus.held_envelopes;
 drop function if exists commandbus.hold_commands;
+drop function if exists commandbus.leave_troubleshooting(text, uuid[]);
 drop function if exists commandbus.next_bulk(text, text, interval);
+drop function if exists commandbus.operator_retry(text, uuid[], text, boolean, boolean, jsonb);
 drop function if exists commandbus.queue_held;
 drop function if exists commandbus.receive_commands(text, int, int, text, jsonb, boolean, boolean);
 drop function if exists commandbus.recover_dispatch(text, interval, int, int, int, interval);

@@ -7,10 +7,12 @@
 -- -> audit). The global lock keeps submissions apart until they commit: then what is counted is exact.
 
 -- The status of the ticket of a governed batch (docs/adr/0024). A command in troubleshooting counts as
--- failed here, though the batch itself stays open.
+-- failed here, though the batch itself stays open; if an edit of it waits for a decision, so does the
+-- ticket.
 create or replace function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
 language sql immutable
 return case
+        when p_batch.edit_count > 0 then 'PENDING_APPROVAL'
         when p_batch.total_count > p_batch.completed_count + p_batch.failed_count
                                    + p_batch.canceled_count + p_batch.in_troubleshooting_count
         then case when p_batch.requires_approval and p_batch.decision is null
@@ -68,6 +70,12 @@ begin
         return next;
         return;
     end if;
+    if not commandbus.is_counted(p_batch_type) then
+        -- Those who decide must not wait for those who wait for decisions.
+        verdict := 'go';
+        return next;
+        return;
+    end if;
     select s || jsonb_build_object('verdict', 'size') into refusal
       from jsonb_array_elements(limits) s
      where s ->> 'limit_type' = 'user_pending_children' and (s ->> 'max_value')::int < p_size;
@@ -111,10 +119,13 @@ $$;
 -- transaction. One that requires approval is only stored: it is queued when it is approved. Returns
 -- when it was created, and the limits as they stand now.
 --   p_details: what the audit should know beside what stands in the row
+--   p_expires_seconds: how long it may wait for an approval; null or 0: for ever
 create or replace function commandbus.create_ticket(
     p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text,
-    p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb
-) returns table (created_at timestamptz, limits jsonb)
+    p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb,
+    p_expires_seconds double precision default null
+) returns table (
+    created_at timestamptz, limits jsonb, content_digest text, expires_at timestamptz)
 language plpgsql as $$
 declare
     v_began timestamptz := clock_timestamp();
@@ -122,11 +133,16 @@ declare
     v_known uuid[];
     v_spent double precision;
 begin
+    if p_requires_approval then
+        expires_at := commandbus.expiry_after(v_began, p_expires_seconds);
+    end if;
     insert into commandbus.command_bus_batch (
         batch_id, domain, total_count, created_by, created_at, updated_at, batch_type, reason,
         request_id, request_digest, requires_approval, notifies)
     values (p_batch_id, p_domain, v_size, p_user, v_began, v_began, p_batch_type, p_reason,
             p_request_id, p_digest, p_requires_approval, true);
+    content_digest := encode(commandbus.keep_content(
+        p_batch_id, p_batch_type, p_domain, p_commands, p_expires_seconds, expires_at), 'hex');
     if p_requires_approval then
         perform commandbus.store_commands(
             p_domain, p_commands, p_batch_id, 'awaiting_approval', 0, p_user);
@@ -137,7 +153,9 @@ begin
                 using errcode = 'CB001', detail = array_to_json(v_known)::text;
         end if;
     end if;
-    perform commandbus.begin_cooldown(p_user, v_began);
+    if commandbus.is_counted(p_batch_type) then
+        perform commandbus.begin_cooldown(p_user, v_began);
+    end if;
     v_spent := commandbus.milliseconds_since(v_began);
     insert into commandbus.command_bus_creation_metric (
         batch_id, pattern, batch_size, db_insert_ms, queue_send_ms, status_update_ms, total_ms,
@@ -147,101 +165,13 @@ begin
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     values (p_domain, p_batch_id, 'BATCH_SUBMITTED', v_began, p_details || jsonb_build_object(
                 'batch_type', p_batch_type, 'children', v_size, 'request_id', p_request_id,
-                'requires_approval', p_requires_approval, 'reason', p_reason),
+                'requires_approval', p_requires_approval, 'reason', p_reason,
+                'digest', content_digest),
             p_batch_id, p_user);
     created_at := v_began;
     limits := commandbus.limits_document(p_user, p_defaults);
     return next;
 end $$;
-
--- Approves a batch that waits for it, and queues its children; or rejects it, and cancels them with
--- the reason. The same decision a second time changes nothing; the other one is refused.
-create or replace function commandbus.decide_ticket(
-    p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text default null,
-    p_self_approval boolean default false
-) returns void
-language plpgsql as $$
-declare
-    v_now   timestamptz;
-    v_batch commandbus.command_bus_batch;
-    v_ids   uuid[];
-begin
-    perform commandbus.require_batch(p_domain, p_ticket_id);
-    -- All of them, and waiting: one that another session is just canceling would be left out by
-    -- queue_stored, and never be queued if the canceling is rolled back. The domain is compared so
-    -- that only the index of the batch can serve it, also if the domain seems to be as small.
-    perform 1 from commandbus.command_bus_command c
-      where c.batch_id = p_ticket_id and c.domain is not distinct from p_domain
-      order by c.command_id for update;
-    select * into v_batch from commandbus.command_bus_batch b
-     where b.batch_id = p_ticket_id and b.domain = p_domain for update;
-    v_now := clock_timestamp();
-    perform commandbus.refuse_decision(v_batch, p_decision, p_user, p_self_approval);
-    if v_batch.decision is not null then
-        return;
-    end if;
-    update commandbus.command_bus_batch b
-       set decision = p_decision, decided_by = p_user, decided_at = v_now,
-           decision_reason = p_reason,
-           updated_at = greatest(b.updated_at + interval '1 microsecond', v_now)
-     where b.batch_id = p_ticket_id;
-    insert into commandbus.command_bus_audit (
-        domain, command_id, event_type, ts, details_json, batch_id, actor)
-    values (p_domain, p_ticket_id,
-            case p_decision when 'approve' then 'BATCH_APPROVED' else 'BATCH_REJECTED' end, v_now,
-            jsonb_build_object('reason', p_reason), p_ticket_id, p_user);
-    v_ids := array(select c.command_id from commandbus.command_bus_command c
-                    where c.batch_id = p_ticket_id and c.domain is not distinct from p_domain
-                      and c.dispatch_status = 'awaiting_approval' and c.status = 'PENDING'
-                    order by c.sequence_no);
-    if p_decision = 'approve' then
-        perform commandbus.queue_stored(p_domain, v_ids, array['awaiting_approval']);
-    else
-        perform commandbus.cancel_commands(p_domain, v_ids, p_reason, p_user, false);
-    end if;
-end $$;
-
--- An error if this batch cannot be decided like this, or not by this user. The caller has locked it.
-create or replace function commandbus.refuse_decision(
-    p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_self_approval boolean
-) returns void
-language plpgsql as $$
-begin
-    if p_batch.batch_type is null or not p_batch.requires_approval then
-        raise exception 'batch % needs no approval', p_batch.batch_id
-            using errcode = 'CB003', hint = 'cancel it if it should not go on';
-    end if;
-    if p_batch.decision is not null and p_batch.decision <> p_decision then
-        raise exception 'batch % is decided: %', p_batch.batch_id,
-            case p_batch.decision when 'approve' then 'it was approved' else 'it was rejected' end
-            using errcode = 'CB003', hint = 'a decision stands; cancel it, or submit it again';
-    end if;
-    if p_batch.decision is null and p_batch.created_by = p_user and not p_self_approval then
-        raise exception 'batch % was submitted by the same user', p_batch.batch_id
-            using errcode = 'CB003', hint = 'somebody else must decide it';
-    end if;
-    if p_batch.decision is null and commandbus.ticket_status(p_batch) <> 'PENDING_APPROVAL' then
-        raise exception 'batch % has ended, there is nothing to decide', p_batch.batch_id
-            using errcode = 'CB003', hint = 'submit it again';
-    end if;
-end $$;
-
--- Who asked for the decision that a command carries: the one who submitted the batch that it is a
--- child of, as the row says. Null if it is no child of such a batch, or an operator has edited what
--- it says: then nobody asked for this decision.
-create or replace function commandbus.decision_maker(
-    p_domain text, p_command_id uuid, p_batch_type text
-) returns text
-language sql stable as $$
-    select b.created_by
-      from commandbus.command_bus_command c
-      join commandbus.command_bus_batch b on b.batch_id = c.batch_id and b.domain = c.domain
-     where c.domain = p_domain and c.command_id = p_command_id and b.batch_type = p_batch_type
-       and c.sequence_no is not null
-       and not exists (select from commandbus.command_bus_audit a
-                        where a.command_id = c.command_id and a.domain = c.domain
-                          and a.event_type = 'OPERATOR_RETRY' and a.details_json ? 'edited')
-$$;
 
 -- Sends failed children again, the parked and the FAILED ones, unless they were dispatched p_cap times.
 -- Returns their numbers, and those of children that have reached the cap. A second click finds nothing

@@ -109,7 +109,7 @@ end $$;
 -- with another digest, it is refused, in the same words and after the same work.
 --   verdict: sent; repeat (status: that of the command now); refused
 create or replace function commandbus.send_for(
-    p_domain text, p_command jsonb, p_digest bytea, p_on_behalf jsonb
+    p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb
 ) returns table (verdict text, status text)
 language plpgsql as $$
 declare
@@ -120,12 +120,12 @@ declare
 begin
     if commandbus.offer_commands(
            p_domain, jsonb_build_array(p_command), null, p_on_behalf ->> 'user') = '{}' then
-        perform commandbus.remember_sender(p_domain, array[v_id], array[p_digest], p_on_behalf);
+        perform commandbus.remember_sender(p_domain, array[v_id], p_digests[1:1], p_on_behalf);
         perform commandbus.audit_bypass(p_domain, array[v_id], v_types, v_governed, p_on_behalf, 'send');
         return query select 'sent', 'PENDING';
         return;
     end if;
-    select s.sent_by = p_on_behalf ->> 'user' and s.digest = p_digest, c.status into v_is_own, status
+    select s.sent_by = p_on_behalf ->> 'user' and s.digest = any(p_digests), c.status into v_is_own, status
       from commandbus.command_bus_sender s
       join commandbus.command_bus_command c on c.domain = s.domain and c.command_id = s.command_id
      where s.domain = p_domain and s.command_id = v_id;
@@ -207,7 +207,8 @@ begin
     perform commandbus.require_ungoverned_edits(
         p_domain, array(select e::uuid from jsonb_object_keys(p_edits) e), p_on_behalf);
     return query select commandbus.operator_retry(
-        p_domain, p_command_ids, p_on_behalf ->> 'user', p_reset_attempts, true, p_edits);
+        p_domain, p_command_ids, p_on_behalf ->> 'user', p_reset_attempts, true, p_edits,
+        coalesce((p_on_behalf ->> 'may_bypass')::boolean, false));
 end $$;
 
 -- start_bulk with an edit, for somebody. What it freezes is looked at, whole: one command that may not be

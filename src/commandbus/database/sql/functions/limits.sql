@@ -5,6 +5,11 @@
 -- lock_submission until its commit; all others only look.
 --   p_defaults: {"<limit_type>": n} for all five, from the settings of the process
 
+-- Whether batches of this type are limited, and count for others. Decisions about batches are not: when
+-- everything is full of batches that wait for a decision, deciding is what makes room.
+create or replace function commandbus.is_counted(p_batch_type text) returns boolean
+language sql immutable as $$ select p_batch_type <> 'BATCH_APPROVE' $$;
+
 -- The two layers as rows, in the order in which they are checked. max_value null: lifted.
 --   p_user null: the global layer only
 create or replace function commandbus.limit_states(p_user text, p_defaults jsonb)
@@ -28,7 +33,8 @@ begin
     return next;
 
     limit_type := 'global_pending_batches'; reset_seconds := null;
-    current_value := (select count(*) from commandbus.command_bus_batch b where b.is_pending);
+    current_value := (select count(*) from commandbus.command_bus_batch b
+                       where b.is_pending and commandbus.is_counted(b.batch_type));
     max_value := (p_defaults ->> limit_type)::int;
     return next;
 
@@ -42,7 +48,8 @@ begin
 
     limit_type := 'user_pending_batches'; scope := 'user';
     current_value := (select count(*) from commandbus.command_bus_batch b
-                       where b.is_pending and b.created_by = p_user);
+                       where b.is_pending and b.created_by = p_user
+                         and commandbus.is_counted(b.batch_type));
     max_value := case when not v_is_exempt
                       then coalesce(v_own.max_pending_batches, (p_defaults ->> limit_type)::int) end;
     return next;
@@ -63,7 +70,8 @@ begin
     current_value := coalesce((
         select sum(b.total_count - b.completed_count - b.failed_count - b.canceled_count
                    - b.in_troubleshooting_count)
-          from commandbus.command_bus_batch b where b.is_pending and b.created_by = p_user), 0);
+          from commandbus.command_bus_batch b
+         where b.is_pending and b.created_by = p_user and commandbus.is_counted(b.batch_type)), 0);
     max_value := case when not v_is_exempt
                       then coalesce(v_own.max_pending_children, (p_defaults ->> limit_type)::int) end;
     return next;
@@ -120,7 +128,8 @@ returns table (user_id text, limit_type text, scope text, current_value int, max
 language sql stable as $$
     select u.created_by, s.limit_type, s.scope, s.current_value, s.max_value, s.reset_seconds
       from (select b.created_by, count(*) as batches
-              from commandbus.command_bus_batch b where b.is_pending
+              from commandbus.command_bus_batch b
+             where b.is_pending and commandbus.is_counted(b.batch_type)
              group by b.created_by order by count(*) desc, b.created_by limit p_limit) u
      cross join lateral commandbus.limit_states(u.created_by, p_defaults) with ordinality
            as s(limit_type, scope, current_value, max_value, reset_seconds, place)

@@ -26,6 +26,44 @@ begin
     return clock_timestamp();
 end $$;
 
+-- Locks commands that may be queued, their messages first. A stored command may get its message while this
+-- session waits for the command, for example from an approval. To lock that message now would be the wrong
+-- way round: its receiver has it, and waits for the command. So what was locked is given back, by a
+-- rollback to the beginning of the block, and locked again.
+create or replace function commandbus.lock_queued(p_domain text, p_command_ids uuid[]) returns timestamptz
+language plpgsql as $$
+declare
+    v_queue  text := p_domain || '.commands';
+    v_before bigint[];
+    v_now    timestamptz;
+begin
+    for attempt in 1 .. 100 loop
+        begin
+            v_before := commandbus.message_ids(p_domain, p_command_ids);
+            if commandbus.queue_exists(v_queue) then
+                perform commandbus.lock_messages(v_queue, v_before);
+            end if;
+            v_now := commandbus.lock_commands(p_domain, p_command_ids);
+            if commandbus.message_ids(p_domain, p_command_ids) is not distinct from v_before then
+                return v_now;
+            end if;
+            raise serialization_failure using message = 'the messages of commands keep changing';
+        exception when serialization_failure then
+            if attempt = 100 then
+                raise;
+            end if;
+        end;
+    end loop;
+end $$;
+
+-- The messages of these commands, in the order of the commands; null: it has none.
+create or replace function commandbus.message_ids(p_domain text, p_command_ids uuid[]) returns bigint[]
+language sql volatile as $$
+    select array(select c.msg_id from commandbus.command_bus_command c
+                  where c.domain = p_domain and c.command_id = any(p_command_ids)
+                  order by c.command_id)
+$$;
+
 -- Locks what a mixed group is about to touch, if batches are among it: all its commands, then all
 -- their batches, each in one sorted pass. The functions for each kind of outcome lock in order by
 -- themselves; called one after the other they would take the batches of the completed, then those of

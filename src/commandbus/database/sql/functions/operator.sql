@@ -33,17 +33,35 @@ end $$;
 --   p_edits: {"<command_id>": {"data", "previous_msg_id", "changes"}}. The edit was made from the
 --   payload of that message: if the command has another one by now, the edit is refused. Changes
 --   are for the audit, and redacted by the caller.
+--   p_bypass: the caller may change children of governed batches without an approval; the audit says so.
+--   Otherwise an edited child of a governed batch is not sent: its edit waits for a decision, and the
+--   child comes back as one that was dealt with.
 create or replace function commandbus.operator_retry(
     p_domain text, p_command_ids uuid[], p_actor text default null,
     p_reset_attempts boolean default true, p_is_strict boolean default true,
-    p_edits jsonb default '{}'
+    p_edits jsonb default '{}', p_bypass boolean default false
 ) returns setof uuid
 language plpgsql as $$
 declare
-    v_moved uuid[] := array(select * from commandbus.requeue_commands(
-        p_domain, p_command_ids, array['IN_TROUBLESHOOTING_QUEUE'], p_actor, p_reset_attempts,
-        p_edits));
+    v_governed uuid[] := '{}';
+    v_proposed uuid[] := '{}';
+    v_moved    uuid[];
 begin
+    if p_edits <> '{}' then
+        -- All batches in one pass: those of the edits, and those of what is sent as it is.
+        perform commandbus.lock_batches(p_domain, p_command_ids, '{}');
+        v_governed := commandbus.governed_edits(p_domain, p_edits);
+    end if;
+    if v_governed <> '{}' and p_bypass then
+        perform commandbus.audit_edit_bypass(p_domain, v_governed, p_edits, p_actor);
+    elsif v_governed <> '{}' then
+        v_proposed := commandbus.propose_edits(p_domain, v_governed, p_edits, p_actor, p_reset_attempts);
+    end if;
+    v_moved := v_proposed || array(select * from commandbus.requeue_commands(
+        p_domain,
+        case when v_governed = '{}' or p_bypass then p_command_ids
+             else array(select i from unnest(p_command_ids) i where i <> all(v_governed)) end,
+        array['IN_TROUBLESHOOTING_QUEUE'], p_actor, p_reset_attempts, p_edits));
     if p_is_strict then
         perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'retry',
                                           'a command in troubleshooting');
@@ -123,7 +141,7 @@ begin
     perform commandbus.move_batch_counters(
         array(select b from unnest(v_batches, v_states) u(b, s) where s = 'FAILED'),
         'failed', 'open', p_actor);
-    perform commandbus.leave_troubleshooting(p_domain, v_ids);
+    perform commandbus.leave_troubleshooting(p_domain, v_ids, p_actor);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, n.id, 'OPERATOR_RETRY', v_now,
@@ -174,12 +192,8 @@ declare
     v_done      text;
     v_moved     record;
 begin
-    if not v_is_parked and commandbus.queue_exists(v_queue) then
-        perform commandbus.lock_messages(v_queue, array(
-            select c.msg_id from commandbus.command_bus_command c
-             where c.domain = p_domain and c.command_id = any(p_command_ids)));
-    end if;
-    v_now := commandbus.lock_commands(p_domain, p_command_ids);
+    v_now := case when v_is_parked then commandbus.lock_commands(p_domain, p_command_ids)
+                  else commandbus.lock_queued(p_domain, p_command_ids) end;
     v_done := commandbus.iso8601(v_now);
     with moved as (
         update commandbus.command_bus_command c
@@ -217,7 +231,7 @@ begin
     perform commandbus.move_batch_counters(
         v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to), p_actor);
     if v_is_parked then
-        perform commandbus.leave_troubleshooting(p_domain, v_moved.ids);
+        perform commandbus.leave_troubleshooting(p_domain, v_moved.ids, p_actor);
     end if;
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)

@@ -52,7 +52,8 @@ begin
             -- By the index of what is pending, or of the numbers, also before the first analyze.
             ('set enable_seqscan = off', array[
                 'commandbus.limit_states', 'commandbus.dispatch_load', 'commandbus.decide_ticket',
-                'commandbus.sees_batch', 'commandbus.group_seen_by']),
+                'commandbus.draft_seal', 'commandbus.record_removal', 'commandbus.sees_batch',
+                'commandbus.group_seen_by']),
             (c_custom, array['commandbus.query_commands', 'commandbus.bulk_matches']),
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',

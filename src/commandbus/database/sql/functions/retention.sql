@@ -93,6 +93,7 @@ begin
     if v_ids is null then
         return;
     end if;
+    perform commandbus.record_removal(p_domain, v_ids, p_before, p_actor);
     delete from commandbus.command_bus_audit a where a.audit_id = any(v_ids);
     insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, actor)
     values (p_domain, commandbus.nobody(), 'AUDIT_PRUNED', clock_timestamp(), jsonb_build_object(

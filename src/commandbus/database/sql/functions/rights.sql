@@ -20,7 +20,7 @@ language sql immutable as $$
         -- batches, loads, and what is stored before it is queued
         ('create_batch', '{sender,worker,api}'),
         ('create_stored_batch', '{sender,worker,api}'),
-        ('queue_stored', '{sender,worker,api}'),
+        ('queue_pending', '{sender,worker,api}'),
         ('dispatch_heartbeat', '{sender,worker,api}'),
         ('finish_dispatch', '{sender,worker,api}'),
         ('mark_dispatched', '{sender,worker,api}'),
@@ -58,6 +58,10 @@ language sql immutable as $$
         ('declare_secrets', '{worker,api}'),
         ('retention_due', '{worker,operator,reader}'),
         ('prune_due', '{worker}'),                     -- by the rules, which only the owner sets
+        -- seals of the audit: worth nothing without the key, which the database does not have
+        ('move_audit_horizon', '{worker,operator}'),
+        ('draft_seal', '{worker,operator}'),
+        ('add_seal', '{worker,operator}'),
         -- decisions of operators
         ('cancel_commands', '{operator,api}'),
         ('operator_retry', '{operator,api}'),
@@ -83,10 +87,31 @@ language sql immutable as $$
         -- governed batches
         ('begin_submission', '{api}'),
         ('create_ticket', '{api}'),
+        ('register_batch_types', '{sender,worker,operator,api}'), -- by each process that declares them
+        ('remove_governed_type', '{}'),                -- what was governed is so no more
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{operator,api}'),
+        ('start_bulk_for', '{operator,api}'),
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
+        ('decide_edit', '{worker,operator,api}'),
+        ('waiting_edits', '{worker,operator,api}'),    -- gives payloads
+        ('review_children', '{operator,api}'),         -- gives payloads
+        ('page_undecided', '{operator,api,reader}'),
+        ('expired_decisions', '{worker}'),
+        ('expire_ticket', '{worker}'),
+        ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
+        ('register_batch_types', '{worker,api}'),
+        ('remove_governed_type', '{operator}'),
+        ('send_for', '{api}'),
+        ('create_batch_for', '{api}'),
+        ('load_chunk_for', '{api}'),
+        ('edit_for', '{api}'),
+        ('start_bulk_for', '{api}'),
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
         ('pending_users', '{operator,api,reader}'),
@@ -128,6 +153,7 @@ language sql immutable as $$
         ('check_work', '{operator,api,reader}'),
         ('check_server', '{operator,api,reader}'),
         ('check_roles', '{operator,api,reader}'),
+        ('check_seals', '{operator,api,reader}'),
         ('role_differences', '{operator,api,reader}'),
         -- the owner alone: these remove history, or change what holds for everybody
         ('prune_audit', '{}'),
@@ -158,6 +184,9 @@ language sql immutable as $$
         ('command_bus_load', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_load_checkpoint', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_audit', null, '{operator,api,reader}'),
+        ('command_bus_audit_seal', null, '{worker,operator,api,reader}'),
+        ('command_bus_audit_removal', null, '{worker,operator,api,reader}'),
+        ('command_bus_audit_horizon', null, '{operator,api,reader}'),
         ('command_bus_troubleshooting', null, '{operator,api,reader}'),
         ('command_bus_failure_group', null, '{operator,api,reader}'),
         -- the arguments have the edited parts of payloads, and results
@@ -171,6 +200,8 @@ language sql immutable as $$
         ('command_bus_unconfirmed', null, '{operator,api,reader}'),
         ('command_bus_creation_metric', null, '{operator,api,reader}'),
         ('command_bus_chore', null, '{operator,api,reader}'),
+        ('command_bus_governed_type', null, '{sender,worker,operator,api,reader}'),
+        ('command_bus_sender', '-digest', '{operator,api,reader}'),
         ('rate_limit_counter', null, '{operator,api,reader}'),
         ('rate_limit_exemption', null, '{operator,api,reader}'),
         ('rate_limit_override', null, '{operator,api,reader}'),
@@ -181,7 +212,12 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
-        -- payloads and results: through functions only
+        ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
+        -- without the payload, and without what would let a digest prove a guess of it
+        ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
+        -- payloads and results, and digests of payloads: through functions only
+        ('command_bus_content', null, '{}'),
+        ('command_bus_sender', null, '{}'),
         ('command_bus_payload_archive', null, '{}'),
         ('command_bus_reply_inbox', null, '{}')
     ) e(relation, columns, roles)

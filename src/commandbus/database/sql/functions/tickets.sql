@@ -3,7 +3,8 @@
 -- An index has the tickets by domain, type and class, each class newest first. There are few combinations of
 -- the three, so a listing takes the first of each and merges them: it reads a page for each combination, and
 -- nothing in between. The class of an ended batch is its status; all that are open are one class, because
--- a decision does not move counters, and as many as the limits allow.
+-- a decision does not move counters, and as many as the limits allow. A ticket with edits that wait for a
+-- decision is PENDING_APPROVAL whatever its class: those are few, and in an index of their own.
 
 -- Null means any. p_owner: only those of this owner, by the index that begins with it. To go on, give the
 -- time and the id of the last row.
@@ -29,7 +30,11 @@ begin
                and (p_from_at is null or (b.created_at, b.batch_id) < (p_from_at, p_from_id))
                and (p_status is null or commandbus.ticket_status(b) = p_status)
              order by b.created_at desc, b.batch_id desc limit p_limit) t
-         order by t.created_at desc, t.batch_id desc limit p_limit;
+         union all
+        select e.batch_id, e.created_at
+          from commandbus.edited_tickets(
+                   p_owner, p_domains, p_batch_types, p_status, p_from_at, p_from_id, p_limit) e
+         order by 2 desc, 1 desc limit p_limit;
         return;
     end if;
     return query
@@ -43,8 +48,28 @@ begin
            and (p_from_at is null or (b.created_at, b.batch_id) < (p_from_at, p_from_id))
            and (p_status is null or commandbus.ticket_status(b) = p_status)
          order by b.created_at desc, b.batch_id desc limit p_limit) t
-     order by t.created_at desc, t.batch_id desc limit p_limit;
+     union all
+    select e.batch_id, e.created_at
+      from commandbus.edited_tickets(
+               p_owner, p_domains, p_batch_types, p_status, p_from_at, p_from_id, p_limit) e
+     order by 2 desc, 1 desc limit p_limit;
 end $$;
+
+-- The tickets that wait only because of edits, if that status is asked for: their class says how the other
+-- commands ended.
+create or replace function commandbus.edited_tickets(
+    p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamptz,
+    p_from_id uuid, p_limit int
+) returns table (batch_id uuid, created_at timestamptz)
+language sql stable as $$
+    select b.batch_id, b.created_at from commandbus.command_bus_batch b
+     where p_status = 'PENDING_APPROVAL' and b.edit_count > 0 and b.ticket_class <> 'OPEN'
+       and (p_owner is null or b.created_by = p_owner)
+       and (p_domains is null or b.domain = any(p_domains))
+       and (p_batch_types is null or b.batch_type = any(p_batch_types))
+       and (p_from_at is null or (b.created_at, b.batch_id) < (p_from_at, p_from_id))
+     order by b.created_at desc, b.batch_id desc limit p_limit
+$$;
 
 -- The combinations of domain and type that there are, each found by one step along the index.
 create or replace function commandbus.ticket_kinds(

@@ -90,11 +90,14 @@ begin
 end $$;
 
 -- Takes commands off the list and out of their groups. The only way out. A group that is empty
--- stays, so that a failure that comes back is known again.
-create or replace function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[])
-returns void
+-- stays, so that a failure that comes back is known again. An edit that waits for a decision is dropped:
+-- the callers have locked the batches.
+create or replace function commandbus.leave_troubleshooting(
+    p_domain text, p_command_ids uuid[], p_actor text default null
+) returns void
 language plpgsql as $$
 begin
+    perform commandbus.drop_edits(p_domain, p_command_ids, 'EDIT_DROPPED', null, p_actor);
     with item as materialized (
         select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
     ), gone as (

@@ -25,6 +25,15 @@ create table commandbus.command_bus_governed_type (
 -- Decisions about batches are submitted as a batch themselves, in every database.
 insert into commandbus.command_bus_governed_type (domain, command_type, batch_type, path, requires_approval)
 values ('approvals', 'DecideTicket', 'BATCH_APPROVE', '/api/v1/approvals/batch', false);
+-- What was submitted before is governed at once, not only when its program has started again.
+insert into commandbus.command_bus_governed_type (domain, command_type, batch_type, path, requires_approval)
+select b.domain, c.command_type, b.batch_type, null, bool_or(b.requires_approval)
+  from commandbus.command_bus_batch b
+ cross join lateral (select c.command_type from commandbus.command_bus_command c
+                      where c.batch_id = b.batch_id limit 1) c
+ where b.batch_type is not null
+ group by b.domain, c.command_type, b.batch_type
+on conflict do nothing;
 
 -- Who sent a command over HTTP, and the keyed digest of what: a repeat is its sender's alone to make.
 -- Commands that were not sent over HTTP have no row.
