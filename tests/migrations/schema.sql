@@ -137,7 +137,6 @@ END
     CREATE INDEX idx_batch_domain ON commandbus.command_bus_batch USING btree (domain)
     CREATE INDEX idx_batch_status ON commandbus.command_bus_batch USING btree (status)
     CREATE INDEX ix_batch_edits ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (edit_count > 0)
-    CREATE INDEX ix_batch_governed ON commandbus.command_bus_batch USING btree (created_at DESC, batch_id DESC) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_governed_completed ON commandbus.command_bus_batch USING btree (completed_at) WHERE (batch_type IS NOT NULL)
     CREATE INDEX ix_batch_pending ON commandbus.command_bus_batch USING btree (created_by) WHERE is_pending
     CREATE INDEX ix_batch_pruning ON commandbus.command_bus_batch USING btree (domain, batch_id) WHERE (pruning_since IS NOT NULL)
@@ -747,7 +746,7 @@ function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
 function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 60519f4a1025e896dbe6e80b324ee783
 function commandbus.load_chunk(p_domain text, p_batch_id uuid, p_checkpoint_no integer, p_first_row integer, p_commands jsonb, p_digest bytea, p_actor text DEFAULT NULL::text) returns text
@@ -1025,7 +1024,7 @@ function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids u
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
-    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, body d500443ddf1e3a9233071b5e1d4d3632
+    plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
 function commandbus.touch_api_token(p_token_id text) returns void

@@ -15,6 +15,7 @@ from commandbus.access.model import Caller, Scope
 from commandbus.database.model import Failure, Outcome, OutcomeKind
 from commandbus.governance.approvals import BATCH_APPROVE
 from commandbus.governance.types import BatchType
+from commandbus.http import HttpSettings
 from commandbus.models import ParkReason
 from commandbus.troubleshooting.model import BulkFilter, BulkVerb
 from tests.http_world import app_of
@@ -23,6 +24,11 @@ from tests.integration.http_shop import Shop, fill
 DOMAIN = "shop"
 REACH = frozenset({DOMAIN, "approvals"})
 ORDERS_PATH = "/api/v1/orders/batch"
+#: A test asks more often than a person would.
+ROOMY = HttpSettings(
+    max_auth_failures=100_000, max_user_requests=1_000_000, max_address_requests=1_000_000,
+    max_user_body_bytes=10**9, max_user_commands=1_000_000,
+)  # fmt: skip
 #: In the failures of governed commands, and in reasons: nobody else may ever read it.
 CANARY = "CANARYWORD"
 
@@ -116,7 +122,7 @@ async def world_on(dsn: str, **settings: Any) -> AsyncIterator[World]:
         ids = {batch, child, other_child, waiting, decided, bulk.operation_id}
         callers: dict[str, Any] = {**PEOPLE}
         yield World(
-            bus, app_of(bus, **callers), shop, batch, child, other_child, waiting, approval,
+            bus, app_of(bus, ROOMY, **callers), shop, batch, child, other_child, waiting, approval,
             bulk.operation_id, token.token_id, fingerprint,
             frozenset({CANARY, fingerprint, token.token_id, *map(str, ids)}),
         )  # fmt: skip

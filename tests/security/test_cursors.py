@@ -18,7 +18,7 @@ from commandbus.http.context import RequestInfo
 from commandbus.http.reading import CursorMiddleware
 from commandbus.paging import SIGN, cursor_of, position_of, read_key, read_moment, read_number
 from tests.http_world import ADMIN, app_of, caller, client_of, problem
-from tests.security.people import DOMAIN, World, world_on
+from tests.security.people import DOMAIN, ROOMY, World, world_on
 
 API = "/api/v1"
 #: Every listing that has a cursor, with enough in it for a second page.
@@ -96,7 +96,7 @@ async def test_a_cursor_leads_on_in_its_own_listing_and_nowhere_else(world: Worl
 
 
 async def test_the_cursor_of_another_user_is_refused(world: World) -> None:
-    app = app_of(world.bus, eva=caller("admin", user="eva"))
+    app = app_of(world.bus, ROOMY, eva=caller("admin", user="eva"))
     given = await cursors(world)
     async with client_of(app, "eva") as client:
         for url, cursor in given.items():

@@ -34,7 +34,8 @@ BY_QUERY = {
 }  # fmt: skip
 #: Listings of all that a caller reaches: of another domain there is nothing in them.
 FILTERED = {
-    f"{API}/{name}" for name in ("domains", "whoami", "tokens", "batches", "batch-types")
+    f"{API}/{name}"
+    for name in ("domains", "whoami", "tokens", "batches", "batch-types", "undecided")
 } | {ORDERS_PATH, APPROVALS}
 SUBMISSIONS = {f"{API}/batches", ORDERS_PATH, APPROVALS}
 
@@ -89,6 +90,7 @@ def bodies(world: World, numbers: Iterator[int]) -> dict[str, Any]:
         "/orders/batch": {"items": [{"n": n}]},
         "/approvals/batch": {"items": [{"ticket_id": str(world.waiting), "decision": "approve"}]},
         "/batches/{batch_id}/decision": {"decision": "approve"},
+        "/batches/{batch_id}/children/{sequence_no}/decision": {"decision": "approve"},
         "/admin/rate-limits/exemptions": {"user_id": "ann", **REASON},
         "/admin/rate-limits/exemptions/{user_id}": None,
         "/admin/rate-limits/users/{user_id}": {"cooldown_seconds": 0},
@@ -116,6 +118,7 @@ class Asker:
             "operation_id": world.bulk if governed else shop.bulk,
             "user_id": "ann",
             "token_id": world.token,
+            "sequence_no": 1,
         }
         if path.startswith(APPROVALS):
             values["batch_id"] = world.approval
@@ -239,6 +242,7 @@ SHOWN = {
     f"{API}/exports/commands": SEERS, f"{API}/exports/audit": SEERS,
     f"{API}/exports/troubleshooting/{{domain}}": SEERS, f"{API}/tokens": {"owner", "admin"},
     f"{API}/bulk-operations/preview-edit": {"operator", "admin"}, APPROVALS: SEERS - {"owner"},
+    f"{API}/undecided": {"approver", "admin"},
 }  # fmt: skip
 
 

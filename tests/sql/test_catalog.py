@@ -124,7 +124,9 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.rows(
         "select commandbus.create_api_token(%s, 'ada', '{read}', null, null, 'x', null)", token
     )
-    await db.rows("select commandbus.revoke_api_token(%s)", token)
+    new = uuid4().hex
+    await db.rows("select commandbus.rotate_api_token(%s, %s, 'y')", token, new)
+    await db.rows("select commandbus.revoke_api_token(%s)", new)
     await db.put("IN_TROUBLESHOOTING_QUEUE")
     await db.rows("delete from commandbus.command_bus_troubleshooting")
     await db.rows("select commandbus.repair_troubleshooting(%s)", db.domain)

@@ -58,7 +58,10 @@ begin
             (c_custom || ' set enable_seqscan = off', array[
                 'commandbus.search_commands', 'commandbus.search_window', 'commandbus.search_few',
                 'commandbus.list_audit', 'commandbus.page_batch_commands']),
-            (c_custom || ' set enable_seqscan = off set enable_bitmapscan = off', array[
+            -- Along the index that has the order, never along one that has only the time: what is rare
+            -- would be looked for in all that there is.
+            (c_custom || ' set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off'
+                || ' set enable_incremental_sort = off', array[
                 'commandbus.list_tickets', 'commandbus.ticket_kinds'])
         ) r(settings, functions) cross join unnest(r.functions) f(name)
     loop

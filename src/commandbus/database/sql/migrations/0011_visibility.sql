@@ -46,6 +46,7 @@ create index ix_batch_ticket_owner on commandbus.command_bus_batch
     (created_by, domain, batch_type, ticket_class, created_at desc, batch_id desc)
     where batch_type is not null;
 drop index commandbus.ix_batch_owner;
+drop index commandbus.ix_batch_governed;
 -- The others, newest first: what a reader who sees no governed batch is shown.
 create index ix_batch_ungoverned on commandbus.command_bus_batch
     (domain, created_at desc, batch_id desc) where batch_type is null;
