@@ -256,14 +256,6 @@ async def _limits(world: World) -> Asked:
     return f"{LIMITS}/users/bob", {"cooldown_seconds": 1}
 
 
-def _token(verb: str) -> Callable[[World], Awaitable[Asked]]:
-    async def ask(world: World) -> Asked:
-        made = await world.bus.tokens.create("ann", ["read"], actor="app")
-        return url("tokens", made.token.token_id, verb), None
-
-    return ask
-
-
 ROWS = [{"command_type": "Work", "data": {"n": n}} for n in (1, 2)]
 #: What to ask each changing route, by its operationId; a new route must be added here.
 ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
@@ -287,8 +279,6 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "preview_bulk": [_preview],
     "preview_edit": [_preview_edit],
     "start_bulk": [_start_bulk],
-    "revoke_token": [_token("revoke")],
-    "rotate_token": [_token("rotate")],
     "stop_bulk": [_stop_bulk],
     "resume_bulk": [_resume_bulk],
     "lease_replies": [_lease],
