@@ -51,7 +51,7 @@ PEOPLE = {
     "stranger": Caller("bob", USER, REACH),
     "other": Caller("far", frozenset(Scope), frozenset({"other"})),
     "operator": Caller("olga", scopes("read", "operate"), REACH),
-    "approver": Caller("petra", scopes("read", "approve"), REACH),
+    "approver": Caller("petra", scopes("read", "read-payload", "approve"), REACH),
     "admin": Caller("root", scopes("admin")),
 }
 
