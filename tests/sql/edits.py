@@ -43,7 +43,7 @@ async def edited(
         for h in held
     }
     rows = await db.rows(
-        "select commandbus.operator_retry(%s, %s, %s, true, %s, %s, %s) as id",
+        "select commandbus.retry_parked(%s, %s, %s, true, %s, %s, %s) as id",
         db.domain, [h.command_id for h in held], editor, strict, Jsonb(edits), bypass,
     )  # fmt: skip
     return [row["id"] for row in rows]

@@ -38,7 +38,6 @@ drop function if exists commandbus.held_envelopes;
 drop function if exists commandbus.hold_commands;
 drop function if exists commandbus.leave_troubleshooting(text, uuid[]);
 drop function if exists commandbus.next_bulk(text, text, interval);
-drop function if exists commandbus.operator_retry(text, uuid[], text, boolean, boolean, jsonb);
 drop function if exists commandbus.queue_held;
 drop function if exists commandbus.receive_commands(text, int, int, text, jsonb, boolean, boolean);
 drop function if exists commandbus.recover_dispatch(text, interval, int, int, int, interval);

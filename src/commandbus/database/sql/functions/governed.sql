@@ -206,7 +206,7 @@ language plpgsql as $$
 begin
     perform commandbus.require_ungoverned_edits(
         p_domain, array(select e::uuid from jsonb_object_keys(p_edits) e), p_on_behalf);
-    return query select commandbus.operator_retry(
+    return query select commandbus.retry_parked(
         p_domain, p_command_ids, p_on_behalf ->> 'user', p_reset_attempts, true, p_edits,
         coalesce((p_on_behalf ->> 'may_bypass')::boolean, false));
 end $$;

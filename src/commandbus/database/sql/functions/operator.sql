@@ -29,17 +29,11 @@ begin
         using errcode = 'CB003', detail = v_id::text;
 end $$;
 
--- IN_TROUBLESHOOTING_QUEUE -> PENDING: the same payload in a new message, or an edited one.
---   p_edits: {"<command_id>": {"data", "previous_msg_id", "changes"}}. The edit was made from the
---   payload of that message: if the command has another one by now, the edit is refused. Changes
---   are for the audit, and redacted by the caller.
---   p_bypass: the caller may change children of governed batches without an approval; the audit says so.
---   Otherwise an edited child of a governed batch is not sent: its edit waits for a decision, and the
---   child comes back as one that was dealt with.
-create or replace function commandbus.operator_retry(
-    p_domain text, p_command_ids uuid[], p_actor text default null,
-    p_reset_attempts boolean default true, p_is_strict boolean default true,
-    p_edits jsonb default '{}', p_bypass boolean default false
+-- operator_retry below, and its like for those who may pass governance by: not to be called from outside.
+--   p_bypass: children of governed batches are changed without an approval; the audit says so.
+create or replace function commandbus.retry_parked(
+    p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean,
+    p_edits jsonb, p_bypass boolean
 ) returns setof uuid
 language plpgsql as $$
 declare
@@ -68,6 +62,22 @@ begin
     end if;
     return query select unnest(v_moved);
 end $$;
+
+-- IN_TROUBLESHOOTING_QUEUE -> PENDING: the same payload in a new message, or an edited one.
+--   p_edits: {"<command_id>": {"data", "previous_msg_id", "changes"}}. The edit was made from the
+--   payload of that message: if the command has another one by now, the edit is refused. Changes
+--   are for the audit, and redacted by the caller.
+--   An edited child of a governed batch is not sent: its edit waits for a decision, and the child comes back
+--   as one that was dealt with.
+create or replace function commandbus.operator_retry(
+    p_domain text, p_command_ids uuid[], p_actor text default null,
+    p_reset_attempts boolean default true, p_is_strict boolean default true,
+    p_edits jsonb default '{}'
+) returns setof uuid
+language sql as $$
+    select commandbus.retry_parked(
+        p_domain, p_command_ids, p_actor, p_reset_attempts, p_is_strict, p_edits, false)
+$$;
 
 -- Sends archived payloads again, for the commands that are in one of the states p_from.
 create or replace function commandbus.requeue_commands(
