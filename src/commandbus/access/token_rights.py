@@ -56,8 +56,8 @@ class TokensOf:
         token = await self.require(token_id)
         if token.user_id != self.caller.user_id:
             raise NotOwnerError(
-                "nobody rotates the token of another user, because its new secret lets one act as that "
-                "user; revoke it instead, and make another one for them"
+                "nobody rotates the token of another user, because its new secret lets one act as "
+                "that user; revoke it instead, and make another one for them"
             )
         if token.token_id != self.caller.token_id and not _is_within(token, self.caller):
             raise NotOwnerError(
