@@ -38,7 +38,7 @@ PRUNE_SECONDS = 20.0
 SEAL_SECONDS = 60.0
 #: The audit is sealed at least this often, in seconds, however rare the other chores are.
 SEAL_EVERY_SECONDS = 1_800.0
-#: A worker seals for the first time after this many seconds: one that starts often finds much to do.
+#: A worker seals first after this many seconds: one that starts often finds much to do.
 SEAL_DELAY_SECONDS = 30.0
 #: Batches, and edits, that expire in one turn.
 EXPIRED_AT_ONCE = 1_000
