@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import LiteralString
+from typing import TYPE_CHECKING, LiteralString
 from uuid import UUID, uuid4
 
 from commandbus.batches.recovery import recover_dispatch
@@ -24,7 +24,9 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
-from commandbus.upkeep.sealing import Sealing
+
+if TYPE_CHECKING:
+    from commandbus.upkeep.sealing import Sealing
 
 #: How often an idle worker looks for a bulk operation to go on with, in seconds.
 BULK_POLL_SECONDS = 5.0
@@ -83,7 +85,7 @@ class Maintenance(Loop):
         self._domains = domains
         self._settings = settings
         self._retention = Retention(store)
-        self._sealing = Sealing(store)
+        self._sealing: Sealing | None = None
         self._last_refusal = ""
         self._has_begun = False
 
@@ -176,6 +178,10 @@ class Maintenance(Loop):
 
     async def _seal(self) -> None:
         """Close what was written to the audit; a process without the key leaves it to others."""
+        if self._sealing is None:
+            from commandbus.upkeep.sealing import Sealing  # noqa: PLC0415  (not at the start)
+
+            self._sealing = Sealing(self._store)
         try:
             result = await self._sealing.seal_audit(seconds=SEAL_SECONDS)
         except (InvalidOperationError, InvalidInputError) as error:
