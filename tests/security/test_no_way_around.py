@@ -227,6 +227,30 @@ async def test_no_reply_can_be_made_to_land_among_commands(
     assert await commands(conn) == 1
 
 
+@pytest.mark.parametrize("reply_to", ["other.replies", "fresh.replies", "billing", "@inbox"])
+async def test_the_rows_of_a_caller_cannot_send_replies_to_queues_elsewhere(
+    farm: Farm, conn: AsyncConnection, reply_to: str
+) -> None:
+    await farm.bus._store.ensure_domain("other")
+    near = caller("send", "operate", user="near", domains=("vms",))
+    batch = await stopped_load(farm.bus, None)
+    first = {"command_type": "Look", "data": {"n": 1}}
+    url = f"/api/v1/command-batches/vms/{batch}/resume"
+    async with client_of(app_of(farm.bus, near=near), "near") as client:
+        rows = [first, {"command_type": "Look", "data": {"n": 2}, "reply_to": reply_to}]
+        answer = (await client.post(url, json={"rows": rows})).json()
+        assert (answer["status"], answer["line"]) == ("partial_success", 2)
+        assert "reply_to" in answer["error"]
+        assert await commands(conn) == 1
+        cursor = await conn.execute("select queue_name::text from pgmq.meta")
+        queues = {name for (name,) in await cursor.fetchall()}
+        assert not queues & {"fresh__replies", "billing"}
+        rows[1:] = [
+            {"command_type": "Look", "data": {}, "reply_to": own} for own in ("vms.replies", "", None)
+        ]
+        assert (await client.post(url, json={"rows": rows})).json()["status"] == "success"
+
+
 # -- commands that are there, of a governed type, in no governed batch
 
 
