@@ -650,7 +650,7 @@ function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a502b02592daaca20050f472514df0f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
     sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
@@ -670,7 +670,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 033359ff6df68d163fd272be5c7b2719
+    sql, immutable, body 5713cab99f8b38a963c4ec61c26dac97
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
@@ -801,8 +801,8 @@ function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reaso
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1164696e87f220bc223a42ee536b5971
-function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb, p_bypass boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 26466af75e5b89033e67d3471bd4de88
+function commandbus.operator_retry(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text, p_reset_attempts boolean DEFAULT true, p_is_strict boolean DEFAULT true, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bd773a3675b1eff516cae26096b9e024
 function commandbus.own_queues() returns TABLE(queue text, physical text)
     sql, stable, body 3fcbd8a564b53646b4f61e3daefe37a3
 function commandbus.owner_differences(p_prefix text) returns TABLE(kind text, problem text, statement text)
@@ -953,6 +953,8 @@ function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEF
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body afa5c9d977518cb1a74814b48387f25a
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1375ad6e4fba10318e1d2dac3f637277
+function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
+    plpgsql, volatile, body 26466af75e5b89033e67d3471bd4de88
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8065e789940a162b03151044bde7b296
 function commandbus.review_children(p_domain text, p_batch_id uuid, p_only_edits boolean, p_after integer, p_limit integer) returns TABLE(sequence_no integer, command_id uuid, command_type text, status text, digest text, data text, is_edited boolean, edit_data text, edit_digest text, editor text, edited_at timestamp with time zone, edit_expires_at timestamp with time zone, edit_changes jsonb)

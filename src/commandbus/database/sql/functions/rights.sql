@@ -89,11 +89,12 @@ language sql immutable as $$
         ('create_ticket', '{api}'),
         ('register_batch_types', '{sender,worker,operator,api}'), -- by each process that declares them
         ('remove_governed_type', '{}'),                -- what was governed is so no more
+        -- on behalf of a caller, of whom the service says what they may
         ('send_for', '{api}'),
         ('create_batch_for', '{api}'),
         ('load_chunk_for', '{api}'),
-        ('edit_for', '{operator,api}'),
-        ('start_bulk_for', '{operator,api}'),
+        ('edit_for', '{api}'),
+        ('start_bulk_for', '{api}'),
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
@@ -105,13 +106,6 @@ language sql immutable as $$
         ('expire_ticket', '{worker}'),
         ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
-        ('register_batch_types', '{worker,api}'),
-        ('remove_governed_type', '{operator}'),
-        ('send_for', '{api}'),
-        ('create_batch_for', '{api}'),
-        ('load_chunk_for', '{api}'),
-        ('edit_for', '{api}'),
-        ('start_bulk_for', '{api}'),
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
         ('pending_users', '{operator,api,reader}'),
