@@ -238,7 +238,7 @@ async def test_the_rows_of_a_caller_cannot_send_replies_to_queues_elsewhere(
     first = {"command_type": "Look", "data": {"n": 1}}
     url = f"/api/v1/command-batches/vms/{batch}/resume"
     async with client_of(app_of(farm.bus, near=near), "near") as client:
-        rows = [first, {"command_type": "Look", "data": {"n": 2}, "reply_to": reply_to}]
+        rows: list[dict[str, Any]] = [first, {**first, "reply_to": reply_to}]
         answer = (await client.post(url, json={"rows": rows})).json()
         assert (answer["status"], answer["line"]) == ("partial_success", 2)
         assert "reply_to" in answer["error"]
