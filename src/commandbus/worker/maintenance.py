@@ -38,6 +38,8 @@ PRUNE_SECONDS = 20.0
 SEAL_SECONDS = 60.0
 #: The audit is sealed at least this often, in seconds, however rare the other chores are.
 SEAL_EVERY_SECONDS = 1_800.0
+#: A worker seals for the first time after this many seconds: one that starts often finds much to do.
+SEAL_DELAY_SECONDS = 30.0
 #: Batches, and edits, that expire in one turn.
 EXPIRED_AT_ONCE = 1_000
 
@@ -83,12 +85,16 @@ class Maintenance(Loop):
         self._retention = Retention(store)
         self._sealing = Sealing(store)
         self._last_refusal = ""
+        self._has_begun = False
 
     async def step(self) -> float | None:
         """Ask for each chore, and do what is given."""
         every = self._settings.maintenance_interval_seconds
         seal_every = min(every, SEAL_EVERY_SECONDS)
         await self._do_given(self._chores(), every)
+        if not self._has_begun:
+            self._has_begun = True
+            return min(seal_every / 5, SEAL_DELAY_SECONDS)
         if self._settings.seal_audit:
             await self._do_given({"seal the audit": self._seal}, seal_every)
         # Asked for more often than due, so that a chore whose process ended is soon taken over.
