@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 from commandbus import CommandBus
 from commandbus.access.model import EVERYTHING, Scope
 from commandbus.errors import GovernedTypeError, InvalidOperationError, PermissionDeniedError
+from commandbus.governance.types import BatchType
 from commandbus.models import AuditEventType
 from tests.http_world import app_of, caller, client_of, problem
 from tests.integration.http_farm import Farm, farm_on
@@ -227,6 +228,31 @@ async def test_no_reply_can_be_made_to_land_among_commands(
     assert await commands(conn) == 1
 
 
+@pytest.mark.parametrize("reply_to", ["other.replies", "fresh.replies", "billing", "@inbox"])
+async def test_the_rows_of_a_caller_cannot_send_replies_to_queues_elsewhere(
+    farm: Farm, conn: AsyncConnection, reply_to: str
+) -> None:
+    await farm.bus._store.ensure_domain("other")
+    near = caller("send", "operate", user="near", domains=("vms",))
+    batch = await stopped_load(farm.bus, None)
+    first = {"command_type": "Look", "data": {"n": 1}}
+    url = f"/api/v1/command-batches/vms/{batch}/resume"
+    async with client_of(app_of(farm.bus, near=near), "near") as client:
+        rows: list[dict[str, Any]] = [first, {**first, "reply_to": reply_to}]
+        answer = (await client.post(url, json={"rows": rows})).json()
+        assert (answer["status"], answer["line"]) == ("partial_success", 2)
+        assert "reply_to" in answer["error"]
+        assert await commands(conn) == 1
+        cursor = await conn.execute("select queue_name::text from pgmq.meta")
+        queues = {name for (name,) in await cursor.fetchall()}
+        assert not queues & {"fresh__replies", "billing"}
+        rows[1:] = [
+            {"command_type": "Look", "data": {}, "reply_to": own}
+            for own in ("vms.replies", "", None)
+        ]
+        assert (await client.post(url, json={"rows": rows})).json()["status"] == "success"
+
+
 # -- commands that are there, of a governed type, in no governed batch
 
 
@@ -282,6 +308,40 @@ async def test_a_bulk_edit_of_governed_commands_is_refused_whole(
         answer = await breaker.post("/api/v1/bulk-operations", json=body)
         assert answer.status_code == 202
     assert await bypasses(conn) == [(command_id, "breaker", "edit")]
+
+
+async def test_a_bulk_edit_that_began_before_its_type_was_governed_does_not_go_on(
+    farm: Farm, mallory: httpx2.AsyncClient, conn: AsyncConnection
+) -> None:
+    ids = [uuid4() for _ in range(3)]
+    for command_id in ids:
+        kind = "Look" if command_id == ids[0] else "Wipe"
+        await farm.bus.send("vms", kind, command_id, {"name": "web-1"})
+    leases = await farm.bus._store.receive("vms", vt_seconds=60, quantity=9, worker="t", limits={})
+    await farm.bus._store.settle("vms", [parking(lease) for lease in leases])
+    body = {
+        "verb": "retry", "filter": {"domain": "vms"}, "everything": True, "rate": 0.0001,
+        "edit": {"merge_patch": {"name": "db-1"}},
+    }  # fmt: skip
+    answer = await mallory.post("/api/v1/bulk-operations", json=body)
+    assert answer.status_code == 202, answer.text
+    url = f"/api/v1/bulk-operations/{answer.json()['operation_id']}"
+    assert (await mallory.post(f"{url}/stop")).status_code == 200
+    farm.bus.governance.declare(
+        BatchType(name="BATCH_WIPE", domain="vms", command_type="Wipe", max_size=1)
+    )
+    await farm.bus.governance.register()
+    assert (await mallory.post(f"{url}/resume", json={"rate": 1_000_000})).status_code == 200
+    done = await farm.bus.bulk.run(answer.json()["operation_id"])
+    assert (done.done, done.failed) == (1, 2)
+    assert "on_behalf" not in done.arguments
+    for item in (await mallory.get(f"{url}/items")).json()["items"]:
+        command = await farm.bus.search.require("vms", UUID(item["command_id"]))
+        if command.command_type == "Wipe":
+            assert command.status == "IN_TROUBLESHOOTING_QUEUE"
+            assert "must be submitted as BATCH_WIPE" in item["detail"]
+        else:
+            assert (command.status, item["outcome"]) == ("PENDING", "done")
 
 
 async def test_decisions_without_new_content_stay_with_operators(

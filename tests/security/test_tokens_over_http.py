@@ -11,6 +11,7 @@ from psycopg import AsyncConnection
 
 from commandbus import CommandBus
 from commandbus.access.model import NewToken
+from commandbus.errors import InvalidInputError
 from commandbus.http import HttpSettings, create_app
 from commandbus.http.auth.tokens import TokenAuth
 from tests.http_world import client_of, problem
@@ -36,6 +37,18 @@ def come_with(app: FastAPI, token: NewToken) -> httpx2.AsyncClient:
 async def listed(client: httpx2.AsyncClient, **params: str) -> set[str]:
     items = (await client.get(API, params=params)).json()["items"]
     return {item["token_id"] for item in items}
+
+
+@pytest.mark.parametrize(
+    "user", ["ada ", "\tada", "ada\n", "ad\u200ba", "a\u00a0da", "\u202eada", "ade\u0301"]
+)
+async def test_nobody_gets_a_second_name_that_looks_like_the_first(
+    bus: CommandBus, user: str
+) -> None:
+    with pytest.raises(InvalidInputError, match="as it is read"):
+        await made(bus, user, "approve")
+    for name in ("ada", "Ada Byron", "auth0|ada", "ad\u00e9", "https://issuer/users/7"):
+        assert (await made(bus, name, "approve")).token.user_id == name
 
 
 async def test_each_user_sees_their_own_and_an_administrator_of_all_domains_everyones(
@@ -127,7 +140,7 @@ async def test_nobody_rotates_the_token_of_another_user_and_is_told_why(
     bob = await made(bus, "bob", "operate")
     async with come_with(app, root) as client:
         refused = await client.post(f"{API}/{ada.token.token_id}/rotate")
-        assert "acts as that user" in problem(refused, 403, "PERMISSION_DENIED")["detail"]
+        assert "act as that user" in problem(refused, 403, "PERMISSION_DENIED")["detail"]
     async with come_with(app, bob) as client:
         problem(await client.post(f"{API}/{ada.token.token_id}/rotate"), 404, "NOT_FOUND")
     async with come_with(app, ada) as client:

@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 from commandbus.access.model import ApiToken, NewToken, Scope, StoredToken
 from commandbus.access.peppers import HASH_BYTES, Peppers
+from commandbus.access.users import check_new_user
 from commandbus.access.weaknesses import TOKENS_IN_USE, token_findings
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError, InvalidSettingError
@@ -98,7 +99,7 @@ class Tokens:
             raise InvalidInputError("a token lives for more than 0 seconds and at most 3,650 days")
         token = ApiToken(
             token_id=uuid4().hex,
-            user_id=check_text(user_id, "user", max_length=200),
+            user_id=check_new_user(user_id),
             scopes=_check_scopes(scopes),
             domains=_check_domains(domains),
             label=None if label is None else redact_text(check_text(label, "label"), 200),

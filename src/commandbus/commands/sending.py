@@ -76,7 +76,7 @@ class Preparer:
             command_type=check_command_type(command_type),
             command_id=check_uuid(command_id),
             data=encode_payload(data, max_bytes=self._settings.max_payload_bytes),
-            reply_to=self._reply_queue(domain) if reply_to is None else check_reply_to(reply_to),
+            reply_to=self.reply_queue(domain) if reply_to is None else check_reply_to(reply_to),
             correlation_id=new_id()
             if correlation_id is None
             else check_uuid(correlation_id, "correlation_id"),
@@ -151,7 +151,8 @@ class Preparer:
         except InvalidSettingError:  # the service says it, where it checks tokens
             return b""
 
-    def _reply_queue(self, domain: str) -> str:
+    def reply_queue(self, domain: str) -> str:
+        """Where the reply of a command goes that names no queue."""
         if self._settings.replies == "domain":
             return replies_queue(domain)
         return NO_REPLY if self._settings.replies == "none" else self._settings.replies

@@ -8,6 +8,7 @@ from typing import Any, LiteralString
 
 from commandbus.access.callers import demand
 from commandbus.access.model import Caller, Scope
+from commandbus.access.users import MAX_USER_ID
 from commandbus.database import encoding
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, PermissionDeniedError, RateLimitExceededError
@@ -16,9 +17,6 @@ from commandbus.governance.tickets import limit_of
 from commandbus.names import check_text
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import MAX_COOLDOWN_SECONDS, Settings, check_number
-
-#: Characters of a user id.
-MAX_USER_ID = 200
 
 _COUNT_REQUEST: LiteralString = "select current_value, reset_seconds from {schema}.count_request()"
 _STATES: LiteralString = (

@@ -33,6 +33,10 @@ def strict_json(body: bytes) -> Any:
     """
     if body.startswith(b"\xef\xbb\xbf"):
         raise AmbiguousJsonError("it begins with a byte order mark; send it without")
+    if b"\x00" in body:
+        # No JSON in UTF-8 has such a byte, in UTF-16 and UTF-32 all have: the framework would guess
+        # these encodings, and read what is refused here.
+        raise AmbiguousJsonError("it is not UTF-8")
     try:
         text = body.decode()
     except UnicodeDecodeError:

@@ -41,6 +41,7 @@ from commandbus.loads.model import (
 from commandbus.loads.sources import Reader, to_command
 from commandbus.loops import Backoff
 from commandbus.models import NewCommand
+from commandbus.names import NO_REPLY, replies_queue
 from commandbus.privacy.redaction import redact_text
 
 #: A checkpoint's rows: the first size, and the bounds between which it adapts.
@@ -229,6 +230,7 @@ class LoadRun:
             if self.on_behalf is None:
                 await self._insist(_LOAD_CHUNK, *checkpoint, self.actor)
             else:
+                self._refuse_other_replies()
                 who = encoding.on_behalf(self.on_behalf)
                 await self._insist(_LOAD_CHUNK_FOR, *checkpoint, who)
         except DuplicateCommandError as error:
@@ -236,6 +238,19 @@ class LoadRun:
         self._rows += len(chunk.commands)
         self._checkpoints += 1
         self._pace.learn(len(chunk.commands), time.monotonic() - began)
+
+    def _refuse_other_replies(self) -> None:
+        """For a caller: replies go where those of its other commands go, or nowhere.
+
+        Any other queue would be made, may be of a domain that the caller does not reach, and its
+        consumers would take what they find there for replies to their own commands.
+        """
+        domain = self._load.domain
+        allowed = {NO_REPLY, replies_queue(domain), self._preparer.reply_queue(domain)}
+        for place, command in zip(self._chunk.places, self._chunk.commands, strict=True):
+            if command.reply_to not in allowed:
+                reason = f"reply_to must be {replies_queue(domain)}, or empty for no reply"
+                raise self._reader.error_at(place, reason)
 
     async def _refused(self, error: DuplicateCommandError) -> SourceError:
         explained = self._chunk.explain(error, self._reader.unit)

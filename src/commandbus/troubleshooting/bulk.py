@@ -343,7 +343,7 @@ def _encoded(chosen: BulkFilter) -> str:
 
 def _operation_of(*row: Any) -> BulkOperation:
     """A row of _OPERATIONS, without the values of an edit: they may be secret."""
-    arguments = dict(row[4])
+    arguments = {name: value for name, value in row[4].items() if name != "on_behalf"}
     if "edit" in arguments:
         arguments["edit"] = {"paths": arguments["edit"]["paths"]}
     head = (*row[:2], BulkVerb(row[2]), row[3], arguments, *row[5:7], BulkStatus(row[7]))

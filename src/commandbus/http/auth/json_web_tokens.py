@@ -10,6 +10,7 @@ from typing import Any
 from starlette.datastructures import Headers
 
 from commandbus.access.model import Caller, Scope
+from commandbus.access.users import check_new_user
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
 from commandbus.http.auth.fetching import Address
@@ -23,7 +24,7 @@ from commandbus.http.auth.key_sets import (
 )
 from commandbus.http.auth.strict_json import read_object
 from commandbus.http.settings import HttpSettings
-from commandbus.names import check_domain, check_text
+from commandbus.names import check_domain
 
 #: Bytes that an HS256 key needs at least (RFC 7518 §3.2).
 MIN_SECRET_BYTES = 32
@@ -179,7 +180,7 @@ def _caller_of(claims: Mapping[str, Any]) -> Caller:
         reach = frozenset(check_domain(domain) for domain in domains)
     else:
         raise NotAuthenticated
-    return Caller(check_text(claims["sub"], "sub", max_length=200), scopes, reach)
+    return Caller(check_new_user(claims["sub"], "sub"), scopes, reach)
 
 
 def _import_jwt() -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import AwareDatetime, BeforeValidator, Field
 
-from commandbus.governance.limits import MAX_USER_ID
+from commandbus.access.users import MAX_USER_ID
 from commandbus.governance.model import Exemption, LimitsStatus, LimitState, UserLimits
 from commandbus.http.schemas.base import Form, Reason, Whole, example, written
 from commandbus.http.schemas.views import View, view_of

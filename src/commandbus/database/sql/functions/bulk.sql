@@ -3,7 +3,8 @@
 --
 --   p_filter: {"command_type"?, "error_code"?, "group"?, "batch_id"?, "parked_after"?,
 --              "parked_before"?, "command_ids"?}; all of them must hold, {} is everything parked
---   p_arguments: retry {"reset_attempts"?, "edit"?}, cancel {"reason"}, complete {"result"?}
+--   p_arguments: retry {"reset_attempts"?, "edit"?}, cancel {"reason"}, complete {"result"?}; kept with
+--   "on_behalf" if somebody edits over HTTP (governed.sql)
 --   edit: {"merge": <JSON Merge Patch>} or {"patch": <JSON Patch>}, with "paths": what it writes to, as
 --   it may be shown. Executors apply it to each payload; when all is done only the paths are kept.
 

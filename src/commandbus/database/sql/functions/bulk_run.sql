@@ -5,7 +5,7 @@
 -- executors together keep to the rate.
 --
 -- Lock order: operation -> command -> batch -> failure group -> audit. The row of an operation is
--- the first lock of a chunk, taken with SKIP LOCKED. No transaction that has locked a command asks
+-- the first row lock of a chunk, taken with SKIP LOCKED. No transaction that has locked a command asks
 -- for it, so there is no deadlock.
 
 -- Of these parked commands, those whose payload is in no archive any more.
@@ -45,6 +45,11 @@ begin
     end if;
     begin
         if p_verb = 'retry' then
+            if p_arguments ? 'on_behalf' and not (p_arguments -> 'on_behalf' ->> 'may_bypass')::boolean then
+                perform commandbus.require_ungoverned_edits(
+                    p_domain, array(select e::uuid from jsonb_object_keys(p_edits) e
+                                     where e::uuid = any(p_command_ids)), p_arguments -> 'on_behalf');
+            end if;
             o_done := array(select commandbus.operator_retry(
                 p_domain, p_command_ids, p_actor,
                 coalesce((p_arguments ->> 'reset_attempts')::boolean, true), false, p_edits));
@@ -165,6 +170,10 @@ declare
     v_tried  record;
     v_counts record;
 begin
+    if p_edits is not null then
+        -- The lock of the governed types (governed.sql), which try_bulk may ask for, is before all others.
+        perform pg_advisory_xact_lock_shared(hashtextextended('commandbus.governed', 0));
+    end if;
     select * into v_op from commandbus.command_bus_bulk_operation o
      where o.operation_id = p_operation_id for update skip locked;
     if not found then
@@ -231,7 +240,7 @@ begin
            finished_at = case when v_first + v_size > o.total then v_now end,
            -- The values of an edit may be secret, and nobody needs them any more.
            arguments = case when v_first + v_size > o.total
-                            then o.arguments #- '{edit,merge}' #- '{edit,patch}'
+                            then o.arguments #- '{edit,merge}' #- '{edit,patch}' #- '{on_behalf}'
                             else o.arguments end
      where o.operation_id = p_operation_id
     returning o.status, v_size,

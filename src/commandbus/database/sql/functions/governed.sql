@@ -231,6 +231,10 @@ begin
         perform commandbus.require_ungoverned_edits(
             p_domain, array(select i.command_id from commandbus.command_bus_bulk_item i
                              where i.operation_id = p_operation_id), p_on_behalf);
+        -- It may go on for days, or be stopped and resumed: what is governed by then is looked at again.
+        update commandbus.command_bus_bulk_operation o
+           set arguments = o.arguments || jsonb_build_object('on_behalf', p_on_behalf)
+         where o.operation_id = p_operation_id;
     end if;
     return v_started;
 end $$;
