@@ -89,11 +89,12 @@ language sql immutable as $$
         ('create_ticket', '{api}'),
         ('register_batch_types', '{sender,worker,operator,api}'), -- by each process that declares them
         ('remove_governed_type', '{}'),                -- what was governed is so no more
+        -- the caller says on whose behalf, and whether that one may pass governance by: only the service knows
         ('send_for', '{api}'),
         ('create_batch_for', '{api}'),
         ('load_chunk_for', '{api}'),
-        ('edit_for', '{operator,api}'),
-        ('start_bulk_for', '{operator,api}'),
+        ('edit_for', '{api}'),
+        ('start_bulk_for', '{api}'),
         ('retry_ticket', '{operator,api}'),
         ('decide_ticket', '{worker,operator,api}'),
         ('decision_maker', '{worker,operator,api}'),
@@ -105,13 +106,6 @@ language sql immutable as $$
         ('expire_ticket', '{worker}'),
         ('expire_edit', '{worker}'),
         ('ticket_status', '{worker,operator,api,reader}'), -- in a view, where functions run as the caller
-        ('register_batch_types', '{worker,api}'),
-        ('remove_governed_type', '{operator}'),
-        ('send_for', '{api}'),
-        ('create_batch_for', '{api}'),
-        ('load_chunk_for', '{api}'),
-        ('edit_for', '{api}'),
-        ('start_bulk_for', '{api}'),
         ('count_request', '{api}'),
         ('limit_states', '{operator,api}'),
         ('pending_users', '{operator,api,reader}'),
@@ -212,7 +206,6 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
-        ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
         -- without the payload, and without what would let a digest prove a guess of it
         ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
         -- payloads and results, and digests of payloads: through functions only
