@@ -212,7 +212,8 @@ async def test_no_reply_is_asked_for_where_commands_are(
             ("create_stored_batch('shop', gen_random_uuid(), %s, null, null, null, null, false,"
              " 'transactional')", (command,)),
             ("create_batch('shop', gen_random_uuid(), '[]', p_on_complete =>"
-             " jsonb_build_object('domain', 'shop', 'type', 'Work', 'reply_to', %s::text))", (queue,)),
+             " jsonb_build_object('domain', 'shop', 'type', 'Work', 'reply_to', %s::text))",
+             (queue,)),
         ):  # fmt: skip
             with pytest.raises(psycopg.Error) as info:
                 await conn.execute(f"select commandbus.{call}".encode(), values)
