@@ -303,7 +303,7 @@ async def test_all_seals_removed_is_found_by_what_is_known_outside(
     await sealed_twice(bus, conn)
     await as_owner(conn, "delete from commandbus.command_bus_audit_seal")
 
-    assert await codes(bus) == {"SEAL_MISSING": 1}
+    assert await codes(bus) == {"SEAL_MISSING": 1, "AUDIT_UNSEALED": 1}
     with pytest.raises(Exception, match="seals were removed or replaced"):
         await bus.upkeep.seal_audit()
 
@@ -482,3 +482,15 @@ async def test_the_owner_does_not_get_the_chain_signed_once_more(
     ((signed,),) = await (await conn.execute("select count(*) from public.aside")).fetchall()
     assert signed == 0
     assert ("AUDIT_ROW_CHANGED", 1, 4, 4) in spots(await bus.upkeep.verify_audit())
+
+
+async def test_an_audit_without_any_seal_is_not_called_proven(
+    bus: CommandBus, conn: Conn, keys: Path
+) -> None:
+    """For a machine that never sealed: the owner may have removed all of them."""
+    assert (await bus.upkeep.verify_audit()).findings == ()  # there is nothing to prove
+    await sealed_twice(bus, conn)
+    await as_owner(conn, "delete from commandbus.command_bus_audit_seal")
+    assert await codes(bus) == {"SEAL_MISSING": 1, "AUDIT_UNSEALED": 1}
+    forget_heads(keys)
+    assert await codes(bus) == {"AUDIT_UNSEALED": 1}

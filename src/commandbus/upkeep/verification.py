@@ -27,9 +27,10 @@ MAX_PLACES = 1_000
 SNAPSHOT_SEALS = 20
 #: A seal is late if it has an event that is older than this.
 LATE = timedelta(hours=1, minutes=10)
-#: How far the clocks of the database and of those who seal may be apart. A removal that is older
-#: than the last seal by more than this should be signed; none is younger than the seal that signs.
-CLOCK_TOLERANCE = timedelta(minutes=10)
+#: A removal that is older than the last seal by more than this should be signed.
+UNSIGNED_TOLERANCE = timedelta(minutes=10)
+#: How much younger than the seal that signs it a removal may be: clocks differ, and are set.
+FUTURE_TOLERANCE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,9 @@ class Verification(Sealing):
                 places.add("AUDIT_UNPROTECTED", f"{name}: {why}")
             await chain.read(reader, places)
             unsealed = await reader.unsealed(chain.sealed_to or -(2**63))
+            if not chain.seals and unsealed:
+                text = f"{unsealed} events, and no seal: none was made yet, or all were removed"
+                places.add("AUDIT_UNSEALED", text)
             if chain.seals:
                 for each in await reader.ids_before(chain.seals[0].first_id):
                     text = f"event {each} was inserted below the first seal"
@@ -284,7 +288,7 @@ class _Chain:
     def _check_moment(self, removal: Removal, latest: datetime, places: Places) -> None:
         """A removal from the future would make young events old enough for its rule."""
         removed_at = moment_of(removal.removed_at)
-        if removed_at is None or removed_at > latest + CLOCK_TOLERANCE:
+        if removed_at is None or removed_at > latest + FUTURE_TOLERANCE:
             ranges = removal.ranges
             text = (
                 f"removal {removal.removal_number} of {removal.row_count} events says that it was "
@@ -298,7 +302,7 @@ class _Chain:
         if removal.sealed_by is not None:
             self._tell_bad(removal, "names a seal that is not there", None, places)
         elif last is None or (
-            removed_at is not None and removed_at > last.sealed_at - CLOCK_TOLERANCE
+            removed_at is not None and removed_at > last.sealed_at - UNSIGNED_TOLERANCE
         ):
             text = f"removal {removal.removal_number} of {removal.row_count} events"
             places.add("REMOVAL_UNSIGNED", text)
