@@ -41,7 +41,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-unit test-integration test-e2e test-pg15 test-pg15-core has-pg15
-.PHONY: faults faults-http hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers blocking schema lock clean
+.PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers blocking schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -85,6 +85,11 @@ faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cu
 	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-100000} SCHEMATHESIS_PARTS=8 CUT_ANSWERS=100 \
 		$(PY) -m pytest $(PYTEST_PARALLEL) --timeout=0 -rP --no-cov $(PYTEST_ARGS) \
 		tests/acceptance/test_http_schemathesis.py tests/acceptance/test_http_cut_answers.py
+
+attacks: $(READY) ## 10,000 random calls against governance, listings of 1,000,000 rows, then make hostile (15 minutes)
+	GOVERNED_CALLS=10000 LISTED_ROWS=1000000 $(PY) -m pytest --timeout=0 -s -m long \
+		tests/security/test_governed_delete.py tests/sql/test_plans_listings.py
+	$(PY) -m tests.hostile $(HOSTILE_ARGS)
 
 hostile: $(READY) ## 1,000 hostile sockets against the HTTP service, beside another user (3 minutes)
 	$(PY) -m tests.hostile $(HOSTILE_ARGS)

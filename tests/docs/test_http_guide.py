@@ -92,8 +92,9 @@ async def prepare(bus: CommandBus) -> dict[str, str]:
     )
     rows: list[Any] = [{"n": 1}, "nonsense"]
     load = await bus.loads.load("payments", rows, command_type="DebitAccount", checkpoint_size=1)
+    token = await bus.tokens.create("tester", ["read"], actor="test")
     return {
-        "LOAD": str(load.batch_id),
+        "LOAD": str(load.batch_id), "TOKEN_ID": token.token.token_id,
         "PARKED": str(parked[0]), "PARKED_2": str(parked[1]), "PARKED_3": str(parked[2]),
     }  # fmt: skip
 

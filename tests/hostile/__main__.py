@@ -223,7 +223,7 @@ async def run(dsn: str, options: argparse.Namespace) -> bool:
         await during(arena, "warming up", options.calm / 4)
         calm = await during(arena, "calm", options.calm)
         before = arena.memory()
-        slow = await during(arena, "slow sockets", options.calm, "slow", options.sockets)
+        slow = await during(arena, "slow sockets", options.seconds, "slow", options.sockets)
         hot = await during(arena, "all kinds", options.seconds, "all", options.sockets)
         top = arena.memory()
         after = await during(arena, "afterwards", options.calm)
@@ -256,7 +256,7 @@ async def settled(arena: Arena, before: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--sockets", type=int, default=1_000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of all kinds of attack")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each attack")
     parser.add_argument("--calm", type=float, default=20.0, help="of each other phase")
     parser.add_argument("--p99", type=float, default=1.0, help="seconds of the bar under attack")
     parser.add_argument("--floor", type=float, default=0.0, help="slow sockets: always good enough")

@@ -327,7 +327,7 @@ async def test_workers_recover_by_themselves_unless_told_not_to(
         return len(await rows(conn, "select * from commandbus.command_bus_chore"))
 
     async def has_done_all_chores() -> bool:
-        return await chores() == 5
+        return await chores() == 6
 
     async with CommandBus.connect(dsn, settings=settings) as bus:
         seen = register(bus)

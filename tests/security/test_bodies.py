@@ -176,7 +176,8 @@ def test_every_list_in_a_form_stops_at_its_first_error() -> None:
     app_of(fake_bus())
     found = 0
     for form in forms():
-        if not form.__module__.startswith("commandbus"):
+        # Those of batch types only describe: what is validated is their base.
+        if not form.__module__.startswith("commandbus") or form.__name__.startswith("Submit"):
             continue
         for name, field in form.model_fields.items():
             parts = get_args(field.annotation)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from commandbus import CommandBus, Settings
 from commandbus.cli.main import app
-from commandbus.worker.maintenance import Maintenance
+from commandbus.worker.maintenance import SEAL_DELAY_SECONDS, Maintenance
 from tests.conftest import Server
 from tests.security.sealed import Conn, as_owner, codes, write
 
@@ -33,7 +33,21 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def chores(bus: CommandBus, **settings: Any) -> Maintenance:
-    return Maintenance(bus._store, list, Settings(**settings))
+    """The chores of a worker that has run for a while: one that has just started does not seal."""
+    maintenance = Maintenance(bus._store, list, Settings(**settings))
+    maintenance._has_begun = True
+    return maintenance
+
+
+async def test_a_worker_that_has_just_started_has_other_things_to_do(
+    bus: CommandBus, conn: Conn, keys: Path
+) -> None:
+    await write(conn)
+    maintenance = Maintenance(bus._store, list, Settings())
+    assert await maintenance.step() == SEAL_DELAY_SECONDS
+    assert await seals(conn) == []
+    await maintenance.step()
+    assert len(await seals(conn)) == 1
 
 
 def names_in(folder: Path) -> set[str]:

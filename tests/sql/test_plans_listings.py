@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,8 @@ from tests.sql.helpers import Session
 from tests.sql.test_plans import read
 
 BATCH = UUID(int=1)
+#: Batches, and commands of one batch, of the long test; `make attacks` has a million.
+ROWS = int(os.environ.get("LISTED_ROWS", "100000"))
 TICKETS = (
     "select t.* from commandbus.list_tickets(%s, cast(%s as text[]), cast(%s as text[]), %s,"
     " null, null, 51) t"
@@ -87,15 +90,19 @@ async def test_commands_of_a_batch_are_found_deep_inside_without_reading_what_is
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_listings_of_a_million_take_milliseconds(db: Session) -> None:
-    await build(db, 1_000_000)
+async def test_listings_of_very_many_take_milliseconds(db: Session) -> None:
+    await build(db, ROWS)
+    deep = ROWS * 9 // 10
     asked = [(TICKETS, each) for each in LISTINGS]
-    asked += [(COMMANDS, (BATCH, s, n)) for s in (None, "FAILED", "CANCELED") for n in (None, 9**6)]
+    asked += [(COMMANDS, (BATCH, s, n)) for s in (None, "FAILED", "CANCELED") for n in (None, deep)]
+    worst = 0.0
     for query, values in asked:
         times = []
-        for _ in range(20):
+        for _ in range(40):
             began = time.perf_counter()
             await db.rows(query, *values)
             times.append(time.perf_counter() - began)
-        # 50 ms is the aim; a loaded machine gets more.
+        worst = max(worst, sorted(times)[int(len(times) * 0.95)])
+        # 50 ms at the 95th percentile is the aim; a loaded machine gets more.
         assert sorted(times)[len(times) // 2] < 0.25, (values, times)
+    print(f"{ROWS:,} batches, {ROWS:,} commands: the slowest listing has a p95 of {worst:.4f} s")

@@ -176,7 +176,8 @@ async def test_what_leads_nowhere_is_answered_late_if_there_is_much_of_it(bench:
     await bench.ask("/livez", None, method="POST")
     with pytest.raises(Problem):
         await bench.ask("/api/v1/x", "eve")
-    assert bench.pauses == [LATE_SECONDS] * 3
+    assert len(bench.pauses) == 3
+    assert all(LATE_SECONDS / 2 <= each <= LATE_SECONDS * 1.5 for each in bench.pauses)
     for path, who in (("/api/v1/x", "ann"), ("/livez", None), ("/openapi.json", None)):
         await bench.ask(path, who)
     assert len(bench.pauses) == 3

@@ -1,8 +1,8 @@
 """What a caller may do with API tokens: look at, revoke and rotate its own; administrators of all
 domains look at and revoke those of others.
 
-Nobody rotates the token of another user: whoever has the new secret acts as that user, and could
-approve what they themselves submitted.
+Nobody rotates the token of another user: with the new secret one acts as that user, and could
+approve what one has submitted.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TokensOf:
         token = await self.require(token_id)
         if token.user_id != self.caller.user_id:
             raise NotOwnerError(
-                "nobody rotates the token of another user: whoever has the new secret acts as that "
-                "user; revoke it instead, and make another one for them"
+                "nobody rotates the token of another user, because its new secret lets one act as "
+                "that user; revoke it instead, and make another one for them"
             )
         if token.token_id != self.caller.token_id and not _is_within(token, self.caller):
             raise NotOwnerError(

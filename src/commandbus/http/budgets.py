@@ -8,6 +8,7 @@ valid credentials are charged to their address.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,7 +25,8 @@ from commandbus.http.settings import HttpSettings
 
 #: Keys that one counter remembers; the one that was quiet for longest is forgotten first.
 MAX_KEYS = 10_000
-#: Refusals in a minute that a client gets at once, and the seconds that it waits for each further.
+#: Refusals in a minute that a client gets at once, and about how many seconds it waits for each
+#: further one.
 PROMPT_REFUSALS = 20
 LATE_SECONDS = 3.0
 #: Refusals that are late at once. Their clients may have gone, so connections are no bound.
@@ -165,14 +167,14 @@ class Patience:
         self._waiting += 1
         try:
             if info.has_unread_body:  # which would be read while looking for the client's end
-                await self._pause(LATE_SECONDS)
+                await self._pause(_lateness())
             else:
                 await self._pause_attended(receive)
         finally:
             self._waiting -= 1
 
     async def _pause_attended(self, receive: Receive) -> None:
-        pause = asyncio.ensure_future(self._pause(LATE_SECONDS))
+        pause = asyncio.ensure_future(self._pause(_lateness()))
         gone = asyncio.ensure_future(until_gone(receive))
         try:
             await asyncio.wait({pause, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -181,6 +183,11 @@ class Patience:
         finally:
             pause.cancel()
             gone.cancel()
+
+
+def _lateness() -> float:
+    # Never the same: clients that were refused together would come again together.
+    return LATE_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311  (no secret)
 
 
 def refusal(

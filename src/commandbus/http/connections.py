@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import random
 import time
 from collections import Counter
 from typing import Any
@@ -153,7 +154,9 @@ class PatientProtocol(H11Protocol):
 
     def _arm(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.deadline_seconds, self._too_slow)
+            # Not all at the same moment: a thousand that came together would come again together.
+            seconds = self.deadline_seconds * random.uniform(0.75, 1.0)  # noqa: S311  (no secret)
+            self._head_timer = self.loop.call_later(seconds, self._too_slow)
 
     def _disarm(self) -> None:
         if self._head_timer is not None:

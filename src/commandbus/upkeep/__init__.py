@@ -1,12 +1,18 @@
 """Upkeep: the doctor, retention, seals of the audit, and figures of what is where."""
 
-from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
-from commandbus.upkeep.findings import Diagnosis, Finding, Repair, Severity
-from commandbus.upkeep.heads import Head
-from commandbus.upkeep.retention import PruneResult, RetentionRule, parse_age
-from commandbus.upkeep.sealing import SealResult
-from commandbus.upkeep.service import Upkeep
-from commandbus.upkeep.verification import AuditPlace, AuditVerification
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
+    from commandbus.upkeep.findings import Diagnosis, Finding, Repair, Severity
+    from commandbus.upkeep.heads import Head
+    from commandbus.upkeep.retention import PruneResult, RetentionRule, parse_age
+    from commandbus.upkeep.sealing import SealResult
+    from commandbus.upkeep.service import Upkeep
+    from commandbus.upkeep.verification import AuditPlace, AuditVerification
 
 __all__ = [
     "AuditPlace",
@@ -25,3 +31,21 @@ __all__ = [
     "Upkeep",
     "parse_age",
 ]
+
+_NAMES = {
+    "figures": ("DomainFigures", "Figures", "GovernedFigures"),
+    "findings": ("Diagnosis", "Finding", "Repair", "Severity"),
+    "heads": ("Head",),
+    "retention": ("PruneResult", "RetentionRule", "parse_age"),
+    "sealing": ("SealResult",),
+    "service": ("Upkeep",),
+    "verification": ("AuditPlace", "AuditVerification"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import when asked for: a worker needs the rules of retention at its start, and no more."""
+    for home, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

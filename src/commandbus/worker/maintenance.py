@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import LiteralString
+from typing import TYPE_CHECKING, LiteralString
 from uuid import UUID, uuid4
 
 from commandbus.batches.recovery import recover_dispatch
@@ -24,7 +24,9 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
-from commandbus.upkeep.sealing import Sealing
+
+if TYPE_CHECKING:
+    from commandbus.upkeep.sealing import Sealing
 
 #: How often an idle worker looks for a bulk operation to go on with, in seconds.
 BULK_POLL_SECONDS = 5.0
@@ -38,6 +40,8 @@ PRUNE_SECONDS = 20.0
 SEAL_SECONDS = 60.0
 #: The audit is sealed at least this often, in seconds, however rare the other chores are.
 SEAL_EVERY_SECONDS = 1_800.0
+#: A worker seals first after this many seconds: one that starts often finds much to do.
+SEAL_DELAY_SECONDS = 30.0
 #: Batches, and edits, that expire in one turn.
 EXPIRED_AT_ONCE = 1_000
 
@@ -81,14 +85,18 @@ class Maintenance(Loop):
         self._domains = domains
         self._settings = settings
         self._retention = Retention(store)
-        self._sealing = Sealing(store)
+        self._sealing: Sealing | None = None
         self._last_refusal = ""
+        self._has_begun = False
 
     async def step(self) -> float | None:
         """Ask for each chore, and do what is given."""
         every = self._settings.maintenance_interval_seconds
         seal_every = min(every, SEAL_EVERY_SECONDS)
         await self._do_given(self._chores(), every)
+        if not self._has_begun:
+            self._has_begun = True
+            return min(seal_every / 5, SEAL_DELAY_SECONDS)
         if self._settings.seal_audit:
             await self._do_given({"seal the audit": self._seal}, seal_every)
         # Asked for more often than due, so that a chore whose process ended is soon taken over.
@@ -170,6 +178,10 @@ class Maintenance(Loop):
 
     async def _seal(self) -> None:
         """Close what was written to the audit; a process without the key leaves it to others."""
+        if self._sealing is None:
+            from commandbus.upkeep.sealing import Sealing  # noqa: PLC0415  (not at the start)
+
+            self._sealing = Sealing(self._store)
         try:
             result = await self._sealing.seal_audit(seconds=SEAL_SECONDS)
         except (InvalidOperationError, InvalidInputError) as error:
