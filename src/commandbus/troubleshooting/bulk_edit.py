@@ -120,13 +120,13 @@ def _example_of(command_id: UUID, one: Edited | None, edit: PayloadEdit) -> Edit
         return EditExample(command_id, {}, one.failure)
     hidden = secret_paths(edit, one.marked)
     before = redact_payload(one.before, one.marked)
+    written = {"written": [pointer(path) for path in edit.written()]}
     try:
         after = edit.apply(before, one.marked)
     except InvalidPayloadError:  # what it looks for is masked, or was cut
-        return EditExample(
-            command_id, {"written": [pointer(path) for path in edit.written()]}, None
-        )
+        return EditExample(command_id, written, None)
     found = shown_difference((one.before, one.after), before, after, one.marked)
-    if not found and not one.paths:
-        return EditExample(command_id, {}, None)
-    return EditExample(command_id, {**found, "secret": hidden} if hidden else found, None)
+    if hidden:
+        found["secret"] = hidden
+    # Without a place that can be shown it changes something all the same.
+    return EditExample(command_id, found or (written if one.paths else {}), None)
