@@ -534,7 +534,7 @@ function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_tra
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f695148534e0c05d090e40f78cd68ecd
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12269f7270df42dcd3b96906dc79a1e7
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 068683b166860394213b9142b56ac961
 function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
@@ -561,10 +561,14 @@ function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
+function commandbus.check_on_complete(p_on_complete jsonb) returns void
+    plpgsql, stable, body 404c5021fe7f0ef724b93061807683de
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 57525be45e3ce412068e2d52dbf494f0
+function commandbus.check_reply_name(p_queue text) returns void
+    plpgsql, stable, body 0584e0c7da79c534591ab4dbcba6ac84
 function commandbus.check_reply_queue(p_queue text) returns void
-    plpgsql, stable, body a4e65dc33981505669a6bc527a21112b
+    plpgsql, stable, body e446073fdf267746e3406b9a71b43c65
 function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_roles(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -588,7 +592,7 @@ function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, body f150a309b62aabf38cac487a23d6ddd0
+    plpgsql, volatile, body 6aa63efa262f04e540b3635ee9038f97
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
@@ -612,11 +616,11 @@ function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_t
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6007f1bd9d5763c9946767f5444852bd
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8922ffe86220021a62777a495450c312
 function commandbus.create_batch_for(p_domain text, p_batch_id uuid, p_commands jsonb, p_digests bytea[], p_name text, p_custom_data jsonb, p_on_behalf jsonb) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa94a1b488eb3dd7490d0d02742343a4
 function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body dcf0268f434e6de12a8187f08f5b0bc3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 37ee6dd2347a1ffc851b5e38575a71b4
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb, p_expires_seconds double precision DEFAULT NULL::double precision) returns TABLE(created_at timestamp with time zone, limits jsonb, content_digest text, expires_at timestamp with time zone)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bf726c935234b515d02c6fa86142f790
 function commandbus.decide_edit(p_domain text, p_command_id uuid, p_decision text, p_user text, p_reason text, p_digest text, p_self_approval boolean) returns void
@@ -664,13 +668,13 @@ function commandbus.ensure_domain(p_domain text) returns void
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body d4fb94b2059a3501b22762f9d6b59677
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
-    plpgsql, volatile, body 79aa6b0f02ec1ee0de36c2cf6d3ea969
+    plpgsql, volatile, body cb0a5534e078a3fe9e08bc15fbcef6c7
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 4e040717835500e0cdf7b3e806b8112c
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 5713cab99f8b38a963c4ec61c26dac97
+    sql, immutable, body 3ea29a288b29c437f735718873fa57dc
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
@@ -714,7 +718,7 @@ function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_made_by_us(p_physical text) returns boolean
-    sql, stable, body 16d8038b27ce01cfcb58c147036c60cf
+    sql, stable, body 6cc1af0f4c359f480fb67d4e2f8cb490
 function commandbus.is_old_reply(p_table text) returns text
     sql, stable, body 0a75f975b3cfdf4844395e9a5ab6a2e9
 function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_domain text, p_before timestamp with time zone) returns boolean
@@ -864,7 +868,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 4fbd42e63affe1e491e601da485f9577
+    sql, immutable, body d9e2ef42e889ca72f9f5d71f263341fc
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1018,7 +1022,7 @@ function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked t
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cb2158185119ff977c401934acee7222
 function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body ac44642e91b448d62d124ce3571eeb97
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 0e6698dc40ac3ab591aa4f0bdab7482b
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
     sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void

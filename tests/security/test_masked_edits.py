@@ -364,3 +364,46 @@ def test_every_secret_of_a_restored_payload_belongs_to_the_same_one_as_before(
     # What is shown of the result is what the operator wrote; the order of keys is nobody's.
     shown, wrote = (json.dumps(redact_payload(x), sort_keys=True) for x in (restored, edited))
     assert shown == wrote
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        MergePatch({"x": "1234 4321 9999"}),
+        MergePatch({"note": "the pin is 4321"}),
+        MergePatch({"note": "4321", "deep": {"list": ["a", "4321"]}}),
+        MergePatch({"4321": "a new field"}),
+        JsonPatch([{"op": "replace", "path": "/note", "value": "the pin is 4321"}]),
+        JsonPatch([{"op": "add", "path": "/list/0", "value": "NDMyMQ== 34333231 4321"}]),
+        JsonPatch([{"op": "move", "from": "/note", "path": "/x"}]),
+        JsonPatch([{"op": "replace", "path": "/pin", "value": "4321"}]),
+    ],
+)
+def test_a_preview_is_the_same_whatever_the_secret_is(edit: MergePatch | JsonPatch) -> None:
+    """It leaves no trace: who could tell a right guess by it would find a PIN in a minute."""
+
+    def preview(pin: str) -> Any:
+        before = {"pin": pin, "note": f"the pin is {pin}", "x": "y", "list": ["z"], "deep": {}}
+        after = edit.apply(before)
+        paths = tuple(changed_paths(before, after, (), edit.written()))
+        one = Edited(uuid4(), "Pay", 1, frozenset(), before, after, None, paths)
+        found = _example_of(one.command_id, one, edit).changes
+        assert found
+        return found
+
+    assert preview("4321") == preview("8765")
+
+
+def test_a_preview_shows_what_was_given_and_what_may_be_seen() -> None:
+    before = {"pin": "8765", "note": "the pin is 8765", "amount": 5}
+    edit = MergePatch({"note": "none", "amount": 6, "pin": "1111"})
+    after = edit.apply(before)
+    paths = tuple(changed_paths(before, after, (), edit.written()))
+    one = Edited(uuid4(), "Pay", 1, frozenset(), before, after, None, paths)
+    assert _example_of(one.command_id, one, edit).changes == {
+        "changed": [
+            {"path": "data.note", "from": f'"the pin is {MASK}"', "to": '"none"'},
+            {"path": "data.amount", "from": "5", "to": "6"},
+        ],
+        "secret": ["/pin"],
+    }

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from fastapi import Response
 
 from commandbus.access.model import Caller, Scope
 from commandbus.http import HttpSettings
@@ -53,6 +54,10 @@ class World(Serving):
         @self.app.get("/api/v1/torrent")
         async def torrent(here: Here) -> Stream:
             return Stream(_torrent(), here.polls)
+
+        @self.app.get("/api/v1/large")
+        async def large() -> Response:
+            return Response(bytes(8_000_000))
 
     async def connect(self, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -150,6 +155,38 @@ async def test_a_client_that_takes_nothing_is_given_up() -> None:
         await world.waiting(0)
         await until(lambda: not world.server._server.server_state.connections, "no connection")
         sock.close()
+
+
+async def test_who_asks_for_much_and_takes_nothing_loses_its_place_and_fills_no_memory() -> None:
+    async with World(send_timeout_seconds=0.5) as world:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", world.port))
+        began = loop.time()
+        request = b"GET /api/v1/large HTTP/1.1\r\n" + HEAD + b"\r\n"
+        await loop.sock_sendall(sock, request * 3)
+        await until(lambda: world.budgets.concurrency.taken == 1, "a request that is served")
+        (line,) = world.server._server.server_state.connections
+        kept = 0
+        while world.budgets.concurrency.taken:
+            kept = max(kept, line.transport.get_write_buffer_size())
+            await asyncio.sleep(0.01)
+            assert loop.time() - began < PATIENCE, "the place is still taken"
+        assert kept < 1_000_000
+        await until(lambda: not world.server._server.server_state.connections, "no connection")
+        sock.close()
+
+
+async def test_a_large_response_arrives_whole() -> None:
+    async with World() as world:
+        answer = await world.raw(
+            b"GET /api/v1/large HTTP/1.1\r\n" + HEAD + b"Connection: close\r\n\r\n"
+        )
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-length: 8000000" in head
+    assert len(body) == 8_000_000
 
 
 async def test_a_stop_ends_what_waits() -> None:

@@ -62,6 +62,13 @@ def test_every_function_that_is_called_from_outside_has_its_line_and_no_other() 
     assert not needless, f"nothing calls these, take them out of entry_points: {needless}"
 
 
+def test_no_function_has_two_lines() -> None:
+    """The rights of both would be given, and a reader sees one of them."""
+    text = RIGHTS.read_text(encoding="utf-8")
+    names = re.findall(r"\n        \('(\w+)', '\{", text)
+    assert sorted(names) == sorted(set(names))
+
+
 def test_no_statement_calls_a_function_of_pgmq() -> None:
     # Roles have no rights in that schema. PgmqClient is for another database, or for the owner.
     folder = Path(commandbus.__path__[0])

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from commandbus.database.roles import ROLES
 from tests.conftest import Server
@@ -119,6 +120,10 @@ FOR_SOME: list[tuple[str, set[str]]] = [
     ("select * from commandbus.list_troubleshooting('shop', null, 1, 0)", {"operator", "api"}),
     ("select commandbus.operator_retry('shop', '{}')", {"operator", "api"}),
     ("select commandbus.cancel_commands('shop', '{}', 'x')", {"operator", "api"}),
+    # with these a caller says itself whether it may pass governance by
+    ("select commandbus.edit_for('shop', '{}', true, '{}', '{\"may_bypass\": true}')", {"api"}),
+    ("select commandbus.start_bulk_for(gen_random_uuid(), 'shop', 'retry', '{}', '{}', null, true,"
+     " null, '{\"may_bypass\": true}')", {"api"}),
     ("select * from commandbus.repair_queues('shop', 'x', 1)", {"operator"}),
     ("select commandbus.create_api_token(replace(gen_random_uuid()::text, '-', ''), 'x', '{read}',"
      " null, null, 'x', null)", {"api"}),
@@ -171,11 +176,14 @@ async def test_each_role_may_do_its_own_part_and_no_other(
 async def test_functions_for_replies_reach_no_other_queue(
     database: RoledDatabase, shop: Shop, role: str
 ) -> None:
-    async with database.connect(role) as conn:
+    async with database.connect(role) as conn, database.connect("migrator") as owner:
+        for name in ("printer", "printer__replies"):  # of another program, which the owner can read
+            await owner.execute("select pgmq.create(%s)", (name,))
         for queue in (
             "shop.commands", "shop__commands", "shop__commands.x", "shop.x__commands",
-            "shop.dispatch", "0ab12_shop__commands", "0ab12_shop.commands", "meta",
-            "shop.commands\n", "", "Shop.commands",
+            "shop.dispatch", "0ab12_shop__commands", "0ab12_shop.commands", "0ab12_shop.replies",
+            "commands", "dispatch", "a.b.c", "shop.commands\n", "", "Shop.commands", "x" * 48,
+            "printer", "printer.replies",
         ):  # fmt: skip
             for call in (
                 "read_replies(%s, 0, 1)", "lease_replies(%s, 0, 1)", "delete_replies(%s, '{1}')",
@@ -184,6 +192,32 @@ async def test_functions_for_replies_reach_no_other_queue(
                 with pytest.raises(psycopg.Error) as info:
                     await conn.execute(f"select * from commandbus.{call}".encode(), (queue,))
                 assert info.value.sqlstate == "CB005", (queue, call)
+
+
+@pytest.mark.parametrize(
+    "queue", ["shop.commands", "shop.dispatch", "0ab12_shop.replies", "shop__commands", "a.b.c"]
+)
+async def test_no_reply_is_asked_for_where_commands_are(
+    database: RoledDatabase, shop: Shop, queue: str
+) -> None:
+    """A worker would publish it with the rights of the owner."""
+    command = Jsonb([{"command_id": str(uuid4()), "type": "Work", "reply_to": queue}])
+    async with database.connect("sender") as conn:
+        for call, values in (
+            ("send_command('shop', 'Work', gen_random_uuid(), '{}', %s)", (queue,)),
+            ("send_commands('shop', %s)", (command,)),
+            ("offer_one('shop', gen_random_uuid(), 'Work', %s, null, 3, '\"a\":1}')", (queue,)),
+            ("send_packed('shop', gen_random_uuid()::text, 'Work', %s, '', '3', '')", (queue,)),
+            ("create_batch('shop', gen_random_uuid(), %s)", (command,)),
+            ("create_stored_batch('shop', gen_random_uuid(), %s, null, null, null, null, false,"
+             " 'transactional')", (command,)),
+            ("create_batch('shop', gen_random_uuid(), '[]', p_on_complete =>"
+             " jsonb_build_object('domain', 'shop', 'type', 'Work', 'reply_to', %s::text))",
+             (queue,)),
+        ):  # fmt: skip
+            with pytest.raises(psycopg.Error) as info:
+                await conn.execute(f"select commandbus.{call}".encode(), values)
+            assert info.value.sqlstate == "CB005", call
 
 
 async def test_a_worker_cannot_prune_more_than_the_rules_say(

@@ -205,6 +205,7 @@ async def test_writers_sealers_and_verifiers_at_once_raise_no_alarm(
     monkeypatch.setattr("commandbus.upkeep.sealing.WAIT_SECONDS", 0.05)
     await write(conn, 50, age="2 days", domain="old")
     await conn.execute("select commandbus.ensure_domain('old')")
+    await conn.execute("select commandbus.set_retention(null, 'audit', '12 hours')")
     await bus.upkeep.seal_audit()
     is_over = asyncio.Event()
     written = 0

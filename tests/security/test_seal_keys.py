@@ -193,6 +193,7 @@ async def test_a_copy_in_another_database_is_verified_with_the_same_seals(
     await write(conn, 20, age="40 days")
     await write(conn, 5)
     await bus.upkeep.seal_audit()
+    await conn.execute("select commandbus.set_retention(null, 'audit', '12 hours')")
     await conn.execute("select commandbus.prune_audit('shop', now() - interval '1 day', 10)")
     await bus.upkeep.seal_audit()
     name = f"{conn.info.dbname}_copy"

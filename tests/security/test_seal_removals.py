@@ -57,11 +57,48 @@ async def test_a_removal_that_no_rule_asked_for_is_told_with_its_actor(
     await bus.upkeep.seal_audit()
 
     found = await bus.upkeep.verify_audit()
-    assert found.is_intact
+    assert not found.is_intact, "the owner could have written the record, and the name"
     assert [(p.code, p.text) for p in found.places] == [
         ("REMOVAL_BY_HAND",
          "removal 1 of 10 events by petra: no retention rule asked for it"),
     ]  # fmt: skip
+    assert not (await bus.upkeep.verify_audit(approved=[2])).is_intact
+    found = await bus.upkeep.verify_audit(approved=[1])
+    assert (found.findings, found.removed) == ((), 10)
+
+
+async def test_a_rule_that_was_shortened_is_found_by_who_knows_the_right_time(
+    bus: CommandBus, conn: Conn
+) -> None:
+    await sealed_and_pruned(bus, conn)
+    await bus.upkeep.seal_audit()
+
+    assert (await bus.upkeep.verify_audit(keep=timedelta(days=30))).is_intact
+    found = await bus.upkeep.verify_audit(keep=timedelta(days=31))
+    assert {place.code for place in found.places} == {"REMOVAL_UNLAWFUL"}
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+async def test_a_record_of_the_future_does_not_make_young_events_old(
+    bus: CommandBus, conn: Conn, is_signed: bool
+) -> None:
+    """By its own words the rule was kept: a month has passed, or will have."""
+    await write(conn)
+    await bus.upkeep.seal_audit()
+    await as_owner(
+        conn,
+        f"insert into {REMOVAL} (domain, ids, row_count, sealed_to, rows_digest, before,"
+        " keep_seconds, removed_at) select 'shop', '{[4,5)}', 1, 10,"
+        " sha256(commandbus.audit_row_digest(a)), now() + interval '1 minute', 2592000,"
+        f" now() + interval '31 days' from {AUDIT} a where audit_id = 4",
+        f"delete from {AUDIT} where audit_id = 4",
+    )
+    if is_signed:
+        await bus.upkeep.seal_audit()
+
+    found = await bus.upkeep.verify_audit()
+    assert not found.is_intact
+    assert "later than it was" in found.places[-1].text
 
 
 async def test_events_that_retention_removed_before_they_were_sealed_are_gaps(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from commandbus import CommandBus
+from commandbus.errors import InvalidOperationError
 from commandbus.upkeep.heads import append_heads
 from tests.security.sealed import Conn, as_owner, codes, forge_seal, spots, write
 
@@ -302,7 +303,7 @@ async def test_all_seals_removed_is_found_by_what_is_known_outside(
     await sealed_twice(bus, conn)
     await as_owner(conn, "delete from commandbus.command_bus_audit_seal")
 
-    assert await codes(bus) == {"SEAL_MISSING": 1}
+    assert await codes(bus) == {"SEAL_MISSING": 1, "AUDIT_UNSEALED": 1}
     with pytest.raises(Exception, match="seals were removed or replaced"):
         await bus.upkeep.seal_audit()
 
@@ -447,3 +448,49 @@ async def test_two_that_seal_at_once_make_one_chain(
     assert sum(each.rows for each in results) == 200
     found = await bus.upkeep.verify_audit()
     assert (found.is_intact, found.seals, found.rows, found.unsealed) == (True, 20, 200, 0)
+
+
+async def test_the_owner_does_not_get_the_chain_signed_once_more(
+    bus: CommandBus, conn: Conn
+) -> None:
+    """The functions that draft a seal are the owner's: they ask for the first one again."""
+    await sealed_twice(bus, conn)
+    await as_owner(conn, f"update {AUDIT} set actor = 'eve' where audit_id = 4")
+    ((text,),) = await (
+        await conn.execute(
+            "select pg_get_functiondef(cast('commandbus.draft_seal(int)' as regprocedure))"
+        )
+    ).fetchall()
+    forged = text.replace(
+        "from commandbus.command_bus_audit_seal s order by",
+        "from commandbus.command_bus_audit_seal s where s.seal_number < {} order by",
+    )
+    assert forged != text
+    add = "select pg_get_functiondef(oid) from pg_proc where proname = 'add_seal'"
+    ((adding,),) = await (await conn.execute(add.encode())).fetchall()
+    # what was signed is put aside, to be put in place later
+    aside = adding.replace(
+        "insert into commandbus.command_bus_audit_seal (", "insert into public.aside ("
+    )
+    await conn.execute("create table public.aside (like commandbus.command_bus_audit_seal)")
+    await conn.execute(aside.replace("raise exception", "raise notice").encode())
+    await write(conn)
+    for number in (1, 2):
+        await conn.execute(forged.replace("{}", str(number)).encode())
+        with pytest.raises(InvalidOperationError, match="changed its functions"):
+            await bus.upkeep.seal_audit()
+    ((signed,),) = await (await conn.execute("select count(*) from public.aside")).fetchall()
+    assert signed == 0
+    assert ("AUDIT_ROW_CHANGED", 1, 4, 4) in spots(await bus.upkeep.verify_audit())
+
+
+async def test_an_audit_without_any_seal_is_not_called_proven(
+    bus: CommandBus, conn: Conn, keys: Path
+) -> None:
+    """For a machine that never sealed: the owner may have removed all of them."""
+    assert (await bus.upkeep.verify_audit()).findings == ()  # there is nothing to prove
+    await sealed_twice(bus, conn)
+    await as_owner(conn, "delete from commandbus.command_bus_audit_seal")
+    assert await codes(bus) == {"SEAL_MISSING": 1, "AUDIT_UNSEALED": 1}
+    forget_heads(keys)
+    assert await codes(bus) == {"AUDIT_UNSEALED": 1}

@@ -209,6 +209,7 @@ def test_weak_settings_are_said() -> None:
     for settings, says in {
         HttpSettings(auth="none"): "no authentication",
         HttpSettings(metrics_public=True): "/metrics needs no token",
+        HttpSettings(trusted_proxies="10.0.0.1, *"): "taken for a trusted proxy",
         HttpSettings(auth="jwt", jwt_key="k" * 32): "any issuer",
     }.items():
         (text,) = weaknesses_of(settings)

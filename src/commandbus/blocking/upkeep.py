@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from commandbus.blocking.bridge import BlockingFacet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
     from pathlib import Path
     from commandbus.models import CommandStatus
@@ -74,11 +74,12 @@ class BlockingUpkeep(BlockingFacet["Upkeep"]):
 
     def verify_audit(
         self, *, window: timedelta | None = None, heads: Path | Sequence[Head] | None = None,
+        keep: timedelta | None = None, approved: Collection[int] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> AuditVerification:
         """Compare the audit with its seals; changes nothing."""
         return self._bridge.run(self._facet.verify_audit(
-            window=window, heads=heads, progress=progress,
+            window=window, heads=heads, keep=keep, approved=approved, progress=progress,
         ))
 
     def get_retention(self) -> list[RetentionRule]:

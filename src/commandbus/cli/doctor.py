@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -48,16 +49,29 @@ async def doctor(
             "--seals", metavar="FILE", help="With --audit: what `seals export` wrote to this file."
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            "--keep", metavar="AGE", help="With --audit: no rule may keep events for less, as 365d."
+        ),
+    ] = None,
+    approved: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--approved", metavar="N", help="With --audit: this removal by hand was meant."
+        ),
+    ] = None,
     operator: Operator = None,
 ) -> View:
     """Examine the database; exit code 1 if something is wrong. Changes nothing without --fix."""
     window = None if since is None else parse_age(since)
     if audit:
         if fix or full or domain is not None:
-            raise InvalidInputError("--audit goes with --since and --seals only")
-        return await _verify(frame, window, seals)
-    if seals is not None:
-        raise InvalidInputError("--seals goes with --audit")
+            raise InvalidInputError("--audit goes with --since, --seals, --keep, --approved only")
+        shortest = None if keep is None else parse_age(keep)
+        return await _verify(frame, window, seals, shortest, approved or ())
+    if seals is not None or keep is not None or approved:
+        raise InvalidInputError("--seals, --keep and --approved go with --audit")
     with working("examining …", quiet=frame.as_json):
         async with frame.open() as session:
             found = await session.bus.upkeep.doctor(
@@ -68,7 +82,13 @@ async def doctor(
     return View(document, lambda: _print_diagnosis(found), code)
 
 
-async def _verify(frame: Frame, window: timedelta | None, heads: Path | None) -> View:
+async def _verify(
+    frame: Frame,
+    window: timedelta | None,
+    heads: Path | None,
+    keep: timedelta | None,
+    approved: Collection[int],
+) -> View:
     with working("verifying the seals …", quiet=frame.as_json) as display:
 
         def progress(done: int, total: int) -> None:
@@ -77,7 +97,7 @@ async def _verify(frame: Frame, window: timedelta | None, heads: Path | None) ->
 
         async with frame.open() as session:
             found = await session.bus.upkeep.verify_audit(
-                window=window, heads=heads, progress=progress
+                window=window, heads=heads, keep=keep, approved=approved, progress=progress
             )
     code = ExitCode.OK if found.is_intact else ExitCode.FAILED
     document = {"is_intact": found.is_intact, **jsonable(found)}

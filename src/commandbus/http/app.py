@@ -124,7 +124,10 @@ def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
     app.add_middleware(CursorMiddleware, key=partial(here.bus.tokens.key_for, "cursor"))
     app.add_middleware(BodyMiddleware, settings=settings, budgets=here.budgets)
     app.add_middleware(CountMiddleware, governance=here.bus.governance, counted=f"{prefix}{API}/")
-    app.add_middleware(CallerMiddleware, budgets=here.budgets, patience=Patience())
+    app.add_middleware(
+        CallerMiddleware, budgets=here.budgets, patience=Patience(),
+        send_timeout_seconds=settings.send_timeout_seconds,
+    )  # fmt: skip
     app.add_middleware(
         GateMiddleware,
         auth=here.auth,

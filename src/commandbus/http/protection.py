@@ -5,20 +5,24 @@ Pure ASGI. Each refuses by raising an error, which the outermost layer turns int
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.errors import RateLimitExceededError
 from commandbus.governance.service import Governance
 from commandbus.http.auth.gate import path_below
 from commandbus.http.budgets import Budgets, Patience
-from commandbus.http.context import info_of
+from commandbus.http.context import ClientGone, info_of
 from commandbus.http.problems import Kind, Problem
 from commandbus.http.settings import HttpSettings
 
 # After these nothing of the connection is believed any more.
 _CLOSE = {"Connection": "close"}
+#: Bytes of a response that are handed over at once. The server keeps what the client does not take,
+#: however large it is, and stops us only before the next piece.
+PIECE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +62,15 @@ class FramingMiddleware:
 class CallerMiddleware:
     """Charges the caller for the request and gives it a place. What needs no caller needs no place:
     it is answered from memory.
+
+    The place is kept until the response is on its way, in pieces: a client that asks for much and
+    takes nothing uses up its own places, then its time, and not the memory of the service.
     """
 
     app: ASGIApp
     budgets: Budgets
     patience: Patience
+    send_timeout_seconds: float
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on within the budgets of its caller."""
@@ -74,11 +82,29 @@ class CallerMiddleware:
             self.budgets.requests.spend(info.caller)
             with self.budgets.concurrency.place(info.caller):
                 info.is_admitted = True
-                await self.app(scope, receive, send)
+                await self.app(scope, receive, self._in_time(send))
         except RateLimitExceededError:
             # Here the place has been given back: who waits for a refusal takes it from nobody.
             await self.patience.before_refusing(("user", info.caller.user_id), info, receive)
             raise
+
+    def _in_time(self, send: Send) -> Send:
+        """A `send` that raises ClientGone if the client takes nothing for too long."""
+
+        async def send_in_time(message: Message) -> None:
+            body = message.get("body", b"")
+            try:
+                while len(body) > PIECE:
+                    async with asyncio.timeout(self.send_timeout_seconds):
+                        await send({**message, "body": bytes(body[:PIECE]), "more_body": True})
+                    body = memoryview(body)[PIECE:]
+                    message = {**message, "body": body}
+                async with asyncio.timeout(self.send_timeout_seconds):
+                    await send({**message, "body": bytes(body)} if body else message)
+            except TimeoutError:
+                raise ClientGone from None
+
+        return send_in_time
 
 
 @dataclass(frozen=True, slots=True)

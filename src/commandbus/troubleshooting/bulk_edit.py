@@ -14,9 +14,9 @@ from commandbus.handler import HandlerRegistry
 from commandbus.payload import encode_payload
 from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.privacy.secrets import check_fits
-from commandbus.troubleshooting.edits import changed_paths, difference
+from commandbus.troubleshooting.edits import changed_paths, shown_difference
 from commandbus.troubleshooting.model import EditExample, EditPreview
-from commandbus.troubleshooting.patch import PayloadEdit, exact_payload, secret_paths
+from commandbus.troubleshooting.patch import PayloadEdit, exact_payload, pointer, secret_paths
 
 #: Commands whose payloads are read at once.
 EDIT_CHUNK = 100
@@ -116,10 +116,17 @@ class Editor:
 def _example_of(command_id: UUID, one: Edited | None, edit: PayloadEdit) -> EditExample:
     if one is None:
         return EditExample(command_id, {}, "the payload is no longer archived")
-    if one.failure is not None or not one.paths:
+    if one.failure is not None:
         return EditExample(command_id, {}, one.failure)
-    # Secret fields as they were shown before: none of them is listed as changed, see above.
-    before = redact_payload(one.before, one.marked)
-    found = difference(one.before, one.after, one.marked, edited=before)
     hidden = secret_paths(edit, one.marked)
-    return EditExample(command_id, {**found, "secret": hidden} if hidden else found, None)
+    before = redact_payload(one.before, one.marked)
+    written = {"written": [pointer(path) for path in edit.written()]}
+    try:
+        after = edit.apply(before, one.marked)
+    except InvalidPayloadError:  # what it looks for is masked, or was cut
+        return EditExample(command_id, written, None)
+    found = shown_difference((one.before, one.after), before, after, one.marked)
+    if hidden:
+        found["secret"] = hidden
+    # Without a place that can be shown it changes something all the same.
+    return EditExample(command_id, found or (written if one.paths else {}), None)

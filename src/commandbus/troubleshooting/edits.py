@@ -32,7 +32,29 @@ def difference(
     """
     texts = (texts_in(each, marked, is_secret=False) for each in (old, new))
     secrets = Secrets(chain.from_iterable(texts), marked)
+    return _listed(_all_changes(old, new, marked, edited), marked, secrets)
 
+
+def shown_difference(
+    real: tuple[Any, Any], old: Any, new: Any, marked: Collection[str]
+) -> dict[str, Any]:
+    """What an edit would change, for who may try many: `old` as it is shown, `new` made from that.
+
+    Nothing here depends on what is masked. If the given values were searched for real secrets, a
+    mask would tell that a guess is right; and so would a masked text that is said not to change.
+    """
+    paths = {path for path, *_ in _changes(*real, "data", marked, is_secret=False)}
+    changes = (
+        change
+        for change in _changes(old, new, "data", marked, is_secret=False)
+        if not change[3] and (change[0] in paths or MASK in str(change[1]))
+    )
+    return _listed(changes, marked, Secrets(texts_in(new, marked, is_secret=False), marked))
+
+
+def _listed(
+    changes: Iterable[tuple[str, Any, Any, bool]], marked: Collection[str], secrets: Secrets
+) -> dict[str, Any]:
     def shown(value: Any, is_secret: bool) -> str:
         if is_secret:
             return MASK
@@ -42,7 +64,7 @@ def difference(
 
     found: dict[str, Any] = {"changed": [], "added": [], "removed": []}
     count = 0
-    for path, before, after, is_secret in _all_changes(old, new, marked, edited):
+    for path, before, after, is_secret in changes:
         count += 1
         if count > MAX_CHANGES:
             continue

@@ -68,6 +68,11 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
         Severity.ERROR, "events were removed that the rule of the removal keeps",
         f"look for them in a backup; {_LOOK}",
     ),
+    "REMOVAL_BY_HAND": KnownFinding(
+        Severity.ERROR, "events were removed from the audit, and no retention rule asked for it",
+        "ask the one whom it names, since the owner can write a record too. If it was meant "
+        "(`commandbus db prune --older-than`), name it: `commandbus doctor --audit --approved N`",
+    ),
     "AUDIT_SEQUENCE": KnownFinding(
         Severity.ERROR, "the numbers of the audit do not come from its sequence one by one, so "
         "that it cannot be sealed",
@@ -89,10 +94,6 @@ SEAL_FINDINGS: dict[str, KnownFinding] = {
         "does not show",
         "see that a worker with the key always runs. If one did, the end of the chain was cut off "
         "and sealed again: compare with exported heads",
-    ),
-    "REMOVAL_BY_HAND": KnownFinding(
-        Severity.WARNING, "events were removed from the audit, and no retention rule asked for it",
-        "see that it was meant: `commandbus db prune --older-than` does it, and the owner can",
     ),
     "SEAL_WAITS": KnownFinding(
         Severity.NOTICE, "a transaction that is open for long keeps the audit from being sealed",

@@ -26,11 +26,24 @@ class _Open:
     last_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lawful:
+    """What is known outside the database of lawful removals."""
+
+    #: The shortest time for which a rule may keep events.
+    keep: timedelta = timedelta(0)
+    #: Removals without a rule that were meant.
+    approved: frozenset[int] = frozenset()
+
+
 class RowCheck:
     """Compares the rows of one seal after the other, in their order."""
 
-    def __init__(self, places: Places, bad_removals: set[int], first_id: int) -> None:
+    def __init__(
+        self, places: Places, bad_removals: set[int], first_id: int, lawful: Lawful
+    ) -> None:
         self._places = places
+        self._lawful = lawful
         self._bad = bad_removals
         self._first_id = first_id
         self._open: dict[int, _Open] = {}
@@ -120,19 +133,27 @@ class RowCheck:
         number, ranges = removal.removal_number, removal.ranges
         ids = (ranges[0][0], ranges[-1][1]) if ranges else None
         before, removed_at = moment_of(removal.before), moment_of(removal.removed_at)
-        if removal.keep_seconds is None:
+        if removal.keep_seconds is None and number not in self._lawful.approved:
             who = removal.actor or "somebody without a name"
             text = (
                 f"removal {number} of {removal.row_count} events by {who}: no retention rule asked "
                 "for it"
             )
             self._places.add("REMOVAL_BY_HAND", text, removal.sealed_by, ids)
+        elif removal.keep_seconds is None:
+            return
         elif (
             before is None
             or removed_at is None
             or before > removed_at - timedelta(seconds=removal.keep_seconds)
         ):
             text = f"removal {number} took events that its rule keeps"
+            self._places.add("REMOVAL_UNLAWFUL", text, removal.sealed_by, ids)
+        elif removal.keep_seconds < self._lawful.keep.total_seconds():
+            text = (
+                f"removal {number} of {removal.row_count} events was by a rule that keeps them for "
+                f"{timedelta(seconds=removal.keep_seconds)}, which is too short"
+            )
             self._places.add("REMOVAL_UNLAWFUL", text, removal.sealed_by, ids)
 
 

@@ -119,10 +119,11 @@ class Sealing:
         key = await asyncio.to_thread(self._key, None if last is None else last.key_id, new_key)
         result = await self._wait(SealResult(key_id=self._keys.id_of(key)))
         while True:
-            made = await self._seal_next(key, new_key=new_key)
+            made = await self._seal_next(key, last, new_key=new_key)
             if made is None:
                 break
             seal, signed = made
+            last = seal.head(key)
             result = replace(
                 result,
                 seals=result.seals + 1,
@@ -190,12 +191,15 @@ class Sealing:
                 )
             await asyncio.sleep(0.1)
 
-    async def _seal_next(self, key: Key, *, new_key: bool) -> tuple[Seal, int] | None:
+    async def _seal_next(
+        self, key: Key, last: Head | None = None, *, new_key: bool
+    ) -> tuple[Seal, int] | None:
         """One seal, in one transaction; None: there is nothing to seal."""
         async with self._store.gateway.transaction() as session:
             drafted = await session.row(_DRAFT, (CHUNK,), into=_Draft)
             if drafted is None:
                 return None
+            _refuse_repeated(drafted, last)
             if not new_key:  # asked again under the lock: another process may have been quicker
                 self._refuse_other(key, drafted.previous_key)
             removals = await session.rows(_UNSIGNED, (REMOVALS_LIMIT,), into=Removal)
@@ -233,6 +237,24 @@ class Sealing:
                 "or it is another one: seals were removed or replaced. Look with `commandbus "
                 f"doctor --audit`. If the database was restored from a backup, remove {file.path}"
             )
+
+
+def _refuse_repeated(drafted: _Draft, last: Head | None) -> None:
+    """Sign nothing in the place of a seal that is known: the functions that draft belong to the
+    owner of the database, who could have the whole chain signed once more over changed rows.
+    """
+    if last is None or drafted.seal_number > last.seal_number + 1:  # another process was quicker
+        return
+    if (
+        drafted.seal_number <= last.seal_number
+        or drafted.previous.hex() != last.digest
+        or drafted.first_id != last.last_id + 1
+    ):
+        raise InvalidOperationError(
+            f"the database asks for a signature of seal {drafted.seal_number}, which does not "
+            f"follow the last one, {last.seal_number}: somebody has changed its functions or its "
+            "seals. Look with `commandbus doctor --audit`"
+        )
 
 
 async def _add(

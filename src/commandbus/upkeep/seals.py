@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from commandbus.errors import InvalidSettingError
 from commandbus.keys import Key, Keys
+from commandbus.upkeep.heads import Head
 
 #: The name of the key that signs. A former one is known by this name, `_` and its fingerprint.
 KEY_NAME = "seal_key"
@@ -77,6 +78,13 @@ class Seal:
     def signature(self, key: bytes) -> bytes:
         """The proof that somebody with the key made it."""
         return hmac.digest(key, self.signed_bytes, "sha256")
+
+    def head(self, key: bytes) -> Head:
+        """This seal as it is known outside the database."""
+        return Head(
+            self.seal_number, self.last_id, self.digest.hex(), self.signature(key).hex(),
+            self.key_id, f"{self.sealed_at:%Y-%m-%dT%H:%M:%S.%fZ}",
+        )  # fmt: skip
 
 
 class Removal(NamedTuple):

@@ -8,16 +8,16 @@ read, to find the rows. Memory does not grow with the audit but by some hundred 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from commandbus.errors import InvalidSettingError
 from commandbus.upkeep.findings import Finding, Severity, finding_of, worst_first
 from commandbus.upkeep.heads import Head, read_heads
 from commandbus.upkeep.seal_reading import SealReader, SignedSeal, moment_of, reading
-from commandbus.upkeep.seal_rows import RowCheck
+from commandbus.upkeep.seal_rows import Lawful, RowCheck
 from commandbus.upkeep.sealing import Sealing
 from commandbus.upkeep.seals import NOTHING_BEFORE, Removal, Seal, SealKeys, removals_of
 
@@ -29,6 +29,8 @@ SNAPSHOT_SEALS = 20
 LATE = timedelta(hours=1, minutes=10)
 #: A removal that is older than the last seal by more than this should be signed.
 UNSIGNED_TOLERANCE = timedelta(minutes=10)
+#: How much younger than the seal that signs it a removal may be: clocks differ, and are set.
+FUTURE_TOLERANCE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,16 @@ class Verification(Sealing):
         *,
         window: timedelta | None = None,
         heads: Path | Sequence[Head] | None = None,
+        keep: timedelta | None = None,
+        approved: Collection[int] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> AuditVerification:
         """Compare the audit with its seals; changes nothing.
 
         The chain is always verified as a whole; with `window` only the rows of seals that were made
         in this time. `heads` come from outside the database: a file of `commandbus seals export`.
+        So do `keep`, the shortest time for which a rule may keep events, and `approved`, the
+        numbers of removals without a rule that were meant: what the database says, its owner wrote.
         `progress` is called with the rows that were compared, and how many there are.
         """
         if window is not None and window <= timedelta(0):
@@ -124,6 +130,9 @@ class Verification(Sealing):
                 places.add("AUDIT_UNPROTECTED", f"{name}: {why}")
             await chain.read(reader, places)
             unsealed = await reader.unsealed(chain.sealed_to or -(2**63))
+            if not chain.seals and unsealed:
+                text = f"{unsealed} events, and no seal: none was made yet, or all were removed"
+                places.add("AUDIT_UNSEALED", text)
             if chain.seals:
                 for each in await reader.ids_before(chain.seals[0].first_id):
                     text = f"event {each} was inserted below the first seal"
@@ -138,7 +147,8 @@ class Verification(Sealing):
             and (window is None or (last and seal.sealed_at >= last - window))
         ]
         total = sum(seal.row_count for seal in wanted)
-        check = RowCheck(places, chain.bad_removals, wanted[0].first_id if wanted else 0)
+        lawful = Lawful(keep or timedelta(0), frozenset(approved))
+        check = RowCheck(places, chain.bad_removals, wanted[0].first_id if wanted else 0, lawful)
         for begin in range(0, len(wanted), SNAPSHOT_SEALS):
             async with reading(self._store.gateway) as reader:
                 for seal in wanted[begin : begin + SNAPSHOT_SEALS]:
@@ -264,6 +274,7 @@ class _Chain:
             number = seal.seal_number
             for removal in by_seal.pop(number, ()):
                 told = signed_ones.pop(removal.removal_number, None)
+                self._check_moment(removal, seal.sealed_at, places)
                 if told != removal.digest:
                     why = "was not signed by" if told is None else "is not as it was signed by"
                     self._tell_bad(removal, f"{why} seal {number}", number, places)
@@ -274,6 +285,18 @@ class _Chain:
             for removal in others:
                 self._tell_bad(removal, "names a seal that is not there", None, places)
 
+    def _check_moment(self, removal: Removal, latest: datetime, places: Places) -> None:
+        """A removal from the future would make young events old enough for its rule."""
+        removed_at = moment_of(removal.removed_at)
+        if removed_at is None or removed_at > latest + FUTURE_TOLERANCE:
+            ranges = removal.ranges
+            text = (
+                f"removal {removal.removal_number} of {removal.row_count} events says that it was "
+                "made later than it was"
+            )
+            ids = (ranges[0][0], ranges[-1][1]) if ranges else None
+            places.add("REMOVAL_UNLAWFUL", text, removal.sealed_by, ids)
+
     def _check_unsigned(self, removal: Removal, last: Seal | None, places: Places) -> None:
         removed_at = moment_of(removal.removed_at)
         if removal.sealed_by is not None:
@@ -283,6 +306,7 @@ class _Chain:
         ):
             text = f"removal {removal.removal_number} of {removal.row_count} events"
             places.add("REMOVAL_UNSIGNED", text)
+            self._check_moment(removal, datetime.now(UTC), places)
         else:
             self._tell_bad(removal, "was not signed, although seals were made since", None, places)
 

@@ -75,7 +75,9 @@ language sql stable as $$
 $$;
 
 -- Closes batches whose commands have all ended; the rows are locked by the caller. The command that
--- a batch asked for at its end is sent in this very commit, under an id that only this closing has.
+-- a batch asked for at its end is sent in this very commit, under an id that only this closing has. Who knows
+-- the batch can compute that id and send another command under it before: that must not keep the batch open, and
+-- the worker in a circle with everything that it completes at once. The audit says so.
 --   p_actor: whose decision ended the last command, if it was somebody's
 create or replace function commandbus.close_batches(
     p_batch_ids uuid[], p_now timestamptz, p_actor text default null
@@ -83,6 +85,7 @@ create or replace function commandbus.close_batches(
 language plpgsql as $$
 declare
     v_batch commandbus.command_bus_batch;
+    v_known uuid[];
 begin
     for v_batch in
         update commandbus.command_bus_batch b
@@ -93,26 +96,46 @@ begin
          where b.batch_id = any(p_batch_ids) and b.completed_at is null
         returning b.*
     loop
+        v_known := '{}';
+        if v_batch.on_complete is not null then
+            v_known := commandbus.offer_commands(
+                v_batch.on_complete ->> 'domain',
+                jsonb_build_array(v_batch.on_complete || jsonb_build_object(
+                    'command_id', commandbus.closing_command_id(v_batch.batch_id, v_batch.close_count),
+                    'correlation_id', v_batch.batch_id)), null, p_actor);
+        end if;
         insert into commandbus.command_bus_audit (
             domain, command_id, event_type, ts, details_json, batch_id, actor)
         values (v_batch.domain, v_batch.batch_id, 'BATCH_COMPLETED', p_now,
                 jsonb_build_object(
                     'status', v_batch.status, 'total', v_batch.total_count,
                     'completed', v_batch.completed_count, 'failed', v_batch.failed_count,
-                    'canceled', v_batch.canceled_count),
+                    'canceled', v_batch.canceled_count)
+                    || case when v_known = '{}' then '{}'::jsonb
+                            else jsonb_build_object('closing_command', 'its id was taken') end,
                 v_batch.batch_id, p_actor);
-        if v_batch.on_complete is not null then
-            perform commandbus.send_commands(
-                v_batch.on_complete ->> 'domain',
-                jsonb_build_array(v_batch.on_complete || jsonb_build_object(
-                    'command_id', commandbus.closing_command_id(v_batch.batch_id, v_batch.close_count),
-                    'correlation_id', v_batch.batch_id)), null, p_actor);
-        end if;
         if v_batch.notifies then
             perform pg_notify(commandbus.channel(v_batch.domain || '.batches'),
                               v_batch.batch_id::text);
         end if;
     end loop;
+end $$;
+
+-- Refuses a command for the end of a batch that could not be sent then: it would keep the batch open.
+create or replace function commandbus.check_on_complete(p_on_complete jsonb) returns void
+language plpgsql stable as $$
+begin
+    if p_on_complete is null then
+        return;
+    end if;
+    perform commandbus.check_domain(p_on_complete ->> 'domain');
+    if p_on_complete ->> 'type' is null then
+        raise exception 'the command for the end of a batch has no type' using errcode = 'CB005';
+    end if;
+    if coalesce(p_on_complete ->> 'reply_to', '') not in ('', '@inbox') then
+        perform commandbus.check_reply_name(p_on_complete ->> 'reply_to');
+    end if;
+    perform (p_on_complete ->> 'max_attempts')::int;
 end $$;
 
 -- Where the command of the n-th closing of a batch is found.
@@ -135,6 +158,7 @@ declare
     v_known uuid[];
 begin
     perform commandbus.check_domain(p_domain);
+    perform commandbus.check_on_complete(p_on_complete);
     insert into commandbus.command_bus_batch (
         batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)
     values (p_batch_id, p_domain, p_name, p_custom_data, jsonb_array_length(p_commands),

@@ -27,6 +27,7 @@ begin
         select distinct i ->> 'reply_to' from jsonb_array_elements(p_commands) i
          where i ->> 'reply_to' not in ('', '@inbox')
     loop
+        perform commandbus.check_reply_name(v_reply);
         perform commandbus.ensure_queue(v_reply);
     end loop;
     v_ids := array(select (i ->> 'command_id')::uuid from jsonb_array_elements(p_commands) i);
@@ -168,6 +169,7 @@ create or replace function commandbus.create_stored_batch(
 language plpgsql as $$
 begin
     perform commandbus.check_domain(p_domain);
+    perform commandbus.check_on_complete(p_on_complete);
     insert into commandbus.command_bus_batch (
         batch_id, domain, name, custom_data, total_count, created_by, on_complete, notifies)
     values (p_batch_id, p_domain, p_name, p_custom_data, jsonb_array_length(p_commands),

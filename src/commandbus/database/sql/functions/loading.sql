@@ -63,6 +63,7 @@ declare
     v_load commandbus.command_bus_load;
 begin
     perform commandbus.check_domain(p_domain);
+    perform commandbus.check_on_complete(p_on_complete);
     insert into commandbus.command_bus_batch (
         batch_id, domain, name, custom_data, created_by, on_complete, notifies, total_sealed)
     values (p_batch_id, p_domain, p_name, p_custom_data, p_created_by, p_on_complete, p_notifies, false)

@@ -21,12 +21,14 @@ language sql stable as $$
       from pgmq.meta m where m.queue_name ~ ('^' || commandbus.queue_mark() || '[a-z]')
 $$;
 
--- Whether we made a queue, and not another program that uses PGMQ: by the storage parameters of ensure_queue.
+-- Whether we made a queue, and not another program that uses PGMQ: by the storage parameters of ensure_queue. One
+-- of them is enough, since somebody may have tuned the others.
 create or replace function commandbus.is_made_by_us(p_physical text) returns boolean
 language sql stable as $$
     select exists (select from pg_class t
                     where t.oid = to_regclass('pgmq.' || quote_ident('q_' || p_physical))
-                      and 'autovacuum_vacuum_threshold=1000' = any(t.reloptions))
+                      and t.reloptions && array['autovacuum_vacuum_threshold=1000', 'fillfactor=50',
+                                                'autovacuum_vacuum_scale_factor=0.01'])
 $$;
 
 -- The domain of a queue of commands, by the name that PGMQ has for it.

@@ -49,15 +49,27 @@ language sql stable as $$
     select jsonb_build_object('code', p_code, 'message', p_message, 'class', p_class)
 $$;
 
--- Refuses what is no queue of replies. The functions below are called with the rights of the owner: the name of
--- a queue of commands, in whatever spelling, of another schema or of another program leads nowhere.
+-- Refuses a name that no queue of replies can have: the same rule as commandbus.names.check_reply_to. The mark of
+-- another schema begins with a digit, so its queues are out of reach.
+create or replace function commandbus.check_reply_name(p_queue text) returns void
+language plpgsql stable as $$
+begin
+    if p_queue is null or p_queue !~ '^[a-z][a-z0-9_]*([.][a-z][a-z0-9_]*)?$' or p_queue ~ '__'
+       or p_queue ~ '(^|[.])(commands|dispatch)$' or length(commandbus.physical_queue(p_queue)) > 47 then
+        raise exception '% is no queue of replies', coalesce(quote_literal(p_queue), 'null')
+            using errcode = 'CB005', hint = 'use <domain>.replies';
+    end if;
+end $$;
+
+-- The same for those who read, and for queues that are there: they must be ours. The functions below are called
+-- with the rights of the owner, who may read what another program keeps in PGMQ.
 create or replace function commandbus.check_reply_queue(p_queue text) returns void
 language plpgsql stable as $$
 begin
-    if p_queue !~ '^[a-z][a-z0-9_]*[.][a-z][a-z0-9_]*$' or split_part(p_queue, '.', 1) ~ '__'
-       or split_part(p_queue, '.', 2) ~ '__' or split_part(p_queue, '.', 2) in ('commands', 'dispatch') then
-        raise exception '% is no queue of replies', quote_literal(p_queue)
-            using errcode = 'CB005', hint = 'use <domain>.replies';
+    perform commandbus.check_reply_name(p_queue);
+    if commandbus.queue_exists(p_queue) and not commandbus.is_made_by_us(commandbus.physical_queue(p_queue)) then
+        raise exception '% is a queue of another program', quote_literal(p_queue)
+            using errcode = 'CB005', hint = 'read it with the functions of PGMQ, or use <domain>.replies';
     end if;
 end $$;
 

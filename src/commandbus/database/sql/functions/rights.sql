@@ -89,7 +89,7 @@ language sql immutable as $$
         ('create_ticket', '{api}'),
         ('register_batch_types', '{sender,worker,operator,api}'), -- by each process that declares them
         ('remove_governed_type', '{}'),                -- what was governed is so no more
-        -- on behalf of a caller, of whom the service says what they may
+        -- the caller says on whose behalf, and whether that one may pass governance by: only the service knows
         ('send_for', '{api}'),
         ('create_batch_for', '{api}'),
         ('load_chunk_for', '{api}'),
@@ -206,7 +206,6 @@ language sql immutable as $$
         ('v_queue_lag', null, '{operator,api,reader}'),
         ('batch_approval_tickets', null, '{worker,operator,api,reader}'),
         ('approval_tickets', null, '{worker,operator,api,reader}'),
-        ('command_bus_governed_type', null, '{worker,operator,api,reader}'),
         -- without the payload, and without what would let a digest prove a guess of it
         ('command_bus_edit', '-data salt', '{worker,operator,api,reader}'),
         -- payloads and results, and digests of payloads: through functions only

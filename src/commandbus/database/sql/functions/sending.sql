@@ -208,7 +208,8 @@ begin
     perform commandbus.wake_workers(p_domain);
 end $$;
 
--- The queues that replies are asked on; ensure_domain has made the usual one.
+-- The queues that replies are asked on; ensure_domain has made the usual one. Refuses what is none: a worker would
+-- put the reply there with the rights of the owner, among the commands of a domain or another schema.
 create or replace function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
 language plpgsql as $$
 declare
@@ -216,6 +217,7 @@ declare
 begin
     if not (p_domain || '.replies' = all(p_replies)) then
         for v_reply in select distinct q from unnest(p_replies) q where q not in ('', '@inbox') loop
+            perform commandbus.check_reply_name(v_reply);
             perform commandbus.ensure_queue(v_reply);
         end loop;
     end if;
