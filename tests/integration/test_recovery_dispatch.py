@@ -339,7 +339,7 @@ async def test_workers_recover_by_themselves_unless_told_not_to(
             else:
                 await bus.send("shop", "Work", uuid4(), {})
                 await until(lambda: len(seen) == 1)
-    assert await chores() == (5 if is_on else 0)
+    assert await chores() == (6 if is_on else 0)
 
 
 async def test_views_show_where_commands_are(bus: CommandBus, conn: Connection) -> None:

@@ -67,7 +67,8 @@ begin
     insert into commandbus.command_bus_batch (
         batch_id, domain, name, custom_data, created_by, on_complete, notifies, total_sealed)
     values (p_batch_id, p_domain, p_name, p_custom_data, p_created_by, p_on_complete, p_notifies, false)
-    on conflict (batch_id) do nothing;
+    -- By whichever unique index notices first that another loader has just made it.
+    on conflict do nothing;
     if found then
         insert into commandbus.command_bus_load (
             batch_id, domain, source, row_format, start_mode, checkpoint_size, delimiter)
