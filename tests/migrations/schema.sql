@@ -534,13 +534,13 @@ function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_tra
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12269f7270df42dcd3b96906dc79a1e7
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9ceda5d86ba7e60b36ebb979c24fbcc9
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 068683b166860394213b9142b56ac961
 function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body 7460441cbe19be4709a143fd80af5548
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4bb32abae82e539b64951db8170963c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f6c3f1ad0ab2de7315c266c7dd6fecd
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
 function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
@@ -587,6 +587,8 @@ function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
 function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body ef517b6d45ad68e17164ad9d1e94c7ff
+function commandbus.claim_ticket(p_batch_id uuid) returns void
+    sql, volatile, body e9df097540606ecfa34b46cc622f0d73
 function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0b186e7de1168bb6a4e77257dfb0bfbe
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
@@ -772,7 +774,7 @@ function commandbus.lock_queued(p_domain text, p_command_ids uuid[]) returns tim
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
     plpgsql, volatile, body 5612030ae5f1fb9d7f5cb1042c85c4ec
 function commandbus.lock_ticket(p_domain text, p_ticket_id uuid) returns commandbus.command_bus_batch
-    plpgsql, volatile, body a44b59e9492f79c8fc0d6e055babc528
+    plpgsql, volatile, body 1f527a90a2da62c4b9ee55d8467ffa81
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
@@ -954,13 +956,13 @@ function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body afa5c9d977518cb1a74814b48387f25a
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1375ad6e4fba10318e1d2dac3f637277
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
     plpgsql, volatile, body 26466af75e5b89033e67d3471bd4de88
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8065e789940a162b03151044bde7b296
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ae33745da84e7a48ba4d02145b1afd95
 function commandbus.review_children(p_domain text, p_batch_id uuid, p_only_edits boolean, p_after integer, p_limit integer) returns TABLE(sequence_no integer, command_id uuid, command_type text, status text, digest text, data text, is_edited boolean, edit_data text, edit_digest text, editor text, edited_at timestamp with time zone, edit_expires_at timestamp with time zone, edit_changes jsonb)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 105e4a802b300eff46caf219129d5982
 function commandbus.revoke_api_token(p_token_id text, p_actor text DEFAULT NULL::text) returns timestamp with time zone

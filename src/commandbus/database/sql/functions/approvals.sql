@@ -91,7 +91,7 @@ begin
     end if;
 end $$;
 
--- Locks a governed batch with all of its commands, and waits for them: one that another session is just
+-- Locks an undecided batch with all of its commands, and waits for them: one that another session is just
 -- canceling would be left out by queue_stored, and never be queued if the canceling is rolled back. The
 -- domain is compared so that only the index of the batch can serve it, also if the domain seems to be as small.
 create or replace function commandbus.lock_ticket(p_domain text, p_ticket_id uuid)
@@ -101,6 +101,13 @@ declare
     v_batch commandbus.command_bus_batch;
 begin
     perform commandbus.require_batch(p_domain, p_ticket_id);
+    perform commandbus.claim_ticket(p_ticket_id);
+    select * into v_batch from commandbus.command_bus_batch b
+     where b.batch_id = p_ticket_id and b.domain = p_domain;
+    if not v_batch.requires_approval or v_batch.decision is not null then
+        -- A decision stands, and receivers may have its commands: they lock messages first.
+        return v_batch;
+    end if;
     perform 1 from commandbus.command_bus_command c
       where c.batch_id = p_ticket_id and c.domain is not distinct from p_domain
       order by c.command_id for update;

@@ -190,6 +190,7 @@ declare
     v_count    int;
 begin
     perform commandbus.require_batch(p_domain, p_batch_id);
+    perform commandbus.claim_ticket(p_batch_id);
     v_was_open := commandbus.cancel_load(p_domain, p_batch_id, p_reason, p_actor);
     v_count := (select count(*) from commandbus.cancel_commands(
         p_domain,
@@ -212,6 +213,7 @@ create or replace function commandbus.retry_batch(
 language plpgsql as $$
 begin
     perform commandbus.require_batch(p_domain, p_batch_id);
+    perform commandbus.claim_ticket(p_batch_id);
     return (select count(*) from commandbus.requeue_commands(
         p_domain,
         array(select c.command_id from commandbus.command_bus_command c

@@ -184,6 +184,7 @@ declare
     v_moved uuid[];
 begin
     perform commandbus.require_batch(p_domain, p_ticket_id);
+    perform commandbus.claim_ticket(p_ticket_id);
     perform 1 from commandbus.command_bus_command c
       where c.batch_id = p_ticket_id and c.domain = p_domain
         and c.status in ('IN_TROUBLESHOOTING_QUEUE', 'FAILED')

@@ -56,6 +56,14 @@ begin
     end loop;
 end $$;
 
+-- Keeps decisions, cancels and retries of one batch apart until they commit; taken before any row. Otherwise
+-- one that waits for the commands of an approval gets them one by one when it commits, by their ids, while a
+-- receiver takes the same ones in the order of their new messages: a circle.
+create or replace function commandbus.claim_ticket(p_batch_id uuid) returns void
+language sql volatile as $$
+    select pg_advisory_xact_lock(hashtextextended('commandbus.ticket/' || p_batch_id, 0))
+$$;
+
 -- The messages of these commands, in the order of the commands; null: it has none.
 create or replace function commandbus.message_ids(p_domain text, p_command_ids uuid[]) returns bigint[]
 language sql volatile as $$
