@@ -100,7 +100,12 @@ async def prepare(dsn: str) -> tuple[list[str], str, str]:
 async def serving(dsn: str) -> AsyncIterator[tuple[str, int]]:
     """`commandbus serve`, with the settings that everybody has."""
     program = str(Path(sys.executable).with_name("commandbus"))
-    environ = {name: value for name, value in os.environ.items() if "COMMANDBUS" not in name}
+    kept = "COMMANDBUS_KEYS_FOLDER"  # the pepper of the tokens that were made here
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if "COMMANDBUS" not in name or name == kept
+    }
     process = await asyncio.create_subprocess_exec(
         program, "serve", "--port", "0", "--dsn", dsn, "--log-level", "error",
         stdout=asyncio.subprocess.PIPE, env=environ,
@@ -262,19 +267,25 @@ def main() -> None:
     parser.add_argument("--floor", type=float, default=0.0, help="slow sockets: always good enough")
     parser.add_argument("--dsn", help="a database to use, instead of a server of its own")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as keys:
+        os.environ["COMMANDBUS_KEYS_FOLDER"] = keys
+        sys.exit(not play(options))
+
+
+def play(options: argparse.Namespace) -> bool:
+    """The whole of it, on a server of its own unless there is a database to use."""
     if options.dsn:
-        sys.exit(not asyncio.run(run(options.dsn, options)))
+        return asyncio.run(run(options.dsn, options))
     # Not below the folder of a user: the server may run as another account.
     folder = Path(tempfile.gettempdir()) / f"commandbus-hostile-{os.getpid()}"
     server = EmbeddedPostgres(folder, settings={"fsync": "off"})
     try:
         server.start()
         asyncio.run(migrate_database(server.dsn, Settings()))
-        is_met = asyncio.run(run(server.dsn, options))
+        return asyncio.run(run(server.dsn, options))
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(not is_met)
 
 
 if __name__ == "__main__":
