@@ -81,7 +81,7 @@ mutants-python: $(READY) ## Change the Python core at one place after another: s
 faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
 	$(PY) -m faults --scale long --report build/faults $(FAULT_ARGS)
 
-faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (less than an hour)
+faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (two hours or more)
 	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-100000} SCHEMATHESIS_PARTS=8 CUT_ANSWERS=100 \
 		$(PY) -m pytest $(PYTEST_PARALLEL) --timeout=0 -rP --no-cov $(PYTEST_ARGS) \
 		tests/acceptance/test_http_schemathesis.py tests/acceptance/test_http_cut_answers.py
