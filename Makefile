@@ -86,12 +86,12 @@ faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cu
 		$(PY) -m pytest $(PYTEST_PARALLEL) --timeout=0 -rP --no-cov $(PYTEST_ARGS) \
 		tests/acceptance/test_http_schemathesis.py tests/acceptance/test_http_cut_answers.py
 
-attacks: $(READY) ## 10,000 random calls against governance, listings of 1,000,000 rows, then make hostile (15 minutes)
+attacks: $(READY) ## 10,000 random calls against governance, listings of 1,000,000 rows, then make hostile (6 minutes)
 	GOVERNED_CALLS=10000 LISTED_ROWS=1000000 $(PY) -m pytest --timeout=0 -s -m long \
 		tests/security/test_governed_delete.py tests/sql/test_plans_listings.py
 	$(PY) -m tests.hostile $(HOSTILE_ARGS)
 
-hostile: $(READY) ## 1,000 hostile sockets against the HTTP service, beside another user (3 minutes)
+hostile: $(READY) ## 1,000 hostile sockets against the HTTP service, beside another user (4 minutes)
 	$(PY) -m tests.hostile $(HOSTILE_ARGS)
 
 typecheck: $(READY) ## Check the types
