@@ -773,6 +773,8 @@ function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
+function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
@@ -802,7 +804,9 @@ function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
 function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean) returns void
-    plpgsql, volatile, body 04b5eeaf7ccb33dd4aa7cd49cceaba33
+    plpgsql, volatile, body afe93713be590ae9ed22ec288dba8dea
+function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -934,7 +938,11 @@ function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from tex
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
 function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body 3dac4ea909dfa85e99c13c746a5ae79d
+    plpgsql, volatile, body 967a5ee8df633c78d7c7cf7ab126f3cd
+function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 63aad52e513f0b9bcf94f83b6ca17c5e
+function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 6b1faf10a216d46e02bde1e1838e923d
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 219e08f252c0c1f6a44ad9a991abdce2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
@@ -1025,6 +1033,8 @@ function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[]
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+function commandbus.resume_keys(p_domain text) returns void
+    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer

@@ -152,7 +152,12 @@ declare
 begin
     select f.has_rules, f.has_keys into v_has_rules, v_has_keys
       from commandbus.command_bus_flow f where f.domain = p_domain;
-    -- Free the places of limits here if v_has_rules; let the next of the keys go if v_has_keys and p_is_over.
+    if v_has_rules then
+        perform commandbus.free_places(p_domain, p_command_ids);
+    end if;
+    if v_has_keys and p_is_over then
+        perform commandbus.leave_keys(p_domain, p_command_ids);
+    end if;
 end $$;
 
 -- The messages that a receive takes where the domain has levels, limits or keys.
@@ -162,9 +167,16 @@ create or replace function commandbus.read_by_flow(
 ) returns table (msg_id bigint, message jsonb)
 language plpgsql as $$
 begin
-    return query
-    select * from commandbus.read_messages(
-        p_flow.domain || '.commands', p_now, p_vt, p_quantity, p_from_head, p_except);
+    if p_flow.has_keys then
+        perform commandbus.resume_keys(p_flow.domain);
+    end if;
+    if p_flow.has_rules then
+        return query select * from commandbus.read_gated(
+            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
+    else
+        return query select * from commandbus.read_due(
+            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
+    end if;
 end $$;
 
 -- Seconds until the next message of a domain is due, 0 if one is; null if none will be by itself, and while the
