@@ -48,9 +48,10 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.names import INBOX, NO_REPLY, new_id
+from commandbus.outcomes import Discard, RetryAfter, Snooze
 from commandbus.paging import Page
 from commandbus.privacy.secrets import Secret
-from commandbus.retry import RetryPolicy
+from commandbus.retry import Exponential, RetryPolicy
 from commandbus.settings import Settings
 
 __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
@@ -59,6 +60,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "BlockingBus",
     "Settings",
     "RetryPolicy",
+    "Exponential",
     # Sending
     "new_id",
     "BatchCommand",
@@ -73,6 +75,9 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "TransientCommandError",
     "PermanentCommandError",
     "Fail",
+    "RetryAfter",
+    "Snooze",
+    "Discard",
     # What comes back
     "CommandMetadata",
     "CommandStatus",

@@ -41,7 +41,7 @@ StateClass = Literal["open", "in_troubleshooting", "completed", "failed", "cance
 _NEW_COMMAND: dict[str, Any] = {
     "status": CommandStatus.PENDING, "attempts": 0, "lease_epoch": 0, "lapses": 0,
     "started_alone": False, "leased_by": None, "lease_expires_at": None,
-    "last_error_type": None, "last_error_code": None, "last_error_msg": None,
+    "last_error_type": None, "last_error_code": None, "last_error_msg": None, "snoozes": None,
 }  # fmt: skip
 _NEW_BATCH: dict[str, Any] = {
     "status": BatchStatus.PENDING, "completed_count": 0, "failed_count": 0, "canceled_count": 0,
@@ -247,9 +247,11 @@ def publish_reply(
         state.queues.send_batch(row.reply_queue, [body])
 
 
-def publish_cancel(state: State, row: CommandRow, reason: str) -> None:
+def publish_cancel(
+    state: State, row: CommandRow, reason: str | None, code: str = "CANCELED"
+) -> None:
     """Publish the reply of a command that was canceled."""
-    error = {"code": "CANCELED", "message": reason, "class": "CANCELED"}
+    error = {"code": code, "message": reason, "class": "CANCELED"}
     publish_reply(state, row, ReplyOutcome.CANCELED, error=error)
 
 

@@ -28,7 +28,7 @@ create or replace function commandbus.receive_commands(
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
-    created_at timestamptz, data text)
+    created_at timestamptz, data text, snoozes int)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -78,7 +78,7 @@ begin
            and (abs(c.lapses) < 10 or coalesce(c.command_type = any(p_count_every), true))
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
                   c.max_attempts, abs(c.lapses) > 1 as is_suspect, c.correlation_id, c.reply_queue,
-                  c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed
+                  c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed, c.snoozes
     ), waiting as (
         select b.batch_id from commandbus.command_bus_batch b
          where b.batch_id in (select h.batch_id from leased h) and b.status = 'PENDING'
@@ -104,7 +104,8 @@ begin
                   from leased h) e
     )
     select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
-           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data
+           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data,
+           h.snoozes
       from leased h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then
