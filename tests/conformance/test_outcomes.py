@@ -1,4 +1,4 @@
-"""settle: complete, retry, park, fail, release, snooze, discard; twice; too late; and what handlers send with it."""
+"""settle: each way a lease ends; twice; too late; and what handlers send with it."""
 
 from collections.abc import Callable
 from uuid import UUID, uuid4

@@ -88,7 +88,7 @@ begin
     return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
 end $$;
 
--- Each message shows up again so many seconds after p_now. The caller has locked them.
+-- Each message shows up again when its delay is over, counted from p_now. The caller has locked them.
 create or replace function commandbus.delay_messages(
     p_domain text, p_msg_ids bigint[], p_delays float8[], p_now timestamptz
 ) returns void
