@@ -30,6 +30,7 @@ from commandbus.errors import (
     SchemaVersionError,
     TransientCommandError,
 )
+from commandbus.flow import SendOptions
 from commandbus.handler import HandlerContext, HandlerOptions
 from commandbus.models import (
     AuditEvent,
@@ -63,6 +64,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "Exponential",
     # Sending
     "new_id",
+    "SendOptions",
     "BatchCommand",
     "BatchCompletionCallback",
     "INBOX",
