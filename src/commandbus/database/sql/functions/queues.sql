@@ -163,24 +163,13 @@ begin
     end if;
 end $$;
 
--- Of these domains, those whose queue has a message that is due: one statement for a process that serves
--- very many domains, of which nearly all are idle. A queue that is missing counts as due: who receives
--- from it gets the error.
-create or replace function commandbus.due_domains(p_domains text[]) returns setof text
+-- When the next message of a queue is due; null if none will be by itself.
+create or replace function commandbus.first_due(p_queue text) returns timestamptz
 language plpgsql stable as $$
 declare
-    v_domain text;
-    v_is_due boolean;
+    v_due timestamptz;
 begin
-    foreach v_domain in array p_domains loop
-        v_is_due := not commandbus.queue_exists(v_domain || '.commands');
-        if not v_is_due then
-            execute format('select exists (select from pgmq.%I q where q.vt <= $1)',
-                           'q_' || commandbus.physical_queue(v_domain || '.commands'))
-               into v_is_due using clock_timestamp();
-        end if;
-        if v_is_due then
-            return next v_domain;
-        end if;
-    end loop;
+    execute format('select min(q.vt) from pgmq.%I q where q.vt < ''infinity''',
+                   'q_' || commandbus.physical_queue(p_queue)) into v_due;
+    return v_due;
 end $$;
