@@ -12,6 +12,13 @@ begin
     raise exception 'command %: %', p_command_id, p_problem using errcode = 'CB012', hint = p_hint;
 end $$;
 
+-- The members of a command in a document that are about its start.
+create or replace function commandbus.flow_members() returns text[]
+language sql immutable as $$
+    select array['deliver_at', 'delay_seconds', 'expires_at', 'expires_in_seconds', 'priority', 'ordering_key',
+                 'limit_key']
+$$;
+
 -- Refuses a document in which some command cannot start as it asks to. By the clock of the database: that of the
 -- sender does not matter.
 create or replace function commandbus.check_flow(p_commands jsonb, p_now timestamptz) returns void
@@ -82,6 +89,9 @@ language plpgsql as $$
 declare
     v_msg_ids bigint[];
 begin
+    if num_nonnulls(variadic p_levels) > 0 then
+        perform commandbus.use_levels(split_part(p_queue, '.', 1));
+    end if;
     execute format(
         'with put as ('
         '    insert into pgmq.%I (vt, message, headers)'
@@ -189,15 +199,16 @@ language plpgsql stable as $$
 declare
     v_now   timestamptz := clock_timestamp();
     v_until timestamptz;
+    v_has_levels boolean;
     v_due   timestamptz;
 begin
-    for domain, v_until in
-        select d.name, f.paused_until from unnest(p_domains) d(name)
+    for domain, v_until, v_has_levels in
+        select d.name, f.paused_until, coalesce(f.has_levels, false) from unnest(p_domains) d(name)
           left join commandbus.command_bus_flow f on f.domain = d.name
          where f.paused_at is null or f.paused_until is not null
     loop
         v_due := case when commandbus.queue_exists(due_in.domain || '.commands')
-                      then commandbus.first_due(due_in.domain || '.commands') else v_now end;
+                      then commandbus.first_due(due_in.domain, v_has_levels) else v_now end;
         if v_due is not null then
             seconds := extract(epoch from greatest(v_due, v_until, v_now) - v_now);
             return next;
