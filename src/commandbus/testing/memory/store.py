@@ -13,7 +13,7 @@ from commandbus.database.model import Lease, NewBatch
 from commandbus.database.store import Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import NewCommand
-from commandbus.testing.memory import leasing, operator, reads
+from commandbus.testing.memory import leasing, operator, pauses, reads, rescheduling
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,
     MemoryEngine,
@@ -81,6 +81,10 @@ class InMemoryStore(MemoryEngine):
     operator_cancel = verb(operator.operator_cancel)
     operator_complete = verb(operator.operator_complete)
     add_note = verb(operator.add_note)
+    reschedule = verb(rescheduling.reschedule)
+    set_priority = verb(rescheduling.set_priority)
+    pause = verb(pauses.pause)
+    resume = verb(pauses.resume)
 
     get_command = verb(reads.get_command)
     get_payload = verb(reads.get_payload)
