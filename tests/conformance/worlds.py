@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, LiteralString, Protocol, Unpack
 from uuid import UUID, uuid4
 
 import orjson
@@ -31,6 +31,7 @@ from commandbus.database.pgmq.client import PgmqClient
 from commandbus.database.postgres import PostgresStore
 from commandbus.database.rows import COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
+from commandbus.flow import SendOptions, check_flow
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewCommand, ParkReason
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
@@ -47,8 +48,23 @@ TABLES = [
         "failure_group",
         "reply_inbox",
         "worker",
+        "expiry",
+        "waiting",
+        "flow",
     )
 ]
+#: What time does to a database whose clock cannot be moved: everything was earlier.
+EARLIER: list[LiteralString] = [
+    "update commandbus.command_bus_command"
+    " set deliver_at = deliver_at - make_interval(secs => %(s)s),"
+    " expires_at = expires_at - make_interval(secs => %(s)s)"
+    " where num_nonnulls(deliver_at, expires_at) > 0",
+    "update commandbus.command_bus_expiry set look_at = look_at - make_interval(secs => %(s)s)",
+    "update commandbus.command_bus_flow"
+    " set paused_until = paused_until - make_interval(secs => %(s)s)",
+]
+#: What workers do from time to time.
+CHORES: list[LiteralString] = ["select commandbus.end_expired()"]
 FAILURE = Failure(
     "TRANSIENT",
     "BANK_DOWN",
@@ -68,6 +84,7 @@ def new(
     reply_to: str = replies_queue(DOMAIN),
     correlation_id: UUID | None = None,
     max_attempts: int = 3,
+    **options: Unpack[SendOptions],
 ) -> NewCommand:
     return NewCommand(
         command_type=command_type,
@@ -76,6 +93,7 @@ def new(
         reply_to=reply_to,
         correlation_id=correlation_id or uuid4(),
         max_attempts=max_attempts,
+        flow=check_flow(options),
     )
 
 
@@ -275,7 +293,7 @@ class World(ABC):
 
     @abstractmethod
     async def advance(self, seconds: float) -> None:
-        """Let time pass for every message."""
+        """Let time pass for every message, expiry and pause; then what is over ends."""
 
     @abstractmethod
     async def lose_archive(self, domain: str = DOMAIN) -> None:
@@ -382,6 +400,10 @@ class PostgresWorld(World):
                 sql.SQL("update {} set vt = vt - make_interval(secs => %s)").format(table),
                 (seconds,),
             )
+        for change in EARLIER:
+            await self.conn.execute(change, {"s": seconds})
+        for chore in CHORES:
+            await self.conn.execute(chore)
 
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         table = sql.Identifier("pgmq", f"a_{physical_queue(commands_queue(domain))}")

@@ -45,7 +45,7 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
         options["vt_seconds"],
         options["quantity"],
         from_head=options.get("from_head", False),
-        left_out={*options.get("except_types", ()), *paused_types(state, domain, now)},
+        left_out=[*options.get("except_types", ()), *paused_types(state, domain, now)],
         level_seconds=state.flow(domain).level_seconds,
     ):
         message = read.message

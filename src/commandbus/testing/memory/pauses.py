@@ -98,6 +98,6 @@ def due_at(state: State, domain: str) -> datetime | None:
         return None
     due = []
     for message in state.queues.get(queue).messages.values():
-        held = [each for name, each in pauses.items() if name in {None, message.type}]
+        held = [each for name, each in pauses.items() if name in (None, message.type)]
         due.append(max([message.vt, *(each.until or INFINITY for each in held)]))
     return min((moment for moment in due if moment < INFINITY), default=None)
