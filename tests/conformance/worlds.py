@@ -35,7 +35,7 @@ from commandbus.flow import SendOptions, check_flow
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewCommand, ParkReason
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
-from commandbus.testing.memory.tables import made
+from commandbus.testing.memory.tables import DomainFlow, made
 from tests.conformance.showing import decoded, shown, shown_envelope, sorted_replies
 
 DOMAIN = "payments"
@@ -296,6 +296,10 @@ class World(ABC):
         """Let time pass for every message, expiry and pause; then what is over ends."""
 
     @abstractmethod
+    async def step_over_parked(self) -> None:
+        """From now on a parked command does not block its ordering key."""
+
+    @abstractmethod
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         """Somebody has purged PGMQ's archive."""
 
@@ -326,6 +330,9 @@ class MemoryWorld(World):
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
+
+    async def step_over_parked(self) -> None:
+        self.memory._state.flows[DOMAIN] = DomainFlow(on_park="skip")
 
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         self.memory.pgmq.queues.get(commands_queue(domain)).archive.clear()
@@ -404,6 +411,13 @@ class PostgresWorld(World):
             await self.conn.execute(change, {"s": seconds})
         for chore in CHORES:
             await self.conn.execute(chore)
+
+    async def step_over_parked(self) -> None:
+        await self.conn.execute(
+            "insert into commandbus.command_bus_flow (domain, on_park) values (%s, 'skip')"
+            " on conflict (domain) do update set on_park = excluded.on_park",
+            (DOMAIN,),
+        )
 
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         table = sql.Identifier("pgmq", f"a_{physical_queue(commands_queue(domain))}")
