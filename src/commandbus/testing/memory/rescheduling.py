@@ -66,11 +66,11 @@ def set_priority(
 ) -> None:
     check_domain(domain)
     rows = movable(state, domain, ids, lambda row: row.is_waiting)
-    refuse(state, domain, ids, rows, "set the priority of", _PENDING)
+    refuse(state, domain, ids, rows, "prioritize", _PENDING)
     now = state.clock.now()
     for row in rows:
         state.queues.set_level(row.queue_name, row.msg_id, priority)
         state.change(row, priority=priority or None, updated_at=now)
-        details = {"from": row.priority or 0, "to": priority}
-        state.record(row, AuditEventType.PRIORITY_CHANGED, now, details, actor)
-    state.wake_workers(domain)
+        if priority != (row.priority or 0):
+            details = {"from": row.priority or 0, "to": priority}
+            state.record(row, AuditEventType.PRIORITY_CHANGED, now, details, actor)
