@@ -64,7 +64,7 @@ EARLIER: list[LiteralString] = [
     " set paused_until = paused_until - make_interval(secs => %(s)s)",
 ]
 #: What workers do from time to time.
-CHORES: list[LiteralString] = ["select commandbus.end_expired()"]
+CHORES: list[LiteralString] = ["select commandbus.end_expired()", "select commandbus.end_pauses()"]
 FAILURE = Failure(
     "TRANSIENT",
     "BANK_DOWN",

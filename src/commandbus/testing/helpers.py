@@ -14,7 +14,7 @@ from commandbus.payload import decode_payload
 from commandbus.settings import Settings
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.memory import InMemoryStore
-from commandbus.testing.memory.pauses import due_at
+from commandbus.testing.memory.pausing import due_at
 from commandbus.testing.memory.tables import made
 
 #: Real seconds that run_until_idle waits for handlers; a handler that hangs should fail its test.

@@ -23,7 +23,7 @@ from commandbus.testing.fakes import FakePgmqClient
 from commandbus.testing.memory.expiry import end_expired
 from commandbus.testing.memory.keys import promote
 from commandbus.testing.memory.leasing import settle
-from commandbus.testing.memory.pauses import end_pauses
+from commandbus.testing.memory.pausing import end_pauses
 from commandbus.testing.memory.tables import IdScope, State
 
 Args = ParamSpec("Args")

@@ -20,7 +20,7 @@ from commandbus.database.store import ReceiveOptions
 from commandbus.models import AuditEventType, CommandStatus, ParkReason, ReplyOutcome
 from commandbus.names import commands_queue
 from commandbus.testing.memory.expiry import expire, has_expired
-from commandbus.testing.memory.pauses import is_paused, paused_types
+from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.sending import (
     move_batch_counters,
     publish_reply,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
 from commandbus.database.model import Lease
+from commandbus.flow import Pause
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -79,20 +80,6 @@ class CommandRow(CommandMetadata):
     def is_leased_as(self, lease: Lease) -> bool:
         """Whether this lease is the current one; any older lease is fenced."""
         return self.leased_by is not None and self.lease_epoch == lease.lease_epoch
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Why a domain or a command type is paused, and until when; None: until it is resumed."""
-
-    at: datetime
-    until: datetime | None
-    reason: str | None
-    by: str | None
-
-    def holds(self, now: datetime) -> bool:
-        """Whether it is not over yet."""
-        return self.until is None or self.until > now
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from commandbus.errors import InvalidInputError
+from commandbus.flow import Pause
 from commandbus.models import AuditEventType
 from commandbus.names import check_domain, commands_queue
 from commandbus.testing.fakes import INFINITY
-from commandbus.testing.memory.tables import Pause, State, iso8601
+from commandbus.testing.memory.tables import State, iso8601
 
 
 def pause(
@@ -21,11 +22,12 @@ def pause(
     command_type: str | None,
     *,
     reason: str,
-    until: datetime | None,
+    until: datetime | timedelta | None,
     actor: str | None,
 ) -> None:
     check_domain(domain)
     now = state.clock.now()
+    until = now + until if isinstance(until, timedelta) else until
     if not state.queues.exists(commands_queue(domain)):
         raise InvalidInputError(
             f"there is no domain {domain!r}; a domain begins with its first command or worker; "
@@ -38,7 +40,7 @@ def pause(
         )
     end_pauses(state)
     flow = state.flow(domain)
-    pauses = {**flow.pauses, command_type: Pause(now, until, reason, actor)}
+    pauses = {**flow.pauses, command_type: Pause(domain, now, until, actor, reason)}
     state.flows[domain] = replace(flow, pauses=pauses)
     details = {"type": command_type, "reason": reason, "until": until}
     state.record_domain(domain, AuditEventType.PAUSED, details, actor)
@@ -51,7 +53,7 @@ def resume(state: State, domain: str, command_type: str | None, *, actor: str | 
     found = state.flow(domain).pauses.get(command_type)
     if found is None:
         return False
-    details = {"type": command_type, "paused_at": found.at, "reason": found.reason}
+    details = {"type": command_type, "paused_at": found.since, "reason": found.reason}
     _end(state, domain, command_type, details, actor)
     return True
 
@@ -61,8 +63,12 @@ def end_pauses(state: State) -> None:
     now = state.clock.now()
     for domain, flow in tuple(state.flows.items()):
         for command_type, each in flow.pauses.items():
-            if not each.holds(now):
+            if _is_over(each, now):
                 _end(state, domain, command_type, {"type": command_type, "until": each.until}, None)
+
+
+def _is_over(each: Pause, now: datetime) -> bool:
+    return each.until is not None and each.until <= now
 
 
 def _end(
@@ -82,13 +88,25 @@ def _end(
 def is_paused(state: State, domain: str, now: datetime) -> bool:
     """Whether nothing of the domain may start."""
     found = state.flow(domain).pauses.get(None)
-    return found is not None and found.holds(now)
+    return found is not None and not _is_over(found, now)
 
 
 def paused_types(state: State, domain: str, now: datetime) -> set[str]:
     """The command types of which nothing may start."""
     pauses = state.flow(domain).pauses.items()
-    return {name for name, each in pauses if name is not None and each.holds(now)}
+    return {name for name, each in pauses if name is not None and not _is_over(each, now)}
+
+
+def pauses(state: State, domains: Sequence[str] | None = None) -> list[Pause]:
+    now, wanted = state.clock.now(), sorted(state.flows if domains is None else domains)
+    found = [state.flow(domain).pauses.get(None) for domain in wanted]
+    return [each for each in found if each is not None and not _is_over(each, now)]
+
+
+def due_in(state: State, domains: Sequence[str]) -> dict[str, float]:
+    now = state.clock.now()
+    found = [(domain, due_at(state, domain)) for domain in domains]
+    return {name: max((due - now).total_seconds(), 0.0) for name, due in found if due is not None}
 
 
 def due_at(state: State, domain: str) -> datetime | None:
