@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -74,3 +75,10 @@ def set_priority(
         if priority != (row.priority or 0):
             details = {"from": row.priority or 0, "to": priority}
             state.record(row, AuditEventType.PRIORITY_CHANGED, now, details, actor)
+
+
+def set_level_seconds(state: State, domain: str, seconds: float, *, actor: str | None) -> None:
+    check_domain(domain)
+    state.flows[domain] = replace(state.flow(domain), level_seconds=seconds)
+    details = {"level_seconds": seconds}
+    state.record_domain(domain, AuditEventType.LEVELS_CHANGED, details, actor)

@@ -83,6 +83,7 @@ class InMemoryStore(MemoryEngine):
     add_note = verb(operator.add_note)
     reschedule = verb(rescheduling.reschedule)
     set_priority = verb(rescheduling.set_priority)
+    set_level_seconds = verb(rescheduling.set_level_seconds)
     pause = verb(pausing.pause)
     resume = verb(pausing.resume)
     pauses = verb(pausing.pauses)
