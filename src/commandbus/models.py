@@ -205,6 +205,18 @@ class CommandMetadata:
     batch_id: UUID | None
     lease_epoch: int
     leased_by: str | None
+    #: Not before this time; None: it was not delayed.
+    deliver_at: datetime | None = None
+    #: It ends as CANCELED if it is not begun by then.
+    expires_at: datetime | None = None
+    #: From -2 to 2; None: 0.
+    priority: int | None = None
+    ordering_key: str | None = None
+    limit_key: str | None = None
+    #: When it may start, if it is PENDING and that is in the future: delayed, or backing off.
+    due_at: datetime | None = None
+    #: What it waits for beside its time, in words.
+    waiting_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pytest
 from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease, OutcomeKind
 from commandbus.errors import DatabaseUnavailableError
+from commandbus.flow import Pause
 from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command
 from commandbus.retry import RetryPolicy
