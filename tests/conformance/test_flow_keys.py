@@ -106,6 +106,18 @@ async def test_one_key_that_stands_still_holds_up_no_other(world: World) -> None
     assert len(await _run_all(world)) == 3
 
 
+async def test_a_command_says_that_it_waits_behind_others_of_its_key(world: World) -> None:
+    lease, [follower] = await _one_and_its_followers(world)
+
+    row = await world.command(follower)
+    assert (row.status, row.due_at) == (CommandStatus.PENDING, None)
+    assert row.ordering_key == "account:42"
+    assert "account:42" in (row.waiting_for or "")
+
+    await world.settle(done(lease))
+    assert (await world.command(follower)).waiting_for is None
+
+
 # -- what holds a key
 
 

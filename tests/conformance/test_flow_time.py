@@ -96,6 +96,32 @@ async def test_the_audit_says_what_a_sender_asked_for(world: World) -> None:
     }  # fmt: skip
 
 
+async def test_a_command_says_when_it_is_due_while_it_waits_for_that(world: World) -> None:
+    at = (now() + timedelta(hours=1)).replace(microsecond=0)
+    delayed, at_once = new(deliver_at=at, expires_at=at + timedelta(hours=1), priority=1), new()
+    await world.send(delayed, at_once)
+
+    row = await world.command(delayed.command_id)
+    assert (row.due_at, row.deliver_at, row.expires_at) == (at, at, at + timedelta(hours=1))
+    assert (row.priority, row.ordering_key, row.limit_key) == (1, None, None)
+    row = await world.command(at_once.command_id)
+    assert (row.due_at, row.deliver_at, row.expires_at, row.waiting_for) == (None,) * 4
+
+    await world.advance(HOUR + 60)
+    assert (await world.command(delayed.command_id)).due_at is None
+
+
+async def test_what_backs_off_says_when_it_is_due(world: World) -> None:
+    [lease] = await world.send_and_receive(new())
+    assert (await world.command(lease.command_id)).due_at is None
+    await world.settle(retried(lease, HOUR))
+
+    row = await world.command(lease.command_id)
+
+    assert row.due_at == row.updated_at + timedelta(seconds=HOUR)
+    assert row.deliver_at is None
+
+
 async def test_a_delayed_command_can_be_canceled(world: World, store: Store) -> None:
     command = new(delay=HOUR)
     await world.send(command)

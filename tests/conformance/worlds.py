@@ -35,7 +35,8 @@ from commandbus.flow import SendOptions, check_flow
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewCommand, ParkReason
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
-from commandbus.testing.memory.tables import DomainFlow, made
+from commandbus.testing.memory.reads import shown_command
+from commandbus.testing.memory.tables import DomainFlow
 from tests.conformance.showing import decoded, shown, shown_envelope, sorted_replies
 
 DOMAIN = "payments"
@@ -326,7 +327,7 @@ class MemoryWorld(World):
         rows = [r for r in self.memory._state.commands.values() if domain in {None, r.domain}]
         rows.sort(key=lambda row: row.command_id)
         rows.sort(key=lambda row: row.created_at, reverse=True)  # among equals, as before
-        return [made(CommandMetadata, row) for row in rows]
+        return [shown_command(self.memory._state, row) for row in rows]
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)

@@ -49,13 +49,8 @@ class CommandRow(CommandMetadata):
     lapses: int = 0
     started_alone: bool = False
     snoozes: int | None = None
-    deliver_at: datetime | None = None
-    expires_at: datetime | None = None
-    priority: int | None = None
-    ordering_key: str | None = None
     #: Its number among those of its ordering key.
     key_seq: int | None = None
-    limit_key: str | None = None
 
     @property
     def key(self) -> Key:
