@@ -31,6 +31,9 @@ def is_behind(state: State, row: CommandRow) -> bool:
 
 def promote(state: State) -> None:
     """Where the head of a key holds it no more, the next one is due; it may always be called."""
+    if not state.heads:
+        return
+    now = state.clock.now()
     for place, head in tuple(state.heads.items()):
         if _holds(state, state.commands.get((place[0], head))):
             continue
@@ -40,7 +43,7 @@ def promote(state: State) -> None:
             continue
         row = waiting[0]
         state.heads[place] = row.command_id
-        state.queues.set_vt(row.queue_name, [row.msg_id], state.clock.now())
+        state.queues.set_vt(row.queue_name, [row.msg_id], now)
         state.wake_workers(row.domain)
 
 
