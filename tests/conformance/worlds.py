@@ -378,7 +378,8 @@ class PostgresWorld(World):
         async with self.conn.transaction():
             found = await self.rows(
                 "select tablename from pg_tables where schemaname = 'commandbus'"
-                " and tablename = any(%s)",
+                " and tablename = any(%s) order by array_position(%s, tablename::text)",
+                TABLES,
                 TABLES,
             )
             for row in found:
