@@ -37,8 +37,9 @@ FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
     "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels",
     "gates", "keys", "sending", "receiving", "leases", "outcomes", "expiry", "settle", "dispatch",
-    "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run", "search", "figures",
-    "rights", "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits",
+    "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run", "search", "timetable",
+    "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
+    "retention_batches", "limits",
     "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner",
     "security",
 )  # fmt: skip
