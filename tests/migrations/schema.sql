@@ -234,6 +234,9 @@ table commandbus.command_bus_command
     key_seq bigint
     limit_key text
     snoozes integer
+    cancel_requested_at timestamp with time zone
+    cancel_requested_by text
+    cancel_reason text
     with autovacuum_analyze_scale_factor=0.05
     with autovacuum_vacuum_insert_scale_factor=0.1
     with autovacuum_vacuum_scale_factor=0.05
@@ -418,6 +421,17 @@ table commandbus.command_bus_payload_archive
     constraint command_bus_payload_archive_pkey PRIMARY KEY (domain, command_id)
     CREATE UNIQUE INDEX command_bus_payload_archive_pkey ON commandbus.command_bus_payload_archive USING btree (domain, command_id)
 
+table commandbus.command_bus_progress
+    domain text not null
+    command_id uuid not null
+    lease_epoch bigint not null
+    fraction double precision not null
+    message text
+    at timestamp with time zone not null
+    with fillfactor=50
+    constraint pk_progress PRIMARY KEY (command_id, domain)
+    CREATE UNIQUE INDEX pk_progress ON commandbus.command_bus_progress USING btree (command_id, domain)
+
 table commandbus.command_bus_reply_inbox
     domain text not null
     command_id uuid not null
@@ -601,7 +615,7 @@ function commandbus.change_setting(p_name text, p_value text) returns void
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a02a391bd189154657a9b91499b75bbe
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9f34f08a2d75d77e7bb10c89cfffc210
 function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d2292c0b3bd601b38e4e1ba017a3510
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
@@ -619,7 +633,7 @@ function commandbus.check_on_complete(p_on_complete jsonb) returns void
 function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
     plpgsql, volatile, body 51bff26bdf3bb18b4aa154397817c34e
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 57525be45e3ce412068e2d52dbf494f0
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body f1cd16ce9bdf1b87e72934c12dee4085
 function commandbus.check_reply_name(p_queue text) returns void
     plpgsql, stable, body 0584e0c7da79c534591ab4dbcba6ac84
 function commandbus.check_reply_queue(p_queue text) returns void
@@ -688,8 +702,12 @@ function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_typ
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9572f6bf7f3c274b394dbc013b9c9f97
 function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 15a2948c499ca7e80c5bed8af396e8eb
+function commandbus.delay_messages(p_domain text, p_msg_ids bigint[], p_delays double precision[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, body 11e2dd1ec41bd6b54f397f7a805fc2f0
 function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 245c4fbd807bf060427d829c2f211079
+function commandbus.discard_commands(p_domain text, p_items jsonb) returns SETOF uuid
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f5a28349a9922c6ad6e7ec3f6c8b1dce
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
     plpgsql, volatile, body 445031d4cf6569f022282de071a6ab0f
 function commandbus.dispatch_figures(p_domain text, OUT lag_seconds double precision, OUT pending_retry bigint, OUT unconfirmed bigint, OUT unconfirmed_seconds double precision) returns record
@@ -720,8 +738,8 @@ function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types
     sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
-function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
-    plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
+function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer)
+    plpgsql, volatile, body 29f393356cffd190ae31438da9fe9732
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
     plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
 function commandbus.end_pauses() returns integer
@@ -733,7 +751,7 @@ function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) retur
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
-    plpgsql, volatile, body bb1c07eb8651e8e3a7d81806cfda53d2
+    plpgsql, volatile, body e0285e5900bef4ac59b787d92c85b05d
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body cb0a5534e078a3fe9e08bc15fbcef6c7
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
@@ -979,7 +997,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body d9e2ef42e889ca72f9f5d71f263341fc
+    sql, immutable, body b18d8f898fb66e9efe9b952a00493769
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 72b890899c35f75747055300c3725161
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1051,7 +1069,7 @@ function commandbus.reply_error(p_code text, p_message text, p_class text) retur
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body e385c29151448fd07848abfe39678b0a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body db0c493e09186727e6cc349dea8e8ae0
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ff776cc076b8616d8ba8001cb108fd2
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
@@ -1077,7 +1095,7 @@ function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABL
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b346af7bc9e9cc1c45ce2b946b82553c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7817b0e538e96376559e787723c2c251
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
     plpgsql, volatile, body 26466af75e5b89033e67d3471bd4de88
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
@@ -1137,9 +1155,11 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b3b0a2d5428f809877ac0b7c77b3b34f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 191a11d57e05dc7fdfb03bc3ab337781
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
+function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body dffb53d95364254435a60d632c6b39f4
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7046f2d9ae343968b21d6cb7bf156a5b
 function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
@@ -1203,6 +1223,7 @@ migration 11 = visibility
 migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 14 = flow
+migration 15 = cancel_and_progress
 migration 18 = levels
 migration 2 = governance
 migration 3 = api_tokens

@@ -66,8 +66,8 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
             )
         async with frame.open() as session:
             find = session.bus.search.scheduled if scheduled else session.bus.search.waiting
-            found = await find(domain, command_type=command_type, **listing.of_page)
-        return page_view(found, "commands", TIMETABLE.print, is_search=True)
+            listed = await find(domain, command_type=command_type, **listing.of_page)
+        return page_view(listed, "commands", TIMETABLE.print, is_search=True)
     created_after, created_before = parse_range(since, until)
     criteria: dict[str, Any] = {
         "command_type": command_type,

@@ -42,7 +42,7 @@ async def _paused(here: Platform, domain: str, *, was_paused: bool) -> Paused:
 async def list_scheduled(
     domain: DomainPath, here: Here, viewer: Sight, paging: PageOf50, command_type: TypeQuery = None
 ) -> SearchPageView[CommandView]:
-    """List commands that are due later, because they were delayed or back off; the next one first."""
+    """List commands that are due later: delayed, or backing off; the next one first."""
     page = await here.bus.search.scheduled(
         domain, command_type=command_type, viewer=viewer, **paging
     )
