@@ -384,6 +384,7 @@ table commandbus.command_bus_load
     created_at timestamp with time zone not null default now()
     updated_at timestamp with time zone not null default now()
     delimiter text
+    options jsonb
     with fillfactor=50
     constraint command_bus_load_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id) ON DELETE CASCADE
     constraint command_bus_load_pkey PRIMARY KEY (batch_id)
@@ -597,8 +598,8 @@ function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) 
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_flow(p_domain text, p_command_ids uuid[], p_flow commandbus.flow_fields, p_now timestamp with time zone, p_batch_id uuid, p_actor text) returns void
     plpgsql, volatile, body f0e886153cbe5b17a9b11960c906e795
-function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9ceda5d86ba7e60b36ebb979c24fbcc9
+function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text, p_options jsonb DEFAULT NULL::jsonb) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 19f639ec2d9e6917bbd614a8b9b0623d
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 068683b166860394213b9142b56ac961
 function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
@@ -648,7 +649,7 @@ function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since times
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73dfae77243d4e369afdccd991b22c2e
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7479871b514936d69bdbec35e86b0bd
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
@@ -758,7 +759,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 93613798a8c72a05ac0601091251bd75
+    sql, immutable, body 55ed8407d6ac8a3273fc591671009967
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1113,6 +1114,8 @@ function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_ha
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 03e5a377a267060a3a8b9adef5737363
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12bcfd41be119fccbf0a91fe3f85b842
+function commandbus.scheduled_commands(p_domain text, p_command_type text, p_from_place timestamp with time zone, p_from_msg_id bigint, p_limit integer, p_scan integer DEFAULT 10000, p_viewer text DEFAULT NULL::text) returns TABLE(place timestamp with time zone, msg_id bigint, command commandbus.command_bus_command)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5c7ec95aa9fbd9217367d9ac727ed091
 function commandbus.schema_id() returns oid
     sql, stable, body 0c10252a6bbebe392493c1d155437cfd
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
@@ -1136,7 +1139,7 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
 function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b5f459db3c5f5d038f9e6bb590636130
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7cab2b386539ec880f69e0a26751f76c
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
@@ -1195,6 +1198,8 @@ function commandbus.use_levels(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d7fe6f657c232225b1f49fad12300cd4
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
+function commandbus.waiting_commands(p_domain text, p_command_type text, p_from_gate text, p_from_seq bigint, p_from_msg_id bigint, p_limit integer, p_viewer text DEFAULT NULL::text) returns TABLE(gate text, seq bigint, msg_id bigint, command commandbus.command_bus_command)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 042cda95f999da0ba683e220e4a87e91
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)

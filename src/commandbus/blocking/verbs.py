@@ -140,11 +140,12 @@ class BlockingVerbs:
     def call(
         self, domain: str, command_type: str, data: dict[str, Any], *,
         command_id: UUID | None = None, correlation_id: UUID | None = None, timeout: float = 30.0,
+        **options: Unpack[SendOptions],
     ) -> Reply:
         """Send a command and wait for its reply; ReplyTimeoutError if none comes in time."""
         return self._bridge.run(self._bus.call(
             domain, command_type, data, command_id=command_id, correlation_id=correlation_id,
-            timeout=timeout,
+            timeout=timeout, **options,
         ))
 
     def cancel(

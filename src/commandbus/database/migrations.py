@@ -38,7 +38,7 @@ FUNCTION_FILES = (
     "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels",
     "gates", "keys", "sending", "receiving", "leases", "outcomes", "expiry", "settle",
     "dispatch", "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run", "search",
-    "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
+    "timetable", "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
     "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
     "tickets", "tokens", "planner", "security",
 )  # fmt: skip

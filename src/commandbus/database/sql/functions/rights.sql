@@ -136,6 +136,8 @@ language sql immutable as $$
         ('failure_stack', '{operator,api,reader}'),
         ('query_commands', '{operator,api,reader}'),
         ('search_commands', '{operator,api,reader}'),
+        ('scheduled_commands', '{operator,api,reader}'),
+        ('waiting_commands', '{operator,api,reader}'),
         ('due_at', '{worker,operator,api,reader}'),
         ('waiting_text', '{worker,operator,api,reader}'),
         ('list_audit', '{operator,api,reader}'),
