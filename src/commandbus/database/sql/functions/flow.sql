@@ -94,18 +94,23 @@ begin
 end $$;
 
 -- Puts the messages of commands that are stored already; their rows, which the caller has locked, say when they
--- are due and at which level.
+-- are due, at which level, and behind which key.
 create or replace function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[])
 returns bigint[]
 language plpgsql as $$
 declare
-    v_due    timestamptz[];
-    v_levels smallint[];
+    v_due      timestamptz[];
+    v_levels   smallint[];
+    v_has_keys boolean;
 begin
-    select array_agg(c.deliver_at order by i.n), array_agg(c.priority order by i.n)
-      into v_due, v_levels
+    select array_agg(c.deliver_at order by i.n), array_agg(c.priority order by i.n),
+           bool_or(c.ordering_key is not null)
+      into v_due, v_levels, v_has_keys
       from unnest(p_command_ids) with ordinality as i(command_id, n)
       join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id;
+    if v_has_keys then
+        return commandbus.put_keyed(p_domain, p_command_ids, p_messages, v_due, v_levels);
+    end if;
     return commandbus.put_placed(p_domain || '.commands', p_messages, v_due, v_levels);
 end $$;
 
@@ -194,6 +199,9 @@ begin
     end if;
     execute format('select min(q.vt) from pgmq.%I q where q.vt < ''infinity''',
                    'q_' || commandbus.physical_queue(p_domain || '.commands')) into v_due;
+    if v_flow.has_keys and exists (select from commandbus.command_bus_key_due d where d.domain = p_domain) then
+        v_due := least(v_due, v_now + interval '100 milliseconds');  -- who has the key may be done by then
+    end if;
     return greatest(extract(epoch from greatest(v_due, case when v_flow.paused_at is not null
                                                             then v_flow.paused_until end) - v_now), 0);
 end $$;
