@@ -94,6 +94,10 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
+def _has_level(command: NewCommand) -> bool:
+    return command.flow is not None and command.flow.priority is not None
+
+
 class PostgresStore(PostgresReads):
     """Implements commandbus.database.store.Store."""
 
@@ -108,6 +112,12 @@ class PostgresStore(PostgresReads):
     async def ensure_domain(self, domain: str) -> None:
         await self.gateway.ensure_domain(domain)
 
+    async def _ensure_flow(self, domain: str, commands: Collection[NewCommand]) -> None:
+        if any(_has_level(each) for each in commands):
+            await self.gateway.ensure_levels(domain)
+        if any(each.flow is not None and each.flow.ordering_key for each in commands):
+            await self.gateway.ensure_keys(domain)
+
     async def send(
         self,
         domain: str,
@@ -119,6 +129,8 @@ class PostgresStore(PostgresReads):
     ) -> None:
         gateway = self.gateway
         await gateway.ensure_domain(domain)
+        if isinstance(commands, Collection):
+            await self._ensure_flow(domain, commands)
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
@@ -229,6 +241,7 @@ class PostgresStore(PostgresReads):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
+        await self._ensure_flow(domain, commands)
         document = encoding.sends(commands)
         params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)

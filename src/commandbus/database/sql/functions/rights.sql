@@ -51,6 +51,8 @@ language sql immutable as $$
         ('settle_own', '{worker}'),
         ('due_domains', '{worker}'),
         ('next_due', '{worker}'),
+        ('use_levels', '{sender,worker,operator,api}'),
+        ('use_keys', '{sender,worker,operator,api}'),
         ('end_expired', '{worker}'),
         ('worker_heartbeat', '{worker}'),
         ('worker_gone', '{worker}'),
@@ -66,6 +68,8 @@ language sql immutable as $$
         ('add_seal', '{worker,operator}'),
         -- decisions of operators
         ('cancel_commands', '{operator,api}'),
+        ('set_priority', '{operator,api}'),
+        ('set_level_seconds', '{operator,api}'),
         ('operator_retry', '{operator,api}'),
         ('operator_cancel', '{operator,api}'),
         ('operator_complete', '{operator,api}'),
@@ -183,6 +187,8 @@ language sql immutable as $$
         ('command_bus_audit_seal', null, '{worker,operator,api,reader}'),
         ('command_bus_audit_removal', null, '{worker,operator,api,reader}'),
         ('command_bus_audit_horizon', null, '{operator,api,reader}'),
+        ('command_bus_key', null, '{operator,api,reader}'),
+        ('command_bus_key_due', null, '{operator,api,reader}'),
         ('command_bus_troubleshooting', null, '{operator,api,reader}'),
         ('command_bus_failure_group', null, '{operator,api,reader}'),
         -- the arguments have the edited parts of payloads, and results
