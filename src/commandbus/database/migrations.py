@@ -37,7 +37,7 @@ FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
     "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "levels", "gates",
     "keys", "key_turns", "sending", "receiving", "leases", "outcomes", "expiry", "settle", "dispatch",
-    "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures", "rights",
+    "recovery", "loading", "operator", "key_operator", "bulk", "bulk_run", "search", "figures", "rights",
     "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits",
     "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner",
     "security",

@@ -58,14 +58,15 @@ begin
     if array_remove(v_ids, null) = '{}' then
         return v_left;
     end if;
-    -- Who has the message of one may be canceling it, and wait for the batch that this session has.
+    -- Who has the message of one may be canceling it, and wait for the batch that this session has. Due as of the
+    -- call: a receive that looks at its keys first takes what is due at its own beginning.
     execute format(
         'with due as (update pgmq.%1$I m set vt = $1'
         '              where m.msg_id = any(array(select q.msg_id from pgmq.%1$I q where q.msg_id = any($2)'
         '                                            for update skip locked))'
         '             returning m.msg_id) select array_agg(d.msg_id) from due d',
         'q_' || commandbus.physical_queue(p_domain || '.commands'))
-       into v_moved using clock_timestamp(), v_msgs;
+       into v_moved using statement_timestamp(), v_msgs;
     with item as materialized (
         select p_domain as domain, o.key, o.id from unnest(v_over, v_ids, v_msgs) o(key, id, msg_id)
          where o.msg_id = any(v_moved)
