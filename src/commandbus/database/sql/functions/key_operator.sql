@@ -76,7 +76,8 @@ begin
             coalesce(p_expected::text, 'a parked command')
             using errcode = 'CB003', hint = 'look at the key again: only a parked command can be stepped over';
     end if;
-    update commandbus.command_bus_key k set head = null, blocked_by = null, blocked_at = null
+    -- Not null: if another session has the next one, the turn is over, and those who wait still go first.
+    update commandbus.command_bus_key k set head = commandbus.nobody(), blocked_by = null, blocked_at = null
      where k.domain = p_domain and k.ordering_key = p_key;
     perform commandbus.record_keys(
         p_domain, v_blocker, 'KEY_SKIPPED', jsonb_build_object('ordering_key', p_key, 'reason', p_reason), p_actor);

@@ -138,6 +138,10 @@ begin
     end if;
     if commandbus.sees_commits() then
         v_look := commandbus.promote_keys(p_domain, v_look);
+    else
+        -- The head that was to be has met a duplicate: nobody's turn, until a receive has looked.
+        update commandbus.command_bus_key k set head = commandbus.nobody()
+         where k.domain = p_domain and k.ordering_key = any(v_look) and k.head is null;
     end if;
     perform commandbus.note_keys(p_domain, v_look);
 end $$;
