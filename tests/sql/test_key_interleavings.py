@@ -69,7 +69,7 @@ class Actor:
     async def send(self, keys: list[str]) -> None:
         ids = [uuid4() for _ in keys]
         commands = [
-            {"command_id": str(i), "type": "Debit", "ordering_key": key}
+            {"command_id": str(i), "type": "Debit", "ordering_key": key, "max_attempts": 1000}
             for i, key in zip(ids, keys, strict=True)
         ]
         await self.session.rows("select commandbus.send_commands(%s, %s)", DOMAIN, Jsonb(commands))
