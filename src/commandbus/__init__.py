@@ -31,6 +31,7 @@ from commandbus.errors import (
     TransientCommandError,
 )
 from commandbus.handler import HandlerContext, HandlerOptions
+from commandbus.ids import derive_id
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -61,6 +62,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "RetryPolicy",
     # Sending
     "new_id",
+    "derive_id",
     "BatchCommand",
     "BatchCompletionCallback",
     "INBOX",
