@@ -401,6 +401,50 @@ table commandbus.command_bus_retention
     constraint valid_kind CHECK ((kind = ANY (ARRAY['audit'::text, 'archives'::text, 'replies'::text, 'commands'::text])))
     CREATE UNIQUE INDEX pk_retention ON commandbus.command_bus_retention USING btree (domain, kind)
 
+table commandbus.command_bus_schedule
+    schedule_id uuid not null
+    domain text not null
+    name text not null
+    command_type text not null
+    data jsonb not null
+    reply_to text not null
+    max_attempts integer not null
+    expires_in_seconds double precision
+    priority integer
+    ordering_key text
+    jitter_seconds double precision not null
+    cron text
+    timezone text
+    every_seconds double precision
+    at timestamp with time zone
+    anchor timestamp with time zone not null
+    missed text not null
+    missed_cap integer not null
+    overlap text not null
+    next_tick_at timestamp with time zone
+    look_at timestamp with time zone
+    last_tick_at timestamp with time zone
+    last_command_id uuid
+    last_trigger_id uuid
+    last_error text
+    version bigint not null default 1
+    created_by text
+    created_at timestamp with time zone not null
+    updated_by text
+    updated_at timestamp with time zone not null
+    paused_at timestamp with time zone
+    paused_by text
+    pause_reason text
+    on_behalf jsonb
+    constraint ck_schedule_missed CHECK ((missed = ANY (ARRAY['once'::text, 'skip'::text, 'all'::text])))
+    constraint ck_schedule_overlap CHECK ((overlap = ANY (ARRAY['skip'::text, 'allow'::text])))
+    constraint ck_schedule_time CHECK (((num_nonnulls(cron, every_seconds, at) = 1) AND ((cron IS NULL) = (timezone IS NULL))))
+    constraint command_bus_schedule_pkey PRIMARY KEY (schedule_id)
+    constraint uq_schedule_name UNIQUE (domain, name)
+    CREATE INDEX ix_schedule_due ON commandbus.command_bus_schedule USING btree (look_at) WHERE (paused_at IS NULL)
+    CREATE UNIQUE INDEX command_bus_schedule_pkey ON commandbus.command_bus_schedule USING btree (schedule_id)
+    CREATE UNIQUE INDEX uq_schedule_name ON commandbus.command_bus_schedule USING btree (domain, name)
+
 table commandbus.command_bus_secret_key
     domain text not null
     command_type text not null
@@ -527,6 +571,8 @@ function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) re
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
+function commandbus.audit_schedule(p_event text, p_schedule commandbus.command_bus_schedule, p_actor text, p_details jsonb DEFAULT '{}'::jsonb) returns void
+    sql, volatile, body 13bfac9de57ea44ff7de02b969507b93
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
     sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
@@ -573,6 +619,8 @@ function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_roles(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c1c5e7f264b4058ab075ea33c197aa1c
+function commandbus.check_schedules(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7b01d3a4889485e90cba27112f957229
 function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -635,6 +683,8 @@ function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 15a2948c499ca7e80c5bed8af396e8eb
 function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 245c4fbd807bf060427d829c2f211079
+function commandbus.delete_schedule(p_domain text, p_name text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa1e586a56c3489a45fe52aade6aec57
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
     plpgsql, volatile, body 445031d4cf6569f022282de071a6ab0f
 function commandbus.dispatch_figures(p_domain text, OUT lag_seconds double precision, OUT pending_retry bigint, OUT unconfirmed bigint, OUT unconfirmed_seconds double precision) returns record
@@ -655,6 +705,8 @@ function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
+function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, anchor timestamp with time zone, missed text, missed_cap integer)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body fa03e7275844bd30c0c06ef817f58d50
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
@@ -676,7 +728,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 3ea29a288b29c437f735718873fa57dc
+    sql, immutable, body f22b5dc812a83effc14749a523a940cc
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
@@ -697,6 +749,8 @@ function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ec61a2d720286c7db7b9b5f0cc75c96b
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ade88d450b5e1009449391f8b8c5f2d1
+function commandbus.fail_schedule(p_schedule_id uuid, p_version bigint, p_expected timestamp with time zone, p_error text, p_wait_seconds double precision) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 24ce1bd9d269193782d08999deee090d
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
@@ -709,6 +763,8 @@ function commandbus.find_request(p_user text, p_batch_type text, p_request_id uu
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
+function commandbus.fire_schedules(p_fires jsonb) returns TABLE(schedule_id uuid, verdict text, sent integer, skipped integer)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8759d07a9e4559deea3018b882030b3a
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
@@ -719,6 +775,8 @@ function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_
     plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
+function commandbus.is_governed_for(p_schedule commandbus.command_bus_schedule) returns boolean
+    sql, stable, body fe260e7f4968c5fad5386e37b5884021
 function commandbus.is_made_by_us(p_physical text) returns boolean
     sql, stable, body 6cc1af0f4c359f480fb67d4e2f8cb490
 function commandbus.is_old_reply(p_table text) returns text
@@ -763,6 +821,8 @@ function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uui
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f0cbe6fd2386488bb17134e6ef4c482f
+function commandbus.lock_firing(p_fires jsonb, p_now timestamp with time zone) returns jsonb
+    sql, volatile, body aa26d68811a2864473186759559e870d
 function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamp with time zone
     plpgsql, volatile, body 60b53bf6fce6c8b8038a3d6848a46d02
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
@@ -823,6 +883,10 @@ function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5b23971e0290b34a72d0983c0a32a6a7
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
+function commandbus.pause_governed(p_ids uuid[], p_now timestamp with time zone) returns SETOF commandbus.command_bus_schedule
+    sql, volatile, body 88cc6db971dd3712f40d7575690514d0
+function commandbus.pause_schedule(p_domain text, p_name text, p_reason text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 36f810058fcac8539a692dad5df39cd3
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e9d296af5ddf2f85c02545f959b462a7
 function commandbus.physical_queue(p_queue text) returns text
@@ -851,6 +915,8 @@ function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigin
     plpgsql, volatile, body 17bd378239d18211291bac81dd44dfbe
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
+function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_anchor timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 10de5c0da8465a0db16b52494b4060ba
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_domain(p_physical text) returns text
@@ -870,7 +936,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body d9e2ef42e889ca72f9f5d71f263341fc
+    sql, immutable, body 3a6b4e886c41ad7543fd11681a7e47e5
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -953,6 +1019,8 @@ function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[]
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint, p_next timestamp with time zone, p_catch_up boolean, p_actor text DEFAULT NULL::text) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 79c1b43b67cdfde84f3c2d8f0f46a16b
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -977,6 +1045,10 @@ function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_ha
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 03e5a377a267060a3a8b9adef5737363
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12bcfd41be119fccbf0a91fe3f85b842
+function commandbus.schedule_data(p_domain text, p_names text[]) returns TABLE(name text, data jsonb)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8675426cac2f8b5275fbf5ccedc86aeb
+function commandbus.scheduled_command(p_schedule commandbus.command_bus_schedule, p_command_id uuid, p_tick timestamp with time zone) returns jsonb
+    sql, stable, body 9e20f29045a9cc2c2461fb3a0c9f4e79
 function commandbus.schema_id() returns oid
     sql, stable, body 0c10252a6bbebe392493c1d155437cfd
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
@@ -1003,6 +1075,8 @@ function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], 
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b5f459db3c5f5d038f9e6bb590636130
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
+function commandbus.send_ticks(p_domain text, p_commands jsonb) returns void
+    plpgsql, volatile, body ba5e7cdbd0790f5a7aa6eea08cf1b04b
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
@@ -1037,6 +1111,8 @@ function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns 
     sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
+function commandbus.trigger_schedule(p_domain text, p_name text, p_command_id uuid, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 66029d28bbd0e2bf16fe9769ce1c20df
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
     plpgsql, volatile, body ae28f148572a64ce45b44122b6817e0b
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
@@ -1067,6 +1143,7 @@ migration 10 = approval_of_content
 migration 11 = visibility
 migration 12 = nothing_for_everybody
 migration 13 = audit_seals
+migration 16 = schedules
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

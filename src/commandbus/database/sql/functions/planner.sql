@@ -32,6 +32,7 @@ begin
                 'commandbus.mark_dispatched', 'commandbus.mark_dispatch_failed']),
             -- An index that has all columns of the query would be walked through, even as a bitmap.
             (c_by_item || ' set enable_indexonlyscan = off', array['commandbus.still_parked']),
+            ('set enable_seqscan = off', array['commandbus.due_schedules']),
             (c_by_key, array[
                 'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
                 'commandbus.store_commands']),
