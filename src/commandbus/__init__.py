@@ -30,6 +30,7 @@ from commandbus.errors import (
     SchemaVersionError,
     TransientCommandError,
 )
+from commandbus.flow import SendOptions
 from commandbus.handler import HandlerContext, HandlerOptions
 from commandbus.ids import derive_id
 from commandbus.models import (
@@ -63,6 +64,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     # Sending
     "new_id",
     "derive_id",
+    "SendOptions",
     "BatchCommand",
     "BatchCompletionCallback",
     "INBOX",

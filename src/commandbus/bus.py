@@ -14,6 +14,7 @@ from uuid import UUID
 
 from commandbus.errors import InvalidSettingError
 from commandbus.facets import Facets
+from commandbus.flow import SendOptions
 from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
 from commandbus.models import (
     BatchCommand,
@@ -114,15 +115,19 @@ class CommandBus(Facets):
         max_attempts: int | None = None,
         actor: str | None = None,
         conn: Any = None,
+        **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError.
 
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
-        exists if and only if that commits. `actor`: who sends it, for the audit.
+        exists if and only if that commits. `actor`: who sends it, for the audit. `options` say
+        when it may start (`delay`, `deliver_at`, `expires_in`, `expires_at`), in which order
+        (`priority`, `ordering_key`) and what limits count it by (`limit_key`).
         """
         command = self._preparer.command(
-            domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
-        )
+            domain, command_type, command_id, data, reply_to, correlation_id, max_attempts,
+            options=options,
+        )  # fmt: skip
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
         who = None if actor is None else check_operator(actor)
         await self._sending.send(domain, command, batch_id=batch, actor=who, conn=conn)

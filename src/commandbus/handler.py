@@ -15,6 +15,7 @@ from commandbus.errors import (
     InvalidOperationError,
     InvalidSettingError,
 )
+from commandbus.flow import SendOptions
 from commandbus.models import Command, NewCommand
 from commandbus.names import check_command_type, check_domain, check_operator
 from commandbus.privacy.secrets import check_payload_type, secret_keys
@@ -158,9 +159,23 @@ class Stoppable(Protocol):
     must_stop: bool
 
 
-#: Checks and encodes what a handler sends, or raises what is wrong with it: domain, command type,
-#: command id, payload, reply queue, correlation id.
-SendPreparer = Callable[[str, str, UUID, dict[str, Any], str | None, UUID | None], NewCommand]
+class SendPreparer(Protocol):
+    """Checks and encodes what a handler sends, or raises what is wrong with it."""
+
+    def __call__(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: UUID,
+        data: dict[str, Any],
+        reply_to: str | None,
+        correlation_id: UUID | None,
+        /,
+        *,
+        options: SendOptions,
+    ) -> NewCommand:
+        """Return what is to be stored."""
+        ...
 
 
 class OfLease:
@@ -246,14 +261,17 @@ class HandlerContext(OfLease):
         correlation_id: UUID | None = None,
         *,
         actor: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command in the transaction that completes this one: both happen, or neither.
 
         It gets the correlation id of this command, unless another is given. `actor`: who sends
-        it, for the audit.
+        it, for the audit. `options` are those of `CommandBus.send`.
         """
         inherited = correlation_id or self.correlation_id
-        command = self._prepare(domain, command_type, command_id, data, reply_to, inherited)
+        command = self._prepare(
+            domain, command_type, command_id, data, reply_to, inherited, options=options
+        )
         self._sends.append((domain, command, None if actor is None else check_operator(actor)))
         return command.command_id
 

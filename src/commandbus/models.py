@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
+
+from commandbus.flow import Flow, SendOptions
 
 
 class CommandStatus(StrEnum):
@@ -54,6 +56,7 @@ class AuditEventType(StrEnum):
     """What the audit records."""
 
     SENT = "SENT"
+    EXPIRED = "EXPIRED"
     RECEIVED = "RECEIVED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     FAILED = "FAILED"
@@ -137,15 +140,35 @@ class Command:
     batch_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class BatchCommand:
-    """A command to be sent together with others."""
+    """A command to be sent together with others; `options` are those of `CommandBus.send`."""
 
     command_type: str
     command_id: UUID
     data: dict[str, Any]
-    reply_to: str | None = None
-    correlation_id: UUID | None = None
+    reply_to: str | None
+    correlation_id: UUID | None
+    #: When it may start, in which order, and under which limit; None: nothing of it is said.
+    options: SendOptions | None
+
+    def __init__(
+        self,
+        command_type: str,
+        command_id: UUID,
+        data: dict[str, Any],
+        reply_to: str | None = None,
+        correlation_id: UUID | None = None,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        # By hand: seven more fields would cost everybody who sends many commands.
+        put = object.__setattr__
+        put(self, "command_type", command_type)
+        put(self, "command_id", command_id)
+        put(self, "data", data)
+        put(self, "reply_to", reply_to)
+        put(self, "correlation_id", correlation_id)
+        put(self, "options", options or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +181,8 @@ class NewCommand:
     reply_to: str
     correlation_id: UUID
     max_attempts: int
+    #: When, in which order and under which limit it may start; None: it says nothing of that.
+    flow: Flow | None = None
 
 
 @dataclass(frozen=True, slots=True)

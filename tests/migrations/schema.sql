@@ -227,6 +227,13 @@ table commandbus.command_bus_command
     queue_attempt_count integer not null default 0
     last_queue_error text
     queued_at timestamp with time zone
+    deliver_at timestamp with time zone
+    expires_at timestamp with time zone
+    priority smallint
+    ordering_key text
+    key_seq bigint
+    limit_key text
+    snoozes integer
     with autovacuum_analyze_scale_factor=0.05
     with autovacuum_vacuum_insert_scale_factor=0.1
     with autovacuum_vacuum_scale_factor=0.05
@@ -234,6 +241,7 @@ table commandbus.command_bus_command
     constraint fk_command_batch FOREIGN KEY (domain, batch_id) REFERENCES commandbus.command_bus_batch(domain, batch_id)
     constraint valid_command_status CHECK ((status = ANY (ARRAY['PENDING'::text, 'IN_PROGRESS'::text, 'COMPLETED'::text, 'CANCELED'::text, 'FAILED'::text, 'IN_TROUBLESHOOTING_QUEUE'::text])))
     constraint valid_dispatch_status CHECK ((dispatch_status = ANY (ARRAY['awaiting_approval'::text, 'scheduled'::text, 'pending_queue'::text, 'queued'::text, 'pending_retry'::text, 'failed'::text])))
+    constraint valid_priority CHECK (((priority >= '-2'::integer) AND (priority <= 2)))
     CREATE INDEX idx_command_batch_id ON commandbus.command_bus_command USING btree (batch_id, sequence_no) WHERE (batch_id IS NOT NULL)
     CREATE INDEX idx_command_dispatch ON commandbus.command_bus_command USING btree (batch_id, dispatch_status, sequence_no) WHERE (dispatch_status <> 'queued'::text)
     CREATE INDEX idx_command_pending_retry ON commandbus.command_bus_command USING btree (domain, created_at) WHERE (dispatch_status = ANY (ARRAY['pending_retry'::text, 'pending_queue'::text]))
@@ -300,6 +308,14 @@ table commandbus.command_bus_edit
     CREATE INDEX ix_edit_created ON commandbus.command_bus_edit USING btree (created_at, command_id)
     CREATE UNIQUE INDEX pk_edit ON commandbus.command_bus_edit USING btree (command_id, domain)
 
+table commandbus.command_bus_expiry
+    domain text not null
+    command_id uuid not null
+    look_at timestamp with time zone not null
+    constraint pk_expiry PRIMARY KEY (domain, command_id)
+    CREATE INDEX ix_expiry_look_at ON commandbus.command_bus_expiry USING btree (look_at)
+    CREATE UNIQUE INDEX pk_expiry ON commandbus.command_bus_expiry USING btree (domain, command_id)
+
 table commandbus.command_bus_failure_group
     domain text not null
     fingerprint text not null
@@ -320,6 +336,24 @@ table commandbus.command_bus_failure_group
     constraint pk_failure_group PRIMARY KEY (domain, fingerprint)
     constraint valid_parked_count CHECK ((parked_count >= 0))
     CREATE UNIQUE INDEX pk_failure_group ON commandbus.command_bus_failure_group USING btree (domain, fingerprint)
+
+table commandbus.command_bus_flow
+    domain text not null
+    paused_at timestamp with time zone
+    paused_until timestamp with time zone
+    paused_by text
+    pause_reason text
+    has_levels boolean not null default false
+    level_seconds double precision not null default 60
+    has_rules boolean not null default false
+    has_keys boolean not null default false
+    on_park text not null default 'block'::text
+    updated_at timestamp with time zone not null default now()
+    with fillfactor=50
+    constraint command_bus_flow_pkey PRIMARY KEY (domain)
+    constraint valid_level_seconds CHECK ((level_seconds >= (0)::double precision))
+    constraint valid_on_park CHECK ((on_park = ANY (ARRAY['block'::text, 'skip'::text])))
+    CREATE UNIQUE INDEX command_bus_flow_pkey ON commandbus.command_bus_flow USING btree (domain)
 
 table commandbus.command_bus_governed_type
     domain text not null
@@ -493,6 +527,17 @@ table commandbus.command_bus_unconfirmed
     CREATE INDEX ix_unconfirmed_handed ON commandbus.command_bus_unconfirmed USING btree (domain, handed_at)
     CREATE UNIQUE INDEX pk_unconfirmed ON commandbus.command_bus_unconfirmed USING btree (command_id, domain)
 
+table commandbus.command_bus_waiting
+    domain text not null
+    gate text not null
+    seq bigint not null
+    msg_id bigint not null
+    command_id uuid not null
+    since timestamp with time zone not null default clock_timestamp()
+    constraint pk_waiting PRIMARY KEY (domain, gate, seq, msg_id)
+    CREATE UNIQUE INDEX pk_waiting ON commandbus.command_bus_waiting USING btree (domain, gate, seq, msg_id)
+    CREATE UNIQUE INDEX uq_waiting_command ON commandbus.command_bus_waiting USING btree (domain, command_id)
+
 table commandbus.command_bus_worker
     worker_id text not null
     domain text not null
@@ -543,6 +588,7 @@ table commandbus.rate_limit_override
 
 relation S command_bus_audit_audit_id_seq
 relation S command_bus_audit_removal_removal_number_seq
+relation c flow_fields
 relation v approval_tickets
 relation v batch_approval_tickets
 relation v v_batch_success_rate
@@ -579,6 +625,8 @@ function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_tra
     sql, volatile, body d229875f8b14059499d0b5af6259d207
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
+function commandbus.begin_flow(p_domain text, p_command_ids uuid[], p_flow commandbus.flow_fields, p_now timestamp with time zone, p_batch_id uuid, p_actor text) returns void
+    plpgsql, volatile, body f0e886153cbe5b17a9b11960c906e795
 function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9ceda5d86ba7e60b36ebb979c24fbcc9
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
@@ -605,6 +653,8 @@ function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since tim
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2dde74f6a10e50356bd8a24c4e906a5d
 function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
+function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
+    plpgsql, volatile, body 1f52a8fd4e0c54e9f67fed17c75b6776
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
@@ -652,7 +702,7 @@ function commandbus.command_payload(p_domain text, p_command_id uuid) returns te
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 36a528be8d489c730534bc84d7f9f152
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body eb56a2e593ae9efaf8299f555ca99150
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1d340e9ca3986a47654ab5674eb6f3df
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.content_digest(p_salt uuid, p_batch_type text, p_domain text, p_children bytea[]) returns bytea
@@ -711,10 +761,12 @@ function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attemp
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
     sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
+function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
-    plpgsql, volatile, body 2cc6101ea6f80d7da268babcdb6cf5e6
+    plpgsql, volatile, body 94857f167313c554317e97c379471183
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
@@ -728,13 +780,19 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body f22b5dc812a83effc14749a523a940cc
+    sql, immutable, body 16d6ed0dacc4a62cc330461ec7c03bfa
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
+function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4962918d0278b72ab6f19ad9cae267bc
+function commandbus.expire_leased(p_domain text, p_items jsonb) returns SETOF uuid
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4364fb01076fa8113e7929787280d031
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5035d1df68d24665874f691b31864993
 function commandbus.expired_decisions(p_limit integer) returns TABLE(domain text, batch_id uuid, command_id uuid)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a2a4ea31c8ac65b003d5af785dd5207c
+function commandbus.expired_since(p_expires_at timestamp with time zone) returns text
+    sql, stable, body 9a7ef7def85582ab060bb8f39b68ddd0
 function commandbus.expiry_after(p_now timestamp with time zone, p_seconds double precision) returns timestamp with time zone
     sql, immutable, body 41a244a11d7e9b080d7399a532e25d32
 function commandbus.expose_unconfirmed(p_domain text, p_before timestamp with time zone, p_now timestamp with time zone, p_limit integer, OUT o_unconfirmed integer, OUT o_removed integer) returns record
@@ -746,7 +804,7 @@ function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with ti
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 89c146bf0ef5c309c6a1e62fda404354
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ec61a2d720286c7db7b9b5f0cc75c96b
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e3e44cc7cafe02388bf28bbcb91095ff
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ade88d450b5e1009449391f8b8c5f2d1
 function commandbus.fail_schedule(p_schedule_id uuid, p_version bigint, p_expected timestamp with time zone, p_error text, p_wait_seconds double precision) returns boolean
@@ -765,10 +823,14 @@ function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns voi
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.fire_schedules(p_fires jsonb) returns TABLE(schedule_id uuid, verdict text, sent integer, skipped integer)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8759d07a9e4559deea3018b882030b3a
+function commandbus.flow_of(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns commandbus.flow_fields
+    plpgsql, volatile, body eda99c2f1e92f3ae5d05705b529fffd8
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
+function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
@@ -799,6 +861,10 @@ function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
     sql, stable, body b5de758dce8183dede7bd877abf8a61d
 function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, receipt bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
+function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean) returns void
+    plpgsql, volatile, body afe93713be590ae9ed22ec288dba8dea
+function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -855,12 +921,14 @@ function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to te
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
+function commandbus.next_due(p_domain text) returns double precision
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f7df5757373f825007590d277b73e523
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e735eb7866c3c4300c2a3a361153cd87
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 80c1ddf86810b97dbd45f5bebec587f6
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -880,7 +948,7 @@ function commandbus.page_troubleshooting(p_domain text, p_command_type text, p_g
 function commandbus.page_undecided(p_domains text[], p_newest_first boolean, p_after timestamp with time zone, p_after_id uuid, p_limit integer) returns TABLE(ticket_id uuid, command_id uuid, sequence_no integer, domain text, batch_type text, child_count integer, reason text, created_by text, editor text, created_at timestamp with time zone, expires_at timestamp with time zone, digest text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 273e61658eca2d28d9f4be1768e7591c
 function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5b23971e0290b34a72d0983c0a32a6a7
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 73a6a802d383333506e9f321e1d37d6e
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
 function commandbus.pause_governed(p_ids uuid[], p_now timestamp with time zone) returns SETOF commandbus.command_bus_schedule
@@ -911,10 +979,14 @@ function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::inte
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
     plpgsql, volatile, body e186cfff7e56270ad31a5b67e94c72ff
+function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[]) returns bigint[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a0ac5dde1306579fc672d461a4cda488
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, body 17bd378239d18211291bac81dd44dfbe
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
+function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
+    plpgsql, volatile, body 2c99b225f459164fdfa8b442857261da
 function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_anchor timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 10de5c0da8465a0db16b52494b4060ba
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
@@ -928,17 +1000,23 @@ function commandbus.queue_mark() returns text
 function commandbus.queue_pending(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b7d3caa96b996b80bcaec44cd6783b7
 function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 88e879ba5ec9b5ef4c60121bf6982f3c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 4c56ddaeb54978497cdf4c5cbec46451
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
+function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, body 967a5ee8df633c78d7c7cf7ab126f3cd
+function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 63aad52e513f0b9bcf94f83b6ca17c5e
+function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 6b1faf10a216d46e02bde1e1838e923d
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 219e08f252c0c1f6a44ad9a991abdce2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body 3a6b4e886c41ad7543fd11681a7e47e5
-function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c5165f88db4643ca3f7221424445ace0
+function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 72b890899c35f75747055300c3725161
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
@@ -961,6 +1039,8 @@ function commandbus.refuse_digest(p_digest bytea, p_seen text, p_what text) retu
     plpgsql, volatile, body 6f330d10e6887bea56babd83bdb77e64
 function commandbus.refuse_edit_decision(p_edit commandbus.command_bus_edit, p_command_id uuid, p_user text, p_self_approval boolean) returns void
     plpgsql, volatile, body d4ffee482ff22ae214d830ff787aadd5
+function commandbus.refuse_flow(p_command_id uuid, p_problem text, p_hint text) returns void
+    plpgsql, volatile, body ffb77ff1d47ae1a716162d8dd67da415
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
@@ -974,7 +1054,7 @@ function commandbus.register_batch_types(p_types jsonb) returns void
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e10db959d5e927c6ac47d506ffd59819
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1041b451da2a8197476dd204a07e6bd5
 function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_digests bytea[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body cda56e1269b9a5ba851b4d34476f70d4
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
@@ -986,7 +1066,7 @@ function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::tex
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a0eff0f62fd73e225579e48314348ad8
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ec086fb667ae905a4f35038b2a83282f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body be98c56a729259b4208f8d1e7ac57f40
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8d98e405ab6b44d5b4b5e4a8be7fef25
 function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -1004,7 +1084,7 @@ function commandbus.reply_error(p_code text, p_message text, p_class text) retur
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body e385c29151448fd07848abfe39678b0a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 37cb26bf6dc6e4d3bade550a288602d3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body db0c493e09186727e6cc349dea8e8ae0
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
@@ -1019,6 +1099,8 @@ function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[]
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+function commandbus.resume_keys(p_domain text) returns void
+    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint, p_next timestamp with time zone, p_catch_up boolean, p_actor text DEFAULT NULL::text) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 79c1b43b67cdfde84f3c2d8f0f46a16b
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
@@ -1026,7 +1108,7 @@ function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABL
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1375ad6e4fba10318e1d2dac3f637277
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b346af7bc9e9cc1c45ce2b946b82553c
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
     plpgsql, volatile, body 26466af75e5b89033e67d3471bd4de88
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
@@ -1067,8 +1149,8 @@ function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, set enable_seqscan=off, body 179959746c3de9333d8f6b921a00654f
 function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
     plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
-function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid) returns uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 761cc7fb46f2725d66005f6eb97dc013
+function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4abcd2031d16bd45c2a270a2d4d3e629
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
 function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
@@ -1098,7 +1180,7 @@ function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked t
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cb2158185119ff977c401934acee7222
 function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 0e6698dc40ac3ab591aa4f0bdab7482b
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body a2b1e2f5d122c750cc8f2890f538b7c9
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
     sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
@@ -1118,11 +1200,11 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1471132f63527207448d4578f9ef2f15
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 8eb062bce8d233936ed154396c445a80
 function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]
     sql, stable, body e51d6df894e952feb235881b33aaa38c
-function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb)
-    sql, stable, body 103e1616bb6c57cf908bc90f98b43c8b
+function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
+    sql, stable, body ebce9887d117c48fc4808e84e97d62e3
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
@@ -1131,6 +1213,8 @@ function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) 
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
+function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
+    sql, volatile, body 784c7f1edeb5820f8466e566256dd2e2
 function commandbus.worker_gone(p_worker text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6382e9a369b6b12decadd32a942dd632
 function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void
@@ -1143,6 +1227,7 @@ migration 10 = approval_of_content
 migration 11 = visibility
 migration 12 = nothing_for_everybody
 migration 13 = audit_seals
+migration 14 = flow
 migration 16 = schedules
 migration 2 = governance
 migration 3 = api_tokens

@@ -25,6 +25,7 @@ from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,
     GovernedTypeError,
+    InvalidInputError,
     InvalidNameError,
     InvalidOperationError,
     InvalidSettingError,
@@ -49,6 +50,7 @@ OURS: dict[str, tuple[type[CommandBusError], str | None]] = {
     "CB009": (InvalidOperationError, None),
     "CB010": (BulkOperationNotFoundError, str(ID)),
     "CB011": (GovernedTypeError, '["ORDERS"]'),
+    "CB012": (InvalidInputError, None),
 }
 
 

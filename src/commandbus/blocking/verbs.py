@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from commandbus.blocking.bulk import BlockingBulkOperations
     from commandbus.blocking.governance import BlockingGovernance
     from commandbus.blocking.loads import BlockingLoads
+    from commandbus.blocking.schedules import BlockingSchedules
     from commandbus.blocking.search import BlockingSearch
     from commandbus.blocking.tokens import BlockingTokens
     from commandbus.blocking.troubleshooting import BlockingTroubleshooting
     from commandbus.blocking.upkeep import BlockingUpkeep
     from commandbus.bus import AnyHandler, CommandBus
     from commandbus.commands.replies import LeasedReply
+    from commandbus.flow import SendOptions
     from commandbus.handler import Handler, HandlerOptions
     from commandbus.models import (
         AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CommandMetadata, Reply,
@@ -70,12 +72,12 @@ class BlockingVerbs:
         self, domain: str, command_type: str, command_id: UUID, data: dict[str, Any],
         reply_to: str | None = None, correlation_id: UUID | None = None, *,
         batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
-        conn: Any = None,
+        conn: Any = None, **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError."""
         return self._bridge.run(self._bus.send(
             domain, command_type, command_id, data, reply_to, correlation_id, batch_id=batch_id,
-            max_attempts=max_attempts, actor=actor, conn=conn,
+            max_attempts=max_attempts, actor=actor, conn=conn, **options,
         ))
 
     def send_many(
@@ -275,6 +277,13 @@ class BlockingVerbs:
         from commandbus.blocking.governance import BlockingGovernance
 
         return BlockingGovernance(self._bridge, lambda: self._bridge.find("governance"))
+
+    @cached_property
+    def schedules(self) -> BlockingSchedules:
+        """Commands that are sent by the clock."""
+        from commandbus.blocking.schedules import BlockingSchedules
+
+        return BlockingSchedules(self._bridge, lambda: self._bridge.find("schedules"))
 
     @cached_property
     def tokens(self) -> BlockingTokens:

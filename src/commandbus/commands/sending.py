@@ -27,6 +27,7 @@ from commandbus.errors import (
     InvalidInputError,
     InvalidSettingError,
 )
+from commandbus.flow import Flow, SendOptions, check_flow
 from commandbus.keys import Keys
 from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import (
@@ -69,6 +70,8 @@ class Preparer:
         reply_to: str | None,
         correlation_id: UUID | None,
         max_attempts: int | None = None,
+        *,
+        options: SendOptions | None = None,
     ) -> NewCommand:
         """Check and encode one command."""
         check_domain(domain)
@@ -83,6 +86,7 @@ class Preparer:
             max_attempts=self._policy.max_attempts
             if max_attempts is None
             else check_max_attempts(max_attempts),
+            flow=check_flow(options) if options else None,
         )
 
     def batch_command(
@@ -96,7 +100,7 @@ class Preparer:
             )
         return self.command(
             domain, command.command_type, command.command_id, command.data, command.reply_to,
-            command.correlation_id, max_attempts,
+            command.correlation_id, max_attempts, options=command.options,
         )  # fmt: skip
 
     def closing_command(self, domain: str, command: BatchCommand) -> bytes:
@@ -106,10 +110,18 @@ class Preparer:
         id is the id of the batch.
         """
         prepared = self.command(
-            domain, command.command_type, command.command_id, command.data, command.reply_to, None
-        )
+            domain, command.command_type, command.command_id, command.data, command.reply_to, None,
+            options=command.options,
+        )  # fmt: skip
+        flow = prepared.flow or Flow()
+        if flow.deliver_at is not None or flow.expires_at is not None:
+            raise InvalidInputError(
+                "the command for the end of a batch takes delay and expires_in, counted from that "
+                "end; deliver_at and expires_at may be over by then"
+            )
         return orjson.dumps(
             {
+                **flow.document(),
                 "domain": domain,
                 "type": prepared.command_type,
                 "data": orjson.Fragment(prepared.data),
@@ -222,7 +234,9 @@ class Sending:
         conn: Any = None,
     ) -> None:
         """Send one command, or raise what is wrong with it."""
-        if batch_id is not None or conn is not None or actor is not None:
+        is_keyed = command.flow is not None and command.flow.ordering_key is not None
+        # A key may be locked by somebody's open transaction: those who share a commit would wait.
+        if batch_id is not None or conn is not None or actor is not None or is_keyed:
             await self._store.send(domain, [command], batch_id=batch_id, actor=actor, conn=conn)
             return
         if self._on_their_way[domain] < LANES:

@@ -116,7 +116,8 @@ class ChunkSender:
     def _ready(self, chunk: list[NewCommand]) -> _Chunk:
         ids = [command.command_id for command in chunk]
         document: Row
-        if self._packs and len(chunk) >= PACKED_FROM:
+        is_plain = all(command.flow is None for command in chunk)
+        if self._packs and is_plain and len(chunk) >= PACKED_FROM:
             statement, document = _SEND_PACKED, encoding.packed(chunk)
         else:
             statement, document = OFFER, (encoding.sends(chunk),)

@@ -125,7 +125,7 @@ def edits(edited: Mapping[UUID, Edit]) -> str:
 
 
 def _send(command: NewCommand) -> dict[str, Any]:
-    return {
+    document = {
         "command_id": command.command_id,
         "type": command.command_type,
         "data": orjson.Fragment(command.data),
@@ -133,6 +133,9 @@ def _send(command: NewCommand) -> dict[str, Any]:
         "correlation_id": command.correlation_id,
         "max_attempts": command.max_attempts,
     }
+    if command.flow is not None:
+        document |= command.flow.document()
+    return document
 
 
 def _fence(lease: Lease) -> dict[str, Any]:

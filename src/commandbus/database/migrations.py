@@ -34,12 +34,13 @@ MIGRATION_LOCK = 0x636D64627573
 #: Loaded in this order: plain SQL functions are checked against what they call, and loading a
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
-    "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals", "workers",
-    "payloads", "replies", "batches", "troubleshooting", "sending", "receiving", "leases",
-    "outcomes", "settle", "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run",
-    "search", "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
-    "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
-    "tickets", "tokens", "schedules", "firing", "planner", "security",
+    "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
+    "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "levels", "gates",
+    "keys", "sending", "receiving", "leases", "outcomes", "expiry", "settle", "dispatch",
+    "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures", "rights",
+    "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits",
+    "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "schedules",
+    "firing", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

@@ -76,6 +76,8 @@ class Lease:
     batch_id: UUID | None
     created_at: datetime
     payload: str | None = field(repr=False)
+    #: How often its handler has put it off; None: never.
+    snoozes: int | None = None
 
 
 class OutcomeKind(StrEnum):

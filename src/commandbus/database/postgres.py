@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import Any, LiteralString, Unpack
+from typing import Any, LiteralString, TypeGuard, Unpack
 from uuid import UUID
 
 import psycopg
@@ -38,7 +38,7 @@ from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-    " correlation_id, reply_queue, batch_id, created_at, data"
+    " correlation_id, reply_queue, batch_id, created_at, data, snoozes"
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
     " cast(%s as text[]), cast(%s as text[]))"
 )
@@ -89,6 +89,11 @@ _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s a
 _log = logging.getLogger("commandbus.receiver")
 
 
+def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
+    """Whether offer_one can send it."""
+    return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
+
+
 class PostgresStore(PostgresReads):
     """Implements commandbus.database.store.Store."""
 
@@ -122,7 +127,7 @@ class PostgresStore(PostgresReads):
             return
         with translated(domain):
             async with borrowed(self._pool) as own:
-                if isinstance(commands, list) and len(commands) == 1 and actor is None:
+                if _is_alone(commands) and actor is None:
                     params = (domain, *encoding.alone(commands[0]), batch_id)
                     rows = await run(own, gateway.statement(OFFER_ONE), params)
                     raise_if_known(domain, rows[0][0])

@@ -22,6 +22,7 @@ from commandbus.errors import (
     DatabaseUnavailableError,
     DuplicateCommandError,
     GovernedTypeError,
+    InvalidInputError,
     InvalidNameError,
     InvalidOperationError,
     InvalidSettingError,
@@ -149,6 +150,7 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
         "CB007": InvalidSettingError,
         "CB008": InvalidOperationError,
         "CB009": InvalidOperationError,
+        "CB012": InvalidInputError,
     }.get(state)
     if plain is not None:
         return plain(redact_text(message))

@@ -40,7 +40,7 @@ StateClass = Literal["open", "in_troubleshooting", "completed", "failed", "cance
 
 _NEW_COMMAND: dict[str, Any] = {
     "status": CommandStatus.PENDING, "attempts": 0, "lease_epoch": 0, "lapses": 0,
-    "started_alone": False, "leased_by": None, "lease_expires_at": None,
+    "started_alone": False, "snoozes": None, "leased_by": None, "lease_expires_at": None,
     "last_error_type": None, "last_error_code": None, "last_error_msg": None,
 }  # fmt: skip
 _NEW_BATCH: dict[str, Any] = {

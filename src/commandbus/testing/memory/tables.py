@@ -43,6 +43,7 @@ class CommandRow(CommandMetadata):
     sequence_no: int | None = None
     lapses: int = 0
     started_alone: bool = False
+    snoozes: int | None = None
 
     @property
     def key(self) -> Key:

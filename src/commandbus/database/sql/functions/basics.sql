@@ -4,7 +4,7 @@
 --   CB001 duplicate command      CB002 command not found     CB003 not in a state that allows it
 --   CB004 batch not found        CB005 badly formed name     CB006 payload no longer archived
 --   CB007 setting refused        CB008 append-only table     CB009 other total than expected
---   CB010 bulk operation not found
+--   CB010 bulk operation not found  CB011 governed command type CB012 start of a command refused
 
 -- An error if this cannot be the name of a domain.
 create or replace function commandbus.check_domain(p_domain text) returns void

@@ -15,11 +15,11 @@ create or replace function commandbus.store_commands(
 language plpgsql as $$
 declare
     v_now      timestamptz := clock_timestamp();
-    v_created  text := commandbus.iso8601(v_now);
     v_queue    text := p_domain || '.commands';
     v_global   boolean := commandbus.setting('command_id_scope') = 'global';
     v_ids      uuid[];
     v_inserted uuid[];
+    v_has_flow boolean;
     v_reply    text;
 begin
     perform commandbus.ensure_domain(p_domain);
@@ -32,15 +32,15 @@ begin
     end loop;
     v_ids := array(select (i ->> 'command_id')::uuid from jsonb_array_elements(p_commands) i);
     with item as materialized (
-        select * from commandbus.unpack_commands(p_domain, p_commands, v_created)
+        select * from commandbus.unpack_commands(p_domain, p_commands, v_now)
     ), fresh as (
         insert into commandbus.command_bus_command (
             domain, queue_name, command_id, command_type, status, max_attempts, created_at,
             updated_at, reply_queue, correlation_id, batch_id, is_globally_unique, sequence_no,
-            dispatch_status)
+            dispatch_status, deliver_at, expires_at, priority, ordering_key, limit_key)
         select p_domain, v_queue, i.command_id, i.type, 'PENDING', i.max_attempts, v_now, v_now,
                i.reply_to, i.correlation_id, p_batch_id, v_global, p_sequence_start + i.n,
-               p_dispatch_status
+               p_dispatch_status, i.deliver_at, i.expires_at, i.priority, i.ordering_key, i.limit_key
           from item i
          where not (v_global and commandbus.is_sent_anywhere(i.command_id))
          order by i.command_id
@@ -58,8 +58,13 @@ begin
                jsonb_build_object('dispatch_status', p_dispatch_status), p_batch_id, p_actor
           from fresh f
     )
-    select array_agg(f.command_id) into v_inserted from fresh f;
+    select array_agg(f.command_id), (select bool_or(i.has_flow) from item i)
+      into v_inserted, v_has_flow from fresh f;
     if cardinality(v_inserted) is not distinct from cardinality(v_ids) then
+        if v_has_flow then
+            perform commandbus.watch_expiry(
+                p_domain, v_ids, (commandbus.flow_of(p_domain, p_commands, v_now)).expires_at);
+        end if;
         return '{}';
     end if;
     -- The audit cannot be taken back by hand, so here the whole call is undone.
@@ -98,13 +103,15 @@ declare
     v_now      timestamptz := clock_timestamp();
     v_ids      uuid[];
     v_messages jsonb[];
+    v_has_flow boolean;
     v_msg_ids  bigint[];
 begin
     with item as materialized (
         -- each once: one that is named twice would get two messages
         select distinct p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
     ), stored as (
-        select c.domain, c.command_id, c.sequence_no
+        select c.domain, c.command_id, c.sequence_no,
+               num_nonnulls(c.deliver_at, c.priority, c.ordering_key) > 0 as has_flow
           from item i
           join commandbus.command_bus_command c
             on c.domain = i.domain and c.command_id = i.command_id
@@ -112,15 +119,16 @@ begin
            for update of c skip locked
     )
     select array_agg(s.command_id order by s.sequence_no, s.command_id),
-           array_agg(p.payload_json order by s.sequence_no, s.command_id)
-      into v_ids, v_messages
+           array_agg(p.payload_json order by s.sequence_no, s.command_id), bool_or(s.has_flow)
+      into v_ids, v_messages, v_has_flow
       from stored s
       join commandbus.command_bus_payload_archive p
         on p.domain = s.domain and p.command_id = s.command_id;
     if v_ids is null then
         return '{}';
     end if;
-    v_msg_ids := commandbus.put_messages(p_domain || '.commands', v_messages);
+    v_msg_ids := case when v_has_flow then commandbus.put_again(p_domain, v_ids, v_messages)
+                      else commandbus.put_messages(p_domain || '.commands', v_messages) end;
     with item as materialized (
         select p_domain as domain, u.* from unnest(v_ids, v_msg_ids) u(command_id, msg_id)
     )

@@ -2,6 +2,11 @@
 -- first, so that no call can reach one of them by mistake. None of them is called by anything else in
 -- the database.
 drop function if exists commandbus.bulk_matches(text, jsonb);
+drop function if exists commandbus.unpack_commands(text, jsonb, text);
+drop function if exists commandbus.send_command(text, text, uuid, jsonb, text, uuid);
+-- It had fewer columns; workers of earlier versions name those that they read.
+drop function if exists commandbus.receive_commands(
+    text, int, int, text, jsonb, boolean, boolean, text[], text[]);
 drop function if exists commandbus.list_audit(
     text, uuid, uuid, text, text[], timestamptz, timestamptz, bigint, boolean, int, int);
 drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);

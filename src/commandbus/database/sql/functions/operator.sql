@@ -93,6 +93,7 @@ declare
     v_batches  uuid[];
     v_messages jsonb[];
     v_lost     uuid[];
+    v_has_flow boolean;
     v_msg_ids  bigint[];
 begin
     perform commandbus.check_domain(p_domain);
@@ -113,13 +114,14 @@ begin
         '                      else coalesce(a.message, p.payload_json)'
         '                 end order by c.sequence_no, c.command_id),'
         '       array_agg(c.command_id order by c.sequence_no, c.command_id)'
-        '           filter (where a.message is null and p.payload_json is null)'
+        '           filter (where a.message is null and p.payload_json is null),'
+        '       bool_or(num_nonnulls(c.deliver_at, c.priority, c.ordering_key) > 0)'
         '  from commandbus.command_bus_command c'
         '  left join pgmq.%I a on a.msg_id = c.msg_id'
         '  left join commandbus.command_bus_payload_archive p'
         '    on p.domain = c.domain and p.command_id = c.command_id'
         ' where c.domain = $1 and c.command_id = any($2) and c.status = any($3)', 'a_' || v_queue)
-       into v_ids, v_states, v_batches, v_messages, v_lost
+       into v_ids, v_states, v_batches, v_messages, v_lost, v_has_flow
       using p_domain, p_command_ids, p_from, p_edits;
     if v_ids is null then
         return;
@@ -129,7 +131,8 @@ begin
             using errcode = 'CB006', detail = v_lost[1]::text,
                   hint = 'cancel or complete it, and send the work again under a new id';
     end if;
-    v_msg_ids := commandbus.put_messages(p_domain || '.commands', v_messages);
+    v_msg_ids := case when v_has_flow then commandbus.put_again(p_domain, v_ids, v_messages)
+                      else commandbus.put_messages(p_domain || '.commands', v_messages) end;
     -- The domain is a column of the items, so that each is looked up by the whole key: the planner
     -- would else walk through all commands of the domain.
     with item as materialized (
@@ -142,7 +145,9 @@ begin
            -- without a reset there is still one attempt to use
            attempts = case when p_reset_attempts then 0
                            else least(c.attempts, c.max_attempts - 1) end,
-           attempt_count = c.attempt_count + 1
+           attempt_count = c.attempt_count + 1,
+           -- an operator wants it to run, also after its time
+           expires_at = null
       from item n
      where c.domain = n.domain and c.command_id = n.command_id and c.status = any(p_from);
     perform commandbus.move_batch_counters(
@@ -152,6 +157,7 @@ begin
         array(select b from unnest(v_batches, v_states) u(b, s) where s = 'FAILED'),
         'failed', 'open', p_actor);
     perform commandbus.leave_troubleshooting(p_domain, v_ids, p_actor);
+    delete from commandbus.command_bus_expiry e where e.domain = p_domain and e.command_id = any(v_ids);
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, n.id, 'OPERATOR_RETRY', v_now,
@@ -216,7 +222,8 @@ begin
         returning c.command_id, c.msg_id, c.batch_id, c.reply_queue, commandbus.reply_body(
                       p_domain, c.command_id, c.correlation_id, c.command_type, p_outcome, v_done, p_data,
                       case when v_is_cancel
-                           then commandbus.reply_error('CANCELED', p_reason, 'CANCELED') end) as reply
+                           then commandbus.reply_error(case p_event when 'EXPIRED' then p_event else p_to end,
+                                                       p_reason, 'CANCELED') end) as reply
     )
     select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
            array_agg(m.reply_queue) as queues, array_agg(m.reply) as replies
@@ -240,6 +247,7 @@ begin
     perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
     perform commandbus.move_batch_counters(
         v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to), p_actor);
+    perform commandbus.leave_flow(p_domain, v_moved.ids, true);
     if v_is_parked then
         perform commandbus.leave_troubleshooting(p_domain, v_moved.ids, p_actor);
     end if;

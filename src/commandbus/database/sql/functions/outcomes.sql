@@ -61,6 +61,7 @@ begin
         end if;
         perform commandbus.publish_replies(p_domain, v_queues, v_replies);
         perform commandbus.move_batch_counters(v_batches, 'open', 'completed');
+        perform commandbus.leave_flow(p_domain, v_ids, true);
     end if;
     return v_ids;
 end $$;
@@ -92,6 +93,7 @@ begin
                    where m.delay = v_delay order by m.msg_id),
             v_now + make_interval(secs => v_delay));
     end loop;
+    perform commandbus.leave_flow(p_domain, v_moved.ids, false);
     return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
 end $$;
 
@@ -125,6 +127,7 @@ begin
         end if;
         perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);
         perform commandbus.move_batch_counters(v_moved.batches, 'open', 'tsq');
+        perform commandbus.leave_flow(p_domain, v_moved.ids, true);
         perform commandbus.enter_troubleshooting(p_domain, v_moved.ids, v_moved.reasons, v_now);
     end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
@@ -158,6 +161,7 @@ begin
         perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);
         perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
         perform commandbus.move_batch_counters(v_moved.batches, 'open', 'failed');
+        perform commandbus.leave_flow(p_domain, v_moved.ids, true);
     end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
 end $$;
@@ -180,6 +184,7 @@ begin
       into v_moved from moved m;
     if v_moved.ids is not null then
         perform pgmq.set_vt(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs, v_now);
+        perform commandbus.leave_flow(p_domain, v_moved.ids, false);
         perform commandbus.wake_workers(p_domain);
     end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);

@@ -24,7 +24,7 @@ begin
                 'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.extend_leases',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
-                'commandbus.requeue_commands',
+                'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
                 'commandbus.record_bulk']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
@@ -35,7 +35,7 @@ begin
             ('set enable_seqscan = off', array['commandbus.due_schedules']),
             (c_by_key, array[
                 'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
-                'commandbus.store_commands']),
+                'commandbus.store_commands', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.
             (c_by_key || ' set plan_cache_mode = force_generic_plan', array[
                 'commandbus.queue_stored', 'commandbus.recover_dispatch', 'commandbus.forget_dispatched',
@@ -47,7 +47,8 @@ begin
                 'commandbus.waiting_page', 'commandbus.expose_unconfirmed',
                 'commandbus.dispatch_figures']),
             -- Called by receive_commands, which has index scans off; here the index gives the order.
-            ('set enable_indexscan = on', array['commandbus.read_messages']),
+            ('set enable_indexscan = on', array[
+                'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_gated']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.

@@ -28,7 +28,7 @@ create or replace function commandbus.receive_commands(
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
-    created_at timestamptz, data text)
+    created_at timestamptz, data text, snoozes int)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -37,11 +37,22 @@ declare
     v_messages jsonb[];
     v_ids      uuid[];
     v_leased   int;
+    v_flow     commandbus.command_bus_flow;
 begin
-    select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
-      into v_msg_ids, v_messages
-      from commandbus.read_messages(
-           p_domain || '.commands', v_now, p_vt, p_quantity, p_from_head, p_except) r;
+    select * into v_flow from commandbus.command_bus_flow f where f.domain = p_domain;
+    if v_flow.paused_at is not null and coalesce(v_flow.paused_until > v_now, true) then
+        return;
+    end if;
+    if v_flow.has_levels or v_flow.has_rules or v_flow.has_keys then
+        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
+          into v_msg_ids, v_messages
+          from commandbus.read_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except) r;
+    else
+        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
+          into v_msg_ids, v_messages
+          from commandbus.read_messages(
+               p_domain || '.commands', v_now, p_vt, p_quantity, p_from_head, p_except) r;
+    end if;
     if v_msg_ids is null then
         return;
     end if;
@@ -76,9 +87,10 @@ begin
                                    or coalesce(c.command_type = any(p_count_every), true) then 1 else 0 end
                <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
            and (abs(c.lapses) < 10 or coalesce(c.command_type = any(p_count_every), true))
+           and (c.expires_at is null or c.expires_at > v_now)
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
                   c.max_attempts, abs(c.lapses) > 1 as is_suspect, c.correlation_id, c.reply_queue,
-                  c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed
+                  c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed, c.snoozes
     ), waiting as (
         select b.batch_id from commandbus.command_bus_batch b
          where b.batch_id in (select h.batch_id from leased h) and b.status = 'PENDING'
@@ -104,7 +116,7 @@ begin
                   from leased h) e
     )
     select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
-           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data
+           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data, h.snoozes
       from leased h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then
@@ -113,7 +125,7 @@ begin
 end $$;
 
 -- Messages that were read but whose command must not run: finished, parked, replaced by a newer
--- message, or without a command at all are archived; used-up attempts are parked. The messages
+-- message, or without a command at all are archived; expired ones end; used-up attempts are parked. The messages
 -- are locked by the read. Commands leased by the same call carry p_now.
 create or replace function commandbus.turn_away(
     p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb,
@@ -122,6 +134,7 @@ create or replace function commandbus.turn_away(
 language plpgsql as $$
 declare
     v_spent jsonb;
+    v_late  jsonb;
     v_gone  bigint[];
 begin
     -- Taking the lease fences the worker that may still be running it, before it is parked.
@@ -143,9 +156,12 @@ begin
           from spent s
          where c.domain = s.domain and c.command_id = s.command_id
         returning c.command_id, c.msg_id, c.lease_epoch, c.attempts, c.max_attempts,
-                  s.leased_by is not null as is_lapsed
+                  s.leased_by is not null as is_lapsed, c.expires_at
     )
     select jsonb_agg(jsonb_build_object(
+               'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch,
+               'error_msg', commandbus.expired_since(t.expires_at))) filter (where t.expires_at <= p_now),
+           jsonb_agg(jsonb_build_object(
                'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch,
                'reason', 'EXHAUSTED', 'error_type', 'TRANSIENT',
                'error_code', case when t.is_lapsed then 'LEASE_EXPIRED' else 'ATTEMPTS_EXHAUSTED' end,
@@ -155,7 +171,11 @@ begin
                    else format('no attempt left: %s of %s are used', t.attempts, t.max_attempts) end,
                'error_details', case when t.is_lapsed
                    then commandbus.lapsed_lease(p_domain, t.command_id) end))
-      into v_spent from taken t;
+               filter (where (t.expires_at <= p_now) is not true)
+      into v_late, v_spent from taken t;
+    if v_late is not null then
+        perform commandbus.expire_leased(p_domain, v_late);
+    end if;
     if v_spent is not null then
         perform commandbus.park_commands(p_domain, v_spent);
     end if;

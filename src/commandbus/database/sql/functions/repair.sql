@@ -94,7 +94,7 @@ begin
     if v_ids is null then
         return;
     end if;
-    v_msg_ids := commandbus.put_messages(p_domain || '.commands', v_messages);
+    v_msg_ids := commandbus.put_again(p_domain, v_ids, v_messages);
     update commandbus.command_bus_command c set msg_id = n.msg_id, updated_at = v_now
       from unnest(v_ids, v_msg_ids) n(command_id, msg_id)
      where c.domain = p_domain and c.command_id = n.command_id

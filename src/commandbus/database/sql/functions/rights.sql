@@ -50,6 +50,8 @@ language sql immutable as $$
         ('settle_commands', '{worker}'),
         ('settle_own', '{worker}'),
         ('due_domains', '{worker}'),
+        ('next_due', '{worker}'),
+        ('end_expired', '{worker}'),
         ('worker_heartbeat', '{worker}'),
         ('worker_gone', '{worker}'),
         ('prune_workers', '{worker}'),

@@ -1,23 +1,34 @@
 -- Sending: the message, the row and the audit line of each command, for many commands at once.
 
--- The commands of a document, with what is left out filled in, and the message of each.
-create or replace function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_created text)
+-- The commands of a document, with what is left out filled in, and the message of each. has_flow: it says when,
+-- in which order or under which limit it may start (flow.sql).
+create or replace function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamptz)
 returns table (n bigint, command_id uuid, type text, reply_to text, correlation_id uuid,
-               max_attempts int, message jsonb)
+               max_attempts int, message jsonb, has_flow boolean, deliver_at timestamptz,
+               expires_at timestamptz, priority smallint, ordering_key text, limit_key text)
 language sql stable as $$
     select i.n, i.command_id, i.type, i.reply_to, i.correlation_id, i.max_attempts,
            jsonb_build_object(
                'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
                'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
-               'created_at', p_created, 'data', i.data)
+               'created_at', (select commandbus.iso8601(p_now)), 'data', i.data),
+           num_nonnulls(i.deliver_at, i.delay_seconds, i.expires_at, i.expires_in_seconds, i.priority,
+                        i.ordering_key, i.limit_key) > 0,
+           coalesce(i.deliver_at, p_now + make_interval(secs => i.delay_seconds)),
+           coalesce(i.expires_at, p_now + make_interval(secs => i.expires_in_seconds)),
+           i.priority, i.ordering_key, i.limit_key
       from (select r.n, r.command_id, r.type, coalesce(r.data, '{}'::jsonb) as data,
                    coalesce(r.reply_to, p_domain || '.replies') as reply_to,
                    coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
-                   coalesce(r.max_attempts, 3) as max_attempts
+                   coalesce(r.max_attempts, 3) as max_attempts, r.deliver_at, r.delay_seconds, r.expires_at,
+                   r.expires_in_seconds, r.priority, r.ordering_key, r.limit_key
               from rows from (jsonb_to_recordset(p_commands) as (
                        command_id uuid, type text, data jsonb, reply_to text,
-                       correlation_id uuid, max_attempts int)) with ordinality
-                   as r(command_id, type, data, reply_to, correlation_id, max_attempts, n)
+                       correlation_id uuid, max_attempts int, deliver_at timestamptz, delay_seconds float8,
+                       expires_at timestamptz, expires_in_seconds float8, priority smallint,
+                       ordering_key text, limit_key text)) with ordinality
+                   as r(command_id, type, data, reply_to, correlation_id, max_attempts, deliver_at,
+                        delay_seconds, expires_at, expires_in_seconds, priority, ordering_key, limit_key, n)
             -- a fence: the ids made here must be the same in the row and in the message
             offset 0) i
 $$;
@@ -43,7 +54,9 @@ end $$;
 -- Sends commands and returns the ids that were there before; if there are any, nothing of the
 -- call is created, and the caller's transaction is still good to go on. Callers who would rather
 -- have an error use send_commands.
---   p_commands: [{"command_id", "type", "data", "reply_to"?, "correlation_id"?, "max_attempts"?}]
+--   p_commands: [{"command_id", "type", "data", "reply_to"?, "correlation_id"?, "max_attempts"?,
+--                 "deliver_at" | "delay_seconds"?, "expires_at" | "expires_in_seconds"?, "priority"?,
+--                 "ordering_key"?, "limit_key"?}]
 --   reply_to null: the replies queue of the domain; '': no reply.
 --   p_sequence_start: the commands are part of what the batch was created for, and are numbered
 --   from here; null: they join a batch that exists, which then counts more.
@@ -54,7 +67,6 @@ create or replace function commandbus.offer_commands(
 language plpgsql as $$
 declare
     v_now       timestamptz := clock_timestamp();
-    v_created   text := commandbus.iso8601(v_now);
     v_queue     text := p_domain || '.commands';
     v_global    boolean := commandbus.setting('command_id_scope') = 'global';
     v_ids       uuid[];
@@ -63,6 +75,8 @@ declare
     v_relations uuid[];
     v_limits    int[];
     v_messages  jsonb[];
+    v_has_flow  boolean;
+    v_flow      commandbus.flow_fields;   -- all null where no command has any of it
     v_msg_ids   bigint[];
     v_inserted  uuid[];
 begin
@@ -70,9 +84,9 @@ begin
 
     select array_agg(i.command_id order by i.n), array_agg(i.type order by i.n),
            array_agg(i.reply_to order by i.n), array_agg(i.correlation_id order by i.n),
-           array_agg(i.max_attempts order by i.n), array_agg(i.message order by i.n)
-      into v_ids, v_types, v_replies, v_relations, v_limits, v_messages
-      from commandbus.unpack_commands(p_domain, p_commands, v_created) i;
+           array_agg(i.max_attempts order by i.n), array_agg(i.message order by i.n), bool_or(i.has_flow)
+      into v_ids, v_types, v_replies, v_relations, v_limits, v_messages, v_has_flow
+      from commandbus.unpack_commands(p_domain, p_commands, v_now) i;
     if v_ids is null then
         return '{}';
     end if;
@@ -80,19 +94,28 @@ begin
 
     -- Messages first, so that the rows are written once, with their msg_id. In array order:
     -- msg_id order then follows the order of sending.
-    v_msg_ids := commandbus.put_messages(v_queue, v_messages);
+    if v_has_flow then
+        v_flow := commandbus.flow_of(p_domain, p_commands, v_now);
+        v_msg_ids := commandbus.put_placed(v_queue, v_messages, v_flow.deliver_at, v_flow.priority);
+    else
+        v_msg_ids := commandbus.put_messages(v_queue, v_messages);
+    end if;
 
     -- In the order of ids: two senders of overlapping ids wait for each other, never in a circle.
     with fresh as (
         insert into commandbus.command_bus_command (
             domain, queue_name, msg_id, command_id, command_type, status, max_attempts,
             created_at, updated_at, reply_queue, correlation_id, batch_id, is_globally_unique,
-            sequence_no, queued_at)
+            sequence_no, queued_at, deliver_at, expires_at, priority, ordering_key, key_seq, limit_key)
         select p_domain, v_queue, i.msg_id, i.command_id, i.type, 'PENDING', i.max_attempts,
                v_now, v_now, i.reply_to, i.correlation_id, p_batch_id, v_global,
-               p_sequence_start + i.n, v_now
-          from unnest(v_ids, v_types, v_replies, v_relations, v_limits, v_msg_ids)
-               with ordinality as i(command_id, type, reply_to, correlation_id, max_attempts, msg_id, n)
+               p_sequence_start + i.n, v_now, i.deliver_at, i.expires_at, i.priority, i.ordering_key,
+               i.key_seq, i.limit_key
+          from unnest(v_ids, v_types, v_replies, v_relations, v_limits, v_msg_ids, v_flow.deliver_at,
+                      v_flow.expires_at, v_flow.priority, v_flow.ordering_key, v_flow.key_seq,
+                      v_flow.limit_key)
+               with ordinality as i(command_id, type, reply_to, correlation_id, max_attempts, msg_id,
+                                    deliver_at, expires_at, priority, ordering_key, key_seq, limit_key, n)
          where not (v_global and commandbus.is_sent_anywhere(i.command_id))
          order by i.command_id
         on conflict do nothing
@@ -114,8 +137,12 @@ begin
     if p_batch_id is not null and p_sequence_start is null then
         perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
     end if;
-    insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
-    select p_domain, i.id, 'SENT', v_now, p_batch_id, p_actor from unnest(v_ids) i(id);
+    if v_has_flow then
+        perform commandbus.begin_flow(p_domain, v_ids, v_flow, v_now, p_batch_id, p_actor);
+    else
+        insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, batch_id, actor)
+        select p_domain, i.id, 'SENT', v_now, p_batch_id, p_actor from unnest(v_ids) i(id);
+    end if;
     perform commandbus.wake_workers(p_domain);
     return '{}';
 end $$;
@@ -279,15 +306,21 @@ begin
 end $$;
 
 -- One command, for psql and triggers: select commandbus.send_command('payments', 'DebitAccount',
--- gen_random_uuid(), '{"amount": 5}').
+-- gen_random_uuid(), '{"amount": 5}', p_delay => interval '1 hour').
 create or replace function commandbus.send_command(
     p_domain text, p_command_type text, p_command_id uuid, p_data jsonb default '{}',
-    p_reply_to text default null, p_correlation_id uuid default null
+    p_reply_to text default null, p_correlation_id uuid default null,
+    p_delay interval default null, p_deliver_at timestamptz default null,
+    p_expires_at timestamptz default null, p_priority int default null, p_ordering_key text default null,
+    p_limit_key text default null
 ) returns uuid
 language plpgsql as $$
 begin
-    perform commandbus.send_commands(p_domain, jsonb_build_array(jsonb_build_object(
-        'command_id', p_command_id, 'type', p_command_type, 'data', p_data,
-        'reply_to', p_reply_to, 'correlation_id', p_correlation_id)));
+    perform commandbus.send_commands(p_domain, jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
+        'reply_to', p_reply_to, 'correlation_id', p_correlation_id,
+        'delay_seconds', extract(epoch from p_delay), 'deliver_at', p_deliver_at,
+        'expires_at', p_expires_at, 'priority', p_priority, 'ordering_key', p_ordering_key,
+        'limit_key', p_limit_key))
+        || jsonb_build_object('command_id', p_command_id, 'type', p_command_type, 'data', p_data)));
     return p_command_id;
 end $$;

@@ -1,0 +1,100 @@
+-- Expiry: a command that was not begun by its time ends as CANCELED, with the event EXPIRED and a reply. No receive
+-- begins one late (receiving.sql), and a chore ends the others: delayed, backing off, paused, waiting, stored.
+-- A running one goes on; its retry may come too late. A parked one waits for its operator, whose retry lifts the expiry.
+
+-- IN_PROGRESS -> CANCELED, under the lease that the receiver took for it: ended, with a reply.
+--   items: error_msg (why)
+create or replace function commandbus.expire_leased(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql as $$
+declare
+    v_now   timestamptz := commandbus.lock_leases(p_domain, p_items);
+    v_done  text := commandbus.iso8601(v_now);
+    v_moved record;
+begin
+    with moved as materialized (
+        select * from commandbus.end_leases(p_domain, p_items, 'CANCELED', false, v_now)
+    ), audited as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, m.command_id, 'EXPIRED', v_now,
+               jsonb_strip_nulls(jsonb_build_object('reason', m.error_msg)), m.batch_id
+          from moved m
+    )
+    select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
+           array_agg(m.reply_queue) as queues, array_agg(commandbus.reply_body(
+               p_domain, m.command_id, m.correlation_id, m.command_type, 'CANCELED', v_done, null,
+               commandbus.reply_error('EXPIRED', m.error_msg, 'CANCELED'))) as replies
+      into v_moved from moved m;
+    if v_moved.ids is not null then
+        perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);
+        perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
+        perform commandbus.move_batch_counters(v_moved.batches, 'open', 'canceled');
+        perform commandbus.leave_flow(p_domain, v_moved.ids, true);
+    end if;
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+end $$;
+
+-- Why an expired command ended, for the audit and the reply.
+create or replace function commandbus.expired_since(p_expires_at timestamptz) returns text
+language sql stable as $$ select 'not begun by ' || commandbus.iso8601(p_expires_at) $$;
+
+-- Ends what has expired and no worker has, in all domains, at most p_limit; returns how many were looked at: call
+-- it again until that is less than p_limit. Rows of command_bus_expiry are locked after their commands, as an
+-- operator's retry does.
+create or replace function commandbus.end_expired(p_limit int default 1000) returns int
+language plpgsql as $$
+declare
+    v_domain  text;
+    v_due     uuid[];
+    v_looked  int := 0;
+begin
+    for v_domain, v_due in
+        select d.domain, array_agg(d.command_id) from (
+            select e.domain, e.command_id from commandbus.command_bus_expiry e
+             where e.look_at <= clock_timestamp() order by e.look_at limit p_limit) d
+         group by d.domain order by d.domain
+    loop
+        v_looked := v_looked + cardinality(v_due);
+        perform commandbus.expire_in(v_domain, v_due);
+    end loop;
+    return v_looked;
+end $$;
+
+-- The same for commands of one domain that may have expired. What is leased is looked at again when its lease may
+-- have ended; what has ended, is parked or expires no more is not looked at again.
+create or replace function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns int
+language plpgsql as $$
+declare
+    v_now     timestamptz := commandbus.lock_queued(p_domain, p_command_ids);
+    v_since   timestamptz;
+    v_expired uuid[];
+    v_ended   int := 0;
+begin
+    for v_since, v_expired in
+        select c.expires_at, array_agg(c.command_id) from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = any(p_command_ids)
+           and c.status = 'PENDING' and c.leased_by is null and c.expires_at <= v_now
+         group by c.expires_at
+    loop
+        v_ended := v_ended + (select count(*) from commandbus.end_unleased(
+            p_domain, v_expired, 'PENDING', 'CANCELED', 'CANCELED', 'EXPIRED', null,
+            commandbus.expired_since(v_since), null, false));
+    end loop;
+    with item as materialized (
+        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
+    ), open as (
+        select c.domain, c.command_id, greatest(c.expires_at, c.lease_expires_at, v_now + interval '1 second') as look_at
+          from item i
+          join commandbus.command_bus_command c on c.domain = i.domain and c.command_id = i.command_id
+         where c.status in ('PENDING', 'IN_PROGRESS') and c.expires_at is not null
+    ), again as (
+        update commandbus.command_bus_expiry e set look_at = o.look_at
+          from open o where e.domain = o.domain and e.command_id = o.command_id
+        returning e.command_id
+    )
+    delete from commandbus.command_bus_expiry e
+     where e.domain = p_domain and e.command_id = any(p_command_ids)
+       and not exists (select from open o where o.command_id = e.command_id);
+    return v_ended;
+end $$;

@@ -1,0 +1,199 @@
+-- Flow: when a command may start, in which order, and how many at once. Who uses none of it pays one look at
+-- command_bus_flow for each group of commands.
+--
+-- What may not start for another reason than its time has vt = 'infinity' and a row in command_bus_waiting that
+-- says why. Key and gate rows come after batches in the order of locks (locks.sql), and a worker never waits for
+-- one of them.
+
+-- An error for what cannot be: says which command, and what to do.
+create or replace function commandbus.refuse_flow(p_command_id uuid, p_problem text, p_hint text) returns void
+language plpgsql as $$
+begin
+    raise exception 'command %: %', p_command_id, p_problem using errcode = 'CB012', hint = p_hint;
+end $$;
+
+-- Refuses a document in which some command cannot start as it asks to. By the clock of the database: that of the
+-- sender does not matter.
+create or replace function commandbus.check_flow(p_commands jsonb, p_now timestamptz) returns void
+language plpgsql as $$
+declare
+    v_bad record;
+begin
+    select i.command_id, p.problem, p.hint into v_bad
+      from jsonb_to_recordset(p_commands) as i(
+               command_id uuid, deliver_at timestamptz, delay_seconds float8, expires_at timestamptz,
+               expires_in_seconds float8, priority int, ordering_key text, limit_key text)
+     cross join lateral (values
+        (num_nonnulls(i.deliver_at, i.delay_seconds) = 2, 'it has both deliver_at and delay_seconds',
+         'give one of them'),
+        (num_nonnulls(i.expires_at, i.expires_in_seconds) = 2,
+         'it has both expires_at and expires_in_seconds', 'give one of them'),
+        (not i.delay_seconds between 0 and 31622400, 'delay_seconds is not from 0 to 31622400',
+         'delay a command by at most one year'),
+        (i.deliver_at > p_now + interval '366 days', 'deliver_at is more than a year ahead',
+         'delay a command by at most one year; a schedule can send it later'),
+        (not i.expires_in_seconds between 0.001 and 63244800,
+         'expires_in_seconds is not from 0.001 to 63244800', 'let a command expire within two years'),
+        (i.expires_at > p_now + interval '732 days', 'expires_at is more than two years ahead',
+         'let a command expire within two years'),
+        (i.expires_at <= p_now, 'expires_at is in the past, so it would never start',
+         'give a later time, by the clock of the database'),
+        (coalesce(i.expires_at, p_now + make_interval(secs => i.expires_in_seconds))
+             <= coalesce(i.deliver_at, p_now + make_interval(secs => i.delay_seconds)),
+         'it would expire before it is delivered', 'let it expire after deliver_at'),
+        (not i.priority between -2 and 2, 'priority is not from -2 to 2',
+         'use -2, -1, 0, 1 or 2; 2 goes first'),
+        (not length(i.ordering_key) between 1 and 200, 'ordering_key has not 1 to 200 characters',
+         'use a short name, for example account:42'),
+        (not length(i.limit_key) between 1 and 200, 'limit_key has not 1 to 200 characters',
+         'use a short name, for example customer:42'),
+        (i.ordering_key is not null and num_nonnulls(i.deliver_at, i.delay_seconds) > 0,
+         'it has an ordering_key and a delay: either all of its key would wait, or the order would break',
+         'delay it without an ordering_key, or send it with its key when it is due')
+     ) p(is_bad, problem, hint)
+     where p.is_bad limit 1;
+    if found then
+        perform commandbus.refuse_flow(v_bad.command_id, v_bad.problem, v_bad.hint);
+    end if;
+end $$;
+
+-- What the commands of a document say about their start, in their order; refuses what cannot be.
+create or replace function commandbus.flow_of(p_domain text, p_commands jsonb, p_now timestamptz)
+returns commandbus.flow_fields
+language plpgsql as $$
+declare
+    v_flow commandbus.flow_fields;
+begin
+    perform commandbus.check_flow(p_commands, p_now);
+    select array_agg(i.deliver_at order by i.n), array_agg(i.expires_at order by i.n),
+           array_agg(i.priority order by i.n), array_agg(i.ordering_key order by i.n), null,
+           array_agg(i.limit_key order by i.n)
+      into v_flow
+      from commandbus.unpack_commands(p_domain, p_commands, p_now) i;
+    return v_flow;
+end $$;
+
+-- put_messages for commands that have a time or a level. A time in the past is now: an earlier one would go
+-- before all that waits.
+create or replace function commandbus.put_placed(
+    p_queue text, p_messages jsonb[], p_due timestamptz[], p_levels smallint[]
+) returns bigint[]
+language plpgsql as $$
+declare
+    v_msg_ids bigint[];
+begin
+    execute format(
+        'with put as ('
+        '    insert into pgmq.%I (vt, message, headers)'
+        '    select greatest($1, u.due), u.message,'
+        '           case when u.level <> 0 then jsonb_build_object(''priority'', u.level) end'
+        '      from unnest($2, $3, $4) u(message, due, level) returning msg_id)'
+        ' select array_agg(p.msg_id order by p.msg_id) from put p', 'q_' || commandbus.physical_queue(p_queue))
+       into v_msg_ids using clock_timestamp(), p_messages, p_due, p_levels;
+    return v_msg_ids;
+end $$;
+
+-- Puts the messages of commands that are stored already; their rows, which the caller has locked, say when they
+-- are due and at which level.
+create or replace function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[])
+returns bigint[]
+language plpgsql as $$
+declare
+    v_due    timestamptz[];
+    v_levels smallint[];
+begin
+    select array_agg(c.deliver_at order by i.n), array_agg(c.priority order by i.n)
+      into v_due, v_levels
+      from unnest(p_command_ids) with ordinality as i(command_id, n)
+      join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id;
+    return commandbus.put_placed(p_domain || '.commands', p_messages, v_due, v_levels);
+end $$;
+
+-- Looks at these commands when they expire.
+create or replace function commandbus.watch_expiry(
+    p_domain text, p_command_ids uuid[], p_expires timestamptz[]
+) returns void
+language sql as $$
+    insert into commandbus.command_bus_expiry (domain, command_id, look_at)
+    select p_domain, i.command_id, i.expires_at from unnest(p_command_ids, p_expires) i(command_id, expires_at)
+     where i.expires_at is not null
+    on conflict (domain, command_id) do update set look_at = excluded.look_at
+$$;
+
+-- The end of a send: what commands with a time, a level, a key or a limit need beside their rows and messages,
+-- and the audit.
+create or replace function commandbus.begin_flow(
+    p_domain text, p_command_ids uuid[], p_flow commandbus.flow_fields, p_now timestamptz, p_batch_id uuid,
+    p_actor text
+) returns void
+language plpgsql as $$
+begin
+    perform commandbus.watch_expiry(p_domain, p_command_ids, p_flow.expires_at);
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, batch_id, actor)
+    select p_domain, i.id, 'SENT', p_now,
+           nullif(jsonb_strip_nulls(jsonb_build_object(
+               'deliver_at', commandbus.iso8601(i.deliver_at), 'expires_at', commandbus.iso8601(i.expires_at),
+               'priority', i.priority, 'ordering_key', i.ordering_key, 'limit_key', i.limit_key)), '{}'),
+           p_batch_id, p_actor
+      from unnest(p_command_ids, p_flow.deliver_at, p_flow.expires_at, p_flow.priority, p_flow.ordering_key,
+                  p_flow.limit_key) i(id, deliver_at, expires_at, priority, ordering_key, limit_key);
+end $$;
+
+-- Leases of these commands have ended, or the commands have. Called last by each function that ends them, after
+-- the batches.
+--   p_is_over: they will not start again by themselves: the next of their keys may
+create or replace function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean)
+returns void
+language plpgsql as $$
+declare
+    v_has_rules boolean;
+    v_has_keys  boolean;
+begin
+    select f.has_rules, f.has_keys into v_has_rules, v_has_keys
+      from commandbus.command_bus_flow f where f.domain = p_domain;
+    if v_has_rules then
+        perform commandbus.free_places(p_domain, p_command_ids);
+    end if;
+    if v_has_keys and p_is_over then
+        perform commandbus.leave_keys(p_domain, p_command_ids);
+    end if;
+end $$;
+
+-- The messages that a receive takes where the domain has levels, limits or keys.
+create or replace function commandbus.read_by_flow(
+    p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
+    p_except text[]
+) returns table (msg_id bigint, message jsonb)
+language plpgsql as $$
+begin
+    if p_flow.has_keys then
+        perform commandbus.resume_keys(p_flow.domain);
+    end if;
+    if p_flow.has_rules then
+        return query select * from commandbus.read_gated(
+            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
+    else
+        return query select * from commandbus.read_due(
+            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
+    end if;
+end $$;
+
+-- Seconds until the next message of a domain is due, 0 if one is; null if none will be by itself, and while the
+-- domain is paused without an end. For a worker that found nothing: it looks again then.
+create or replace function commandbus.next_due(p_domain text) returns double precision
+language plpgsql as $$
+declare
+    v_now  timestamptz := clock_timestamp();
+    v_flow commandbus.command_bus_flow;
+    v_due  timestamptz;
+begin
+    select * into v_flow from commandbus.command_bus_flow f where f.domain = p_domain;
+    if v_flow.paused_at is not null and v_flow.paused_until is null then
+        return null;
+    end if;
+    execute format('select min(q.vt) from pgmq.%I q where q.vt < ''infinity''',
+                   'q_' || commandbus.physical_queue(p_domain || '.commands')) into v_due;
+    return greatest(extract(epoch from greatest(v_due, case when v_flow.paused_at is not null
+                                                            then v_flow.paused_until end) - v_now), 0);
+end $$;

@@ -1,0 +1,144 @@
+"""Flow: when a command may start, in which order, and under which limit, as a sender says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from commandbus.errors import InvalidInputError
+
+#: One year, in seconds: the longest delay.
+MAX_DELAY_SECONDS = 31_622_400.0
+#: The longest time until a command expires.
+MAX_EXPIRY_SECONDS = 2 * MAX_DELAY_SECONDS
+#: Levels of priority; the highest goes first, and 0 is that of a command which names none.
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -2, 2
+MAX_KEY_LENGTH = 200
+
+
+class SendOptions(TypedDict, total=False):
+    """When a command may start, in which order, and under which limit; all of it may be left out.
+
+    None is the same as nothing. Seconds are counted by the clock of the database.
+    """
+
+    #: Not before this number of seconds (or a timedelta) from now; at most one year.
+    delay: float | timedelta | None
+    #: Not before this time, which must carry a time zone; a time in the past is now.
+    deliver_at: datetime | None
+    #: If it has not begun within this number of seconds (or a timedelta), it ends as CANCELED.
+    expires_in: float | timedelta | None
+    #: The same as a time, which must carry a time zone.
+    expires_at: datetime | None
+    #: From -2 to 2; with both due, the higher goes first. Left out: 0.
+    priority: int | None
+    #: Commands of one key run one after the other, in the order in which they were sent.
+    ordering_key: str | None
+    #: What limits by key count it by; left out: its ordering key.
+    limit_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Options that were checked. What only the database can tell, such as what is past, is not."""
+
+    deliver_at: datetime | None = None
+    delay_seconds: float | None = None
+    expires_at: datetime | None = None
+    expires_in_seconds: float | None = None
+    priority: int | None = None
+    ordering_key: str | None = None
+    limit_key: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Its members in the document of a command, without those that are not set."""
+        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in named if value is not None}
+
+
+def check_flow(options: SendOptions) -> Flow | None:
+    """Check the options of a send; None if they say nothing."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        return None
+    unknown = given.keys() - SendOptions.__annotations__.keys()
+    if unknown:
+        raise InvalidInputError(
+            f"{', '.join(sorted(unknown))} is not an option of a send; use "
+            + ", ".join(SendOptions.__annotations__)
+        )
+    _refuse_both(given, "delay", "deliver_at")
+    _refuse_both(given, "expires_in", "expires_at")
+    flow = Flow(
+        deliver_at=_time(given, "deliver_at"),
+        delay_seconds=_seconds(given, "delay", 0.0, MAX_DELAY_SECONDS),
+        expires_at=_time(given, "expires_at"),
+        expires_in_seconds=_seconds(given, "expires_in", 0.001, MAX_EXPIRY_SECONDS),
+        priority=check_priority(given["priority"]) or None if "priority" in given else None,
+        ordering_key=_key(given, "ordering_key"),
+        limit_key=_key(given, "limit_key"),
+    )
+    is_delayed = flow.deliver_at is not None or flow.delay_seconds
+    if flow.ordering_key is not None and is_delayed:
+        raise InvalidInputError(
+            "a command with an ordering_key cannot be delayed: either all of its key would wait, "
+            "or the order would break; delay it without the key, or send it when it is due"
+        )
+    if flow.deliver_at and flow.expires_at and flow.expires_at <= flow.deliver_at:
+        raise InvalidInputError("expires_at must be later than deliver_at")
+    if flow.expires_in_seconds and flow.expires_in_seconds <= (flow.delay_seconds or 0.0):
+        raise InvalidInputError("expires_in must be longer than delay")
+    return None if flow == Flow() else flow
+
+
+def check_priority(value: object) -> int:
+    """Return the level, or raise InvalidInputError."""
+    if type(value) is not int or not LOWEST_PRIORITY <= value <= HIGHEST_PRIORITY:
+        raise InvalidInputError(f"priority is {value!r}; use -2, -1, 0, 1 or 2; 2 goes first")
+    return value
+
+
+def check_time(value: object, name: str) -> datetime:
+    """Return a time that carries a time zone, or raise InvalidInputError."""
+    if not isinstance(value, datetime):
+        raise InvalidInputError(f"{name} is {value!r}; use a datetime with a time zone")
+    if value.utcoffset() is None:
+        raise InvalidInputError(
+            f"{name} has no time zone; use for example datetime(..., tzinfo=UTC)"
+        )
+    return value
+
+
+def check_seconds(value: object, name: str, low: float, high: float) -> float:
+    """Return a number of seconds, of which a timedelta is one, or raise InvalidInputError."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidInputError(f"{name} is {value!r}; use seconds or a timedelta")
+    if not low <= seconds <= high:  # also refuses NaN
+        raise InvalidInputError(f"{name} is {value!r}; use {low:g} to {high:,.0f} seconds")
+    return float(seconds)
+
+
+def check_key(value: object, name: str) -> str:
+    """Return a key, or raise InvalidInputError."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_KEY_LENGTH or "\x00" in value:
+        raise InvalidInputError(f"{name} must be a text of 1 to {MAX_KEY_LENGTH} characters")
+    return value
+
+
+def _refuse_both(given: dict[str, Any], one: str, other: str) -> None:
+    if one in given and other in given:
+        raise InvalidInputError(f"{one} and {other} were both given; give one of them")
+
+
+def _time(given: dict[str, Any], name: str) -> datetime | None:
+    return check_time(given[name], name) if name in given else None
+
+
+def _seconds(given: dict[str, Any], name: str, low: float, high: float) -> float | None:
+    return check_seconds(given[name], name, low, high) if name in given else None
+
+
+def _key(given: dict[str, Any], name: str) -> str | None:
+    return check_key(given[name], name) if name in given else None
