@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -187,7 +187,7 @@ async def test_a_worker_of_any_domain_fires_what_is_due(
 ) -> None:
     made = await bus.schedules.put(DOMAIN, "x", "Build", {"n": 1}, every=3600)
     tick = await set_back(conn, "x", 1)
-    bus.register_handler("elsewhere", "Nothing", lambda command, ctx: None)  # noqa: ARG005
+    bus.register_handler("elsewhere", "Nothing", lambda command, ctx: None)
     async with working(bus, "elsewhere"):
         (command_id,) = await until(lambda: sent(bus, made), "the command of the tick")
     assert command_id == tick_id(made.schedule_id, tick)
@@ -430,7 +430,7 @@ async def test_a_parked_command_does_not_hold_its_schedule(
     made = await bus.schedules.put(DOMAIN, "x", "Build", {}, every=600)
     await set_back(conn, "x", 5)
     await fire(bus)
-    bus.register_handler(DOMAIN, "Other", lambda command, ctx: None)  # noqa: ARG005
+    bus.register_handler(DOMAIN, "Other", lambda command, ctx: None)
     async with working(bus, DOMAIN):  # no handler: parked
 
         async def is_parked() -> bool:
@@ -562,10 +562,10 @@ async def test_a_trigger_that_is_repeated_with_its_id_sends_nothing(bus: Command
 async def test_verbs_of_a_schedule_that_is_not_there_say_so(bus: CommandBus) -> None:
     for verb in (bus.schedules.require, bus.schedules.pause, bus.schedules.resume):
         with pytest.raises(ScheduleNotFoundError, match="schedule list"):
-            await verb(DOMAIN, "nothing")  # type: ignore[operator]
+            await verb(DOMAIN, "nothing")
     for other in (bus.schedules.trigger, bus.schedules.preview):
         with pytest.raises(ScheduleNotFoundError):
-            await other(DOMAIN, "nothing")  # type: ignore[operator]
+            await other(DOMAIN, "nothing")
     assert await bus.schedules.get(DOMAIN, "nothing") is None
     assert await bus.schedules.delete(DOMAIN, "nothing") is False
 
@@ -617,7 +617,7 @@ async def test_a_preview_shows_the_next_ticks(bus: CommandBus) -> None:
     assert list(await bus.schedules.preview(at=at)) == [at]
     for bad in ({"count": 0}, {"domain": DOMAIN}, {"domain": DOMAIN, "name": "x", "every": 5}, {}):
         with pytest.raises((InvalidInputError, InvalidSettingError)):
-            await bus.schedules.preview(**bad)  # type: ignore[arg-type]
+            await bus.schedules.preview(**bad)
 
 
 # -- one schedule must not stand in the way of others

@@ -13,7 +13,7 @@ from commandbus.blocking.bridge import BlockingFacet
 from commandbus.schedules.model import Missed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime, timedelta
     from typing import Any
     from uuid import UUID
@@ -35,14 +35,14 @@ class BlockingSchedules(BlockingFacet["Schedules"]):
         expires_in: float | timedelta | None = None, priority: int | None = None,
         ordering_key: str | None = None, reply_to: str | None = None,
         max_attempts: int | None = None, operator: str | None = None,
-        on_behalf: OnBehalf | None = None,
+        on_behalf: OnBehalf | None = None, only_own: bool = False,
     ) -> Schedule:
         """Create a schedule, or replace the one of this name. The same again changes nothing."""
         return self._bridge.run(self._facet.put(
             domain, name, command_type, data, cron=cron, timezone=timezone, every=every, at=at,
             missed=missed, missed_cap=missed_cap, overlap=overlap, jitter=jitter,
             expires_in=expires_in, priority=priority, ordering_key=ordering_key, reply_to=reply_to,
-            max_attempts=max_attempts, operator=operator, on_behalf=on_behalf,
+            max_attempts=max_attempts, operator=operator, on_behalf=on_behalf, only_own=only_own,
         ))
 
     def get(self, domain: str, name: str, *, show_data: bool = False) -> Schedule | None:
@@ -96,7 +96,3 @@ class BlockingSchedules(BlockingFacet["Schedules"]):
         return self._bridge.run(self._facet.trigger(
             domain, name, command_id=command_id, operator=operator, on_behalf=on_behalf,
         ))
-
-    def firing(self) -> AsyncIterator[None]:
-        """Fire what is due, of all domains, while a block runs. Workers do so by themselves."""
-        return self._bridge.run(self._facet.firing())

@@ -20,6 +20,7 @@ from commandbus.errors import (
     DatabaseError,
     DuplicateCommandError,
     InvalidInputError,
+    PermissionDeniedError,
     ScheduleNotFoundError,
 )
 from commandbus.names import (
@@ -37,7 +38,13 @@ from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.schedules.checks import check_schedule_name, check_spec
 from commandbus.schedules.firing import Firing
 from commandbus.schedules.model import Missed, Overlap, Schedule, ScheduleTime
-from commandbus.schedules.ticks import check_time, check_zone, expression_of, next_after
+from commandbus.schedules.ticks import (
+    MISSED_AFTER,
+    check_time,
+    check_zone,
+    expression_of,
+    next_after,
+)
 from commandbus.settings import Settings, check_number
 
 #: Ticks that a preview shows at most.
@@ -114,6 +121,7 @@ class Schedules:
         max_attempts: int | None = None,
         operator: str | None = None,
         on_behalf: OnBehalf | None = None,
+        only_own: bool = False,
     ) -> Schedule:
         """Create a schedule, or replace the one of this name. The same again changes nothing.
 
@@ -122,7 +130,8 @@ class Schedules:
         `missed` says what becomes of ticks that nobody fired within a minute, `overlap` whether a
         tick is skipped while the last command is open: by default yes, with missed="all" no.
         `jitter` delays each command by up to that many seconds. Its commands have no reply unless
-        `reply_to` names a queue. `on_behalf`: for which caller of the HTTP service.
+        `reply_to` names a queue. `on_behalf`: for which caller of the HTTP service; with `only_own`
+        it may replace only what it has put itself.
         """
         check_domain(domain)
         policy = check_choice(Missed, missed, "policy for missed ticks")
@@ -155,11 +164,11 @@ class Schedules:
 
         async def attempt() -> bool:
             now, known = await self._find(*place)
-            anchor = None if known is None else known.anchor
+            if only_own and known is not None and known.put_for != _user(on_behalf):
+                raise PermissionDeniedError("operate", "replacing a schedule of somebody else")
             time = check_time(*given, now=now)
-            if known is not None and time.is_same(known.time):
-                time = replace(time, anchor=anchor or time.anchor)
-            elif time.at is not None and time.at < now - timedelta(seconds=60):
+            is_same = known is not None and time.is_same(known.time)
+            if not is_same and time.at is not None and time.at < now - MISSED_AFTER:
                 raise InvalidInputError(
                     f"at is {time.at.isoformat()}, which is in the past; choose a later time, or "
                     "send the command"
@@ -314,6 +323,9 @@ class Schedules:
     @asynccontextmanager
     async def firing(self) -> AsyncIterator[None]:
         """Fire what is due, of all domains, while a block runs. Workers do so by themselves."""
+        if not self._store.has_gateway or not self._settings.maintenance:
+            yield  # in memory there is none; and this process was told to leave it to others
+            return
         async with Firing(self._store).running():
             yield
 
@@ -341,6 +353,10 @@ class Schedules:
             )
             for each in found
         ]
+
+
+def _user(on_behalf: OnBehalf | None) -> str | None:
+    return None if on_behalf is None else on_behalf.user_id
 
 
 def _require_zone(time: ScheduleTime) -> None:

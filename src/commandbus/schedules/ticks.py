@@ -186,12 +186,10 @@ def expression_of(time: ScheduleTime) -> Expression:
     return Once(time.at)
 
 
-def check_time(
-    cron: Any, timezone: Any, every: Any, at: Any, *, now: datetime, anchor: datetime | None = None
-) -> ScheduleTime:
+def check_time(cron: Any, timezone: Any, every: Any, at: Any, *, now: datetime) -> ScheduleTime:
     """When a schedule is to be due, checked; raises InvalidInputError with what is wrong.
 
-    `anchor`: what an interval is counted from, if that was decided before.
+    An interval is counted from `now`, by the clock of the database.
     """
     given = [
         name for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None
@@ -203,7 +201,7 @@ def check_time(
         raise InvalidInputError(
             f"timezone belongs to cron; {given[0]} is the same moment in all zones"
         )
-    start = now.replace(microsecond=0) if anchor is None else anchor
+    start = now.replace(microsecond=0)
     if cron is not None:
         text, zone = _check_cron(cron), "UTC" if timezone is None else check_zone(timezone)
         _refuse_endless(Cron(text, _zone(zone)), now)
