@@ -38,7 +38,7 @@ async def set_back(conn: AsyncConnection, name: str, seconds: float) -> datetime
         "update commandbus.command_bus_schedule set"
         " next_tick_at = date_trunc('second', clock_timestamp()) - make_interval(secs => %s),"
         " look_at = date_trunc('second', clock_timestamp()) - make_interval(secs => %s),"
-        " anchor = date_trunc('second', clock_timestamp()) - make_interval(secs => %s)"
+        " counted_from = date_trunc('second', clock_timestamp()) - make_interval(secs => %s)"
         " where name = %s returning next_tick_at",
         seconds, seconds, seconds, name,
     )  # fmt: skip
@@ -308,7 +308,7 @@ async def test_a_database_clock_that_goes_back_fires_nothing_again(
     # Seen from the clock, all stored times are later now.
     await conn.execute(
         "update commandbus.command_bus_schedule set next_tick_at = next_tick_at + interval '1 h',"
-        " look_at = look_at + interval '1 h', anchor = anchor + interval '1 h'"
+        " look_at = look_at + interval '1 h', counted_from = counted_from + interval '1 h'"
     )
     await fire(bus)
     assert len(await sent(bus, made)) == 1
@@ -411,13 +411,14 @@ async def test_a_tick_is_skipped_while_the_last_command_is_open_and_the_audit_sa
     tick = await set_back(conn, "x", 1)
     tick = tick - timedelta(seconds=1)
     await conn.execute(
-        "update commandbus.command_bus_schedule set next_tick_at = %s, look_at = %s, anchor = %s",
+        "update commandbus.command_bus_schedule"
+        " set next_tick_at = %s, look_at = %s, counted_from = %s",
         (tick, tick, tick),
     )
     await fire(bus)
     assert await sent(bus, made) == [first]
     (skipped,) = [each for name, each in await events(bus, made) if name == "SCHEDULE_SKIPPED"]
-    assert (skipped["held_by"], skipped["ticks"]) == (str(first), 1)
+    assert (skipped["open_command"], skipped["ticks"]) == (str(first), 1)
     await bus.cancel(DOMAIN, first, "done")
     await set_back(conn, "x", 3)
     await fire(bus)
@@ -451,7 +452,7 @@ async def test_a_triggered_command_holds_the_ticks_as_well(
     await fire(bus)
     assert await sent(bus, made) == [triggered]
     (skipped,) = [each for name, each in await events(bus, made) if name == "SCHEDULE_SKIPPED"]
-    assert skipped["held_by"] == str(triggered)
+    assert skipped["open_command"] == str(triggered)
 
 
 async def test_overlap_allow_sends_each_tick(bus: CommandBus, conn: AsyncConnection) -> None:
@@ -465,7 +466,7 @@ async def test_of_several_ticks_in_one_look_overlap_skip_sends_the_first(
     made = await late_by(bus, conn, 30, every=10)
     (first,) = await sent(bus, made)
     (skipped,) = [each for name, each in await events(bus, made) if name == "SCHEDULE_SKIPPED"]
-    assert (skipped["held_by"], skipped["ticks"]) == (str(first), 3)
+    assert (skipped["open_command"], skipped["ticks"]) == (str(first), 3)
 
 
 # -- pause, resume, trigger, delete
@@ -716,8 +717,8 @@ async def test_a_thousand_schedules_in_one_second_are_all_fired_by_three_process
         "insert into commandbus.command_bus_schedule select gen_random_uuid(), s.domain,"
         " 'many' || n, s.command_type, s.data, s.reply_to, s.max_attempts, s.expires_in_seconds,"
         " s.priority, s.ordering_key, s.jitter_seconds, s.cron, s.timezone, s.every_seconds, s.at,"
-        " s.anchor, s.missed, s.missed_cap, s.overlap, d.at, d.at, null, null, null, null, 1, null,"
-        " now(), null, now(), null, null, null, null"
+        " s.counted_from, s.missed, s.missed_cap, s.overlap, d.at, d.at, null, null, null, null, 1,"
+        " null, now(), null, now(), null, null, null, null"
         " from commandbus.command_bus_schedule s, generate_series(1, 1000) n,"
         " (select date_trunc('second', clock_timestamp()) + interval '2 seconds' as at) d"
     )

@@ -451,7 +451,7 @@ table commandbus.command_bus_schedule
     timezone text
     every_seconds double precision
     at timestamp with time zone
-    anchor timestamp with time zone not null
+    counted_from timestamp with time zone not null
     missed text not null
     missed_cap integer not null
     overlap text not null
@@ -618,7 +618,7 @@ function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) re
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
 function commandbus.audit_schedule(p_event text, p_schedule commandbus.command_bus_schedule, p_actor text, p_details jsonb DEFAULT '{}'::jsonb) returns void
-    sql, volatile, body 13bfac9de57ea44ff7de02b969507b93
+    sql, volatile, body 2e7528ff7cab3601a13316aa4f2c9e84
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
     sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
@@ -755,8 +755,8 @@ function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
-function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, anchor timestamp with time zone, missed text, missed_cap integer)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body fa03e7275844bd30c0c06ef817f58d50
+function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, counted_from timestamp with time zone, missed text, missed_cap integer)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 8a5a1737d789a6feb132afc30543a8a4
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
@@ -888,7 +888,7 @@ function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uui
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f0cbe6fd2386488bb17134e6ef4c482f
 function commandbus.lock_firing(p_fires jsonb, p_now timestamp with time zone) returns jsonb
-    sql, volatile, body aa26d68811a2864473186759559e870d
+    sql, volatile, body b32dab54e5ce7ed63eba92fdadd4aa3d
 function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamp with time zone
     plpgsql, volatile, body 60b53bf6fce6c8b8038a3d6848a46d02
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
@@ -987,8 +987,8 @@ function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns 
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, body 2c99b225f459164fdfa8b442857261da
-function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_anchor timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 10de5c0da8465a0db16b52494b4060ba
+function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_counted_from timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f72b82fedcf5cbfaca2c8178f100d171
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_domain(p_physical text) returns text

@@ -112,9 +112,9 @@ async def put(  # noqa: PLR0913  (each is an option)
     async with frame.open(creates=True) as session:
         made = await session.bus.schedules.put(
             domain, name, command_type, {} if data is None else data, **times.read(),
-            missed=missed, missed_cap=missed_cap, overlap=overlap, jitter=delay or 0, expires_in=expiry, priority=priority,
-            ordering_key=ordering_key, reply_to=reply_to, max_attempts=max_attempts,
-            operator=operator,
+            missed=missed, missed_cap=missed_cap, overlap=overlap, jitter=delay or 0,
+            expires_in=expiry, priority=priority, ordering_key=ordering_key, reply_to=reply_to,
+            max_attempts=max_attempts, operator=operator,
         )  # fmt: skip
     return _one(made)
 

@@ -47,13 +47,15 @@ class DueSchedule:
     timezone: str | None
     every_seconds: float | None
     at: datetime | None
-    anchor: datetime
+    counted_from: datetime
     missed: str
     missed_cap: int
 
     def plan(self) -> Plan:
         """What to do about it; raises UnknownZone if its zone is not known here."""
-        time = ScheduleTime(self.cron, self.timezone, self.every_seconds, self.at, self.anchor)
+        time = ScheduleTime(
+            self.cron, self.timezone, self.every_seconds, self.at, self.counted_from
+        )
         expression = expression_of(time)
         return plan(expression, self.next_tick_at, self.now, Missed(self.missed), self.missed_cap)
 
@@ -158,5 +160,5 @@ def _document(due: DueSchedule, found: Plan) -> dict[str, Any]:
 
 
 def tick_id(schedule_id: UUID, tick: datetime) -> UUID:
-    """The id of the command of a tick: the same, whoever fires it."""
+    """The id of the command of a tick: the same in every process."""
     return derive_id(schedule_id, at=tick)

@@ -45,7 +45,7 @@ class ScheduleTime:
     every_seconds: float | None
     at: datetime | None
     #: What an interval is counted from.
-    anchor: datetime
+    counted_from: datetime
 
     def is_same(self, other: ScheduleTime) -> bool:
         """Whether both are due at the same times, wherever they were begun."""
@@ -75,7 +75,7 @@ class Schedule:
     every_seconds: float | None
     at: datetime | None
     #: What an interval is counted from.
-    anchor: datetime
+    counted_from: datetime
     missed: Missed
     missed_cap: int
     overlap: Overlap
@@ -111,7 +111,9 @@ class Schedule:
     @property
     def time(self) -> ScheduleTime:
         """When it is due."""
-        return ScheduleTime(self.cron, self.timezone, self.every_seconds, self.at, self.anchor)
+        return ScheduleTime(
+            self.cron, self.timezone, self.every_seconds, self.at, self.counted_from
+        )
 
     @property
     def status(self) -> ScheduleStatus:

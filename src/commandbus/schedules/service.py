@@ -55,7 +55,7 @@ TRIES = 10
 #: In the order of Schedule.
 _COLUMNS: LiteralString = (
     "s.schedule_id, s.domain, s.name, s.command_type, s.cron, s.timezone, s.every_seconds, s.at,"
-    " s.anchor, s.missed, s.missed_cap, s.overlap, s.jitter_seconds, s.expires_in_seconds,"
+    " s.counted_from, s.missed, s.missed_cap, s.overlap, s.jitter_seconds, s.expires_in_seconds,"
     " s.priority, s.ordering_key, s.reply_to, s.max_attempts, s.next_tick_at, s.last_tick_at,"
     " s.last_command_id, s.last_error, s.version, s.created_by, s.created_at, s.updated_by,"
     " s.updated_at, s.paused_at, s.paused_by, s.pause_reason, s.on_behalf ->> 'user'"
@@ -181,7 +181,7 @@ class Schedules:
             verdict = await self._store.gateway.value(
                 _PUT,
                 (
-                    *place, new_id(), encoding.dump(spec | times), following, time.anchor,
+                    *place, new_id(), encoding.dump(spec | times), following, time.counted_from,
                     None if known is None else known.version, actor, for_whom,
                 ),
                 domain=domain,

@@ -111,16 +111,16 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Ticks at the same distance from each other, counted from an anchor and not from the last."""
+    """Ticks at the same distance from each other, counted from one moment and not from the last."""
 
     every: timedelta
-    anchor: datetime
+    counted_from: datetime
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """The ticks after this moment, without an end."""
-        number = max(1, (moment - self.anchor) // self.every + 1)
+        number = max(1, (moment - self.counted_from) // self.every + 1)
         while True:
-            yield self.anchor + number * self.every
+            yield self.counted_from + number * self.every
             number += 1
 
     def scan(self, first: datetime, until: datetime) -> Missing:
@@ -181,7 +181,7 @@ def expression_of(time: ScheduleTime) -> Expression:
     if time.cron is not None:
         return Cron(time.cron, _zone(time.timezone or "UTC"))
     if time.every_seconds is not None:
-        return Interval(timedelta(seconds=time.every_seconds), time.anchor)
+        return Interval(timedelta(seconds=time.every_seconds), time.counted_from)
     assert time.at is not None  # noqa: S101  (the table has a constraint)
     return Once(time.at)
 

@@ -93,15 +93,6 @@ _FIX = "`commandbus doctor --fix`"
 #: In the order in which they are shown, and repaired.
 FINDINGS: dict[str, KnownFinding] = {
     # -- the messages of the queue against the commands
-    "SCHEDULE_OVERDUE": KnownFinding(
-        Severity.WARNING, "a schedule was due more than a minute ago, and nobody fired it",
-        "start a worker of any domain, the HTTP service or `commandbus scheduler`; if one runs, "
-        "its log says which time zone it does not know",
-    ),
-    "SCHEDULE_FAILS": KnownFinding(
-        Severity.WARNING, "the command of a schedule cannot be sent",
-        "`commandbus schedule show` says why; put the schedule again without that",
-    ),
     "QUEUE_MISSING": KnownFinding(
         Severity.ERROR, "a domain has open commands but no queue",
         f"{_FIX} creates the queue again; find out who dropped it", "repair_queues",
@@ -341,6 +332,15 @@ FINDINGS: dict[str, KnownFinding] = {
     "DEAD_ROWS": KnownFinding(
         Severity.WARNING, "a table has more dead rows than live ones, so vacuum is too slow",
         "look for what delays vacuum, then vacuum the table",
+    ),
+    "SCHEDULE_OVERDUE": KnownFinding(
+        Severity.WARNING, "a schedule was due more than a minute ago, and nobody fired it",
+        "start a worker of any domain, the HTTP service or `commandbus scheduler`; if one runs, "
+        "its log says which time zone it does not know",
+    ),
+    "SCHEDULE_FAILS": KnownFinding(
+        Severity.WARNING, "the command of a schedule cannot be sent",
+        "`commandbus schedule show` says why; put the schedule again without that",
     ),
     "CLOCK_DIFFERENCE": KnownFinding(
         Severity.WARNING, "the clocks of this machine and of the server differ by more than 5 s",

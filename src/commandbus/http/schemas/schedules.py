@@ -89,7 +89,7 @@ class TriggerSchedule(Form):
 
 @view_of(
     Schedule,
-    hide=("anchor",),
+    hide=("counted_from",),
     describe={
         "next_tick_at": "null: it is finished.",
         "put_for": "The user for whom this service put it; null: an application did.",

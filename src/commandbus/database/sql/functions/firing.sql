@@ -92,11 +92,11 @@ language sql volatile as $$
                    select c.command_id from commandbus.command_bus_command c
                     where c.domain = (l.schedule).domain and c.status in ('PENDING', 'IN_PROGRESS')
                       and c.command_id = any(array[(l.schedule).last_command_id, (l.schedule).last_trigger_id])
-                    limit 1) end as held_by,
+                    limit 1) end as open_command,
                commandbus.is_governed_for(l.schedule) as is_refused
           from locked l
     ), chosen as (
-        select d.*, case when d.is_refused or d.held_by is not null then 0
+        select d.*, case when d.is_refused or d.open_command is not null then 0
                          when d.is_single then least(1, cardinality(d.ids))
                          else cardinality(d.ids) end as sent
           from decided d
@@ -110,11 +110,11 @@ language sql volatile as $$
                               'tick', c.ticks[n],
                               'command', commandbus.scheduled_command(c.schedule, c.ids[n], c.ticks[n])) order by n)
                      from generate_series(1, c.sent) n), '[]'::jsonb),
-               'skipped', case when c.sent < cardinality(c.ids) then jsonb_build_object(
+               'skipped', case when c.sent < cardinality(c.ids) and not c.is_refused then jsonb_build_object(
                    'ticks', cardinality(c.ids) - c.sent,
                    'first', commandbus.iso8601(c.ticks[c.sent + 1]),
                    'last', commandbus.iso8601(c.ticks[cardinality(c.ids)]),
-                   'held_by', coalesce(c.held_by, c.ids[c.sent])) end))
+                   'open_command', coalesce(c.open_command, c.ids[c.sent])) end))
       from chosen c
 $$;
 

@@ -7,12 +7,12 @@
 -- locks. Who fires skips rows that others have; only those who change a schedule wait for its row.
 
 -- Creates a schedule, or replaces what it says. The caller has computed the next tick from the row that it saw.
---   p_spec: the columns under "what is sent" and "when" of the table, without the anchor
---   p_next, p_anchor: used if the schedule is new, or due at other times than before; else it goes on as it stands
+--   p_spec: the columns under "what is sent" and "when" of the table, without counted_from
+--   p_next, p_counted_from: used if the schedule is new, or due at other times than before; else it goes on as it stands
 --   p_version: of the row that the caller saw; null: it saw none
 --   returns created, changed, same, or stale: the row is another one by now, look again
 create or replace function commandbus.put_schedule(
-    p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamptz, p_anchor timestamptz,
+    p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamptz, p_counted_from timestamptz,
     p_version bigint, p_actor text default null, p_on_behalf jsonb default null
 ) returns text
 language plpgsql as $$
@@ -47,7 +47,7 @@ begin
         or (v_new.cron, v_new.timezone, v_new.every_seconds, v_new.at)
            is distinct from (v_old.cron, v_old.timezone, v_old.every_seconds, v_old.at);
     if v_moves then
-        v_new.anchor := p_anchor;
+        v_new.counted_from := p_counted_from;
         v_new.next_tick_at := p_next;
     end if;
     v_new.look_at := v_new.next_tick_at;
@@ -70,11 +70,11 @@ begin
         v_new.version := v_old.version + 1;
         update commandbus.command_bus_schedule s
            set (command_type, data, reply_to, max_attempts, expires_in_seconds, priority, ordering_key,
-                jitter_seconds, cron, timezone, every_seconds, at, anchor, missed, missed_cap, overlap,
+                jitter_seconds, cron, timezone, every_seconds, at, counted_from, missed, missed_cap, overlap,
                 next_tick_at, look_at, last_error, version, updated_by, updated_at, on_behalf)
              = (select v_new.command_type, v_new.data, v_new.reply_to, v_new.max_attempts,
                        v_new.expires_in_seconds, v_new.priority, v_new.ordering_key, v_new.jitter_seconds,
-                       v_new.cron, v_new.timezone, v_new.every_seconds, v_new.at, v_new.anchor, v_new.missed,
+                       v_new.cron, v_new.timezone, v_new.every_seconds, v_new.at, v_new.counted_from, v_new.missed,
                        v_new.missed_cap, v_new.overlap, v_new.next_tick_at, v_new.look_at, v_new.last_error,
                        v_new.version, v_new.updated_by, v_new.updated_at, v_new.on_behalf)
          where s.schedule_id = v_old.schedule_id;
@@ -95,7 +95,7 @@ create or replace function commandbus.audit_schedule(
 language sql as $$
     insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, actor)
     values (p_schedule.domain, p_schedule.schedule_id, p_event, clock_timestamp(),
-            jsonb_build_object('schedule', p_schedule.name) || jsonb_strip_nulls(p_details), p_actor)
+            jsonb_build_object('schedule', p_schedule.name) || jsonb_strip_nulls(p_details), p_actor);
 $$;
 
 -- Stops ticks until it is resumed; a second pause has the newer reason. False: there is no such schedule.
@@ -203,7 +203,7 @@ begin
 end $$;
 
 -- The command of a tick, as offer_commands takes it; null: of no tick, without jitter.
--- The jitter is a share of a hash of the id: the same for a tick, whoever fires it.
+-- The jitter is a share of a hash of the id: the same for a tick in every process.
 create or replace function commandbus.scheduled_command(
     p_schedule commandbus.command_bus_schedule, p_command_id uuid, p_tick timestamptz
 ) returns jsonb
@@ -225,14 +225,14 @@ $$;
 --   p_without: time zones that the caller does not know
 create or replace function commandbus.due_schedules(p_limit int, p_without text[] default '{}')
 returns table (now timestamptz, schedule_id uuid, version bigint, next_tick_at timestamptz, cron text,
-               timezone text, every_seconds double precision, at timestamptz, anchor timestamptz, missed text,
+               timezone text, every_seconds double precision, at timestamptz, counted_from timestamptz, missed text,
                missed_cap int)
 language plpgsql volatile as $$
 begin
     now := clock_timestamp();
     return query
     select due_schedules.now, d.schedule_id, d.version, d.next_tick_at, d.cron, d.timezone, d.every_seconds,
-           d.at, d.anchor, d.missed, d.missed_cap
+           d.at, d.counted_from, d.missed, d.missed_cap
       from (select s.* from commandbus.command_bus_schedule s
              where s.look_at <= due_schedules.now and s.paused_at is null
                and (s.timezone is null or s.timezone <> all(p_without))

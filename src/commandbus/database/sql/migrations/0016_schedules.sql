@@ -18,7 +18,7 @@ create table commandbus.command_bus_schedule (
     timezone           text null,
     every_seconds      double precision null,
     at                 timestamptz null,
-    anchor             timestamptz not null,            -- what an interval is counted from
+    counted_from       timestamptz not null,            -- what an interval is counted from
     missed             text not null,
     missed_cap         int not null,
     overlap            text not null,
