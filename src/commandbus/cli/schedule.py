@@ -42,9 +42,7 @@ class Times:
     ] = None
     timezone: Annotated[
         str | None,
-        typer.Option(
-            "--timezone", "--tz", metavar="ZONE", help="Of --cron: Europe/Berlin. Default: UTC."
-        ),
+        typer.Option("--timezone", metavar="ZONE", help="Of --cron: Europe/Berlin. Default: UTC."),
     ] = None
     every: Annotated[
         str | None, typer.Option("--every", metavar="TIME", help="An interval: 30s, 10m, 6h, 1d.")
