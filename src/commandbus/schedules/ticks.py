@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from time import monotonic
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
@@ -21,9 +22,10 @@ from commandbus.schedules.model import Missed, ScheduleTime, UnknownZone
 
 #: A tick that is later than this is missed, and the policy of its schedule decides.
 MISSED_AFTER = timedelta(seconds=60)
-#: Missed ticks of a cron expression that are counted one by one; after a longer absence the count
-#: is "at least this many", because a minute's expression has half a million in a year.
-MAX_COUNTED = 100_000
+#: Missed ticks of a cron expression that are counted one by one, and the seconds that this may
+#: take; after a longer absence the count is "at least this many": every minute of a year is half a
+#: million, and cronsim goes from minute to minute.
+MAX_COUNTED, MAX_COUNT_SECONDS = 50_000, 1.0
 MIN_EVERY = timedelta(seconds=1)
 MAX_EVERY = timedelta(days=3_660)
 MAX_CRON_LENGTH = 200
@@ -148,13 +150,13 @@ class Cron:
                 last = tick
 
     def scan(self, first: datetime, until: datetime) -> Missing:
-        """Counted one by one, at most MAX_COUNTED; beyond that only the last one is looked for."""
-        count, last = 1, first
+        """Counted one by one, up to a limit; beyond that only the last one is looked for."""
+        count, last, deadline = 1, first, monotonic() + MAX_COUNT_SECONDS
         for tick in self.after(first):
             if tick >= until:
                 return Missing(count, first, last)
             count, last = count + 1, tick
-            if count == MAX_COUNTED:
+            if count >= MAX_COUNTED or (count % 256 == 0 and monotonic() > deadline):
                 break
         else:
             return Missing(count, first, last)
