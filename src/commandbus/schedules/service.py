@@ -20,6 +20,7 @@ from commandbus.errors import (
     DatabaseError,
     DuplicateCommandError,
     InvalidInputError,
+    InvalidPayloadError,
     PermissionDeniedError,
     ScheduleNotFoundError,
 )
@@ -35,6 +36,7 @@ from commandbus.names import (
 )
 from commandbus.paging import Page, check_page, page_of, position_of
 from commandbus.privacy.redaction import redact_payload, redact_text
+from commandbus.privacy.values import MASK
 from commandbus.schedules.checks import check_schedule_name, check_spec
 from commandbus.schedules.firing import Firing
 from commandbus.schedules.model import Missed, Overlap, Schedule, ScheduleTime
@@ -141,6 +143,11 @@ class Schedules:
             domain, command_type, new_id(), data, NO_REPLY if reply_to is None else reply_to,
             None, max_attempts,
         )  # fmt: skip
+        if on_behalf is not None and MASK.encode() in command.data:
+            # What was read with secrets masked must not be written back so.
+            raise InvalidPayloadError(
+                f"the payload has {MASK} in it, which stands for a secret; write the secret"
+            )
         spec: dict[str, Any] = {
             "command_type": command.command_type,
             "data": orjson.Fragment(command.data),
