@@ -822,7 +822,7 @@ function commandbus.find_request(p_user text, p_batch_type text, p_request_id uu
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.fire_schedules(p_fires jsonb) returns TABLE(schedule_id uuid, verdict text, sent integer, skipped integer)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8759d07a9e4559deea3018b882030b3a
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 8759d07a9e4559deea3018b882030b3a
 function commandbus.first_due(p_domain text, p_has_levels boolean) returns timestamp with time zone
     plpgsql, stable, body 89a11ae6a62fb9d5d8d07e2060bf734f
 function commandbus.flow_members() returns text[]
@@ -892,7 +892,7 @@ function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uui
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f0cbe6fd2386488bb17134e6ef4c482f
 function commandbus.lock_firing(p_fires jsonb, p_now timestamp with time zone) returns jsonb
-    sql, volatile, body b32dab54e5ce7ed63eba92fdadd4aa3d
+    sql, volatile, body 6e22f737559b876cb1188827fdf257ae
 function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamp with time zone
     plpgsql, volatile, body 60b53bf6fce6c8b8038a3d6848a46d02
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load

@@ -22,7 +22,10 @@ BREAKER = USER | {"may_bypass": True}
 
 async def row(db: Session, name: str = "x") -> dict[str, Any]:
     """The row of a schedule; empty if there is none."""
-    rows = await db.rows("select * from commandbus.command_bus_schedule where name = %s", name)
+    rows = await db.rows(
+        "select * from commandbus.command_bus_schedule where domain = %s and name = %s",
+        db.domain, name,
+    )  # fmt: skip
     return rows[0] if rows else {}
 
 

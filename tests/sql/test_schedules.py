@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 from tests.sql.conftest import Open
 from tests.sql.helpers import Session
 from tests.sql.schedules import BREAKER, USER, events, fire, fire_of, put, row, sent
+from tests.sql.test_plans import read
 
 GOVERNED = "CB011"
 
@@ -474,3 +475,48 @@ async def test_the_payload_is_given_by_its_function_alone(db: Session) -> None:
     await put(db, "y", data={"n": 2})
     rows = await db.rows("select * from commandbus.schedule_data(%s, '{x,y}')", db.domain)
     assert {each["name"]: each["data"] for each in rows} == {"x": {"n": 1}, "y": {"n": 2}}
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_due_schedules_and_their_commands_are_found_by_index_among_many(
+    db: Session, analyzed: bool
+) -> None:
+    for table in ("schedule", "command"):
+        await db.rows(
+            f"alter table commandbus.command_bus_{table} set (autovacuum_enabled = false)"
+        )
+    # The plans are made, and cached, while the tables are empty.
+    await put(db, "first")
+    await db.rows("select * from commandbus.due_schedules(10)")
+    await fire(db, fire_of(await row(db, "first")))
+    await db.value(
+        "select commandbus.send_commands('payments', (select jsonb_agg(jsonb_build_object("
+        "'command_id', gen_random_uuid(), 'type', 'Debit')) from generate_series(1, 10000)))"
+    )
+    await db.rows(
+        "insert into commandbus.command_bus_schedule (schedule_id, domain, name, command_type,"
+        " data, reply_to, max_attempts, jitter_seconds, every_seconds, counted_from, missed, missed_cap,"
+        " overlap, next_tick_at, look_at, created_at, updated_at)"
+        " select gen_random_uuid(), 'payments', 'many' || n, 'Work', '{}', '', 3, 0, 60, now(),"
+        " 'once', 100, 'skip', now() + interval '1 day', now() + interval '1 day', now(), now()"
+        " from generate_series(1, 10000) n"
+    )
+    if analyzed:
+        await db.rows("analyze commandbus.command_bus_schedule, commandbus.command_bus_command")
+    await put(db)
+    before = [await read(db, table) for table in ("schedule", "command")]
+    (due,) = await db.rows("select * from commandbus.due_schedules(10)")
+    found = await row(db)
+    assert due["schedule_id"] == found["schedule_id"]
+    looked = [await read(db, table) for table in ("schedule", "command")]
+    assert await fire(db, fire_of(found)) == [("fired", 1, 0)]
+    await db.rows(
+        "update commandbus.command_bus_schedule set next_tick_at = now(), look_at = now()"
+        " where schedule_id = %s", found["schedule_id"],
+    )  # fmt: skip
+    assert await fire(db, fire_of(await row(db))) == [("fired", 0, 1)]
+    after = [await read(db, table) for table in ("schedule", "command")]
+    assert looked[0][0] == before[0][0]
+    for one, other in zip(before, after, strict=True):
+        assert other[0] == one[0]
+        assert other[1] - one[1] < 100

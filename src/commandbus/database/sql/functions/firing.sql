@@ -89,10 +89,13 @@ language sql volatile as $$
     ), decided as (
         select l.*, (l.schedule).overlap = 'skip' as is_single,
                case when (l.schedule).overlap = 'skip' then (
-                   select c.command_id from commandbus.command_bus_command c
-                    where c.domain = (l.schedule).domain and c.status in ('PENDING', 'IN_PROGRESS')
-                      and c.command_id = any(array[(l.schedule).last_command_id, (l.schedule).last_trigger_id])
-                    limit 1) end as open_command,
+                   select c.command_id
+                     from (select k.command_id, k.status from commandbus.command_bus_command k
+                            where k.domain = (l.schedule).domain
+                              and k.command_id = any(array[(l.schedule).last_command_id,
+                                                           (l.schedule).last_trigger_id])
+                           offset 0) c -- a fence: by its key, not among all that is open
+                    where c.status in ('PENDING', 'IN_PROGRESS') limit 1) end as open_command,
                commandbus.is_governed_for(l.schedule) as is_refused
           from locked l
     ), chosen as (

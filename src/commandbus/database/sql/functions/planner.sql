@@ -35,7 +35,7 @@ begin
             ('set enable_seqscan = off', array['commandbus.due_schedules']),
             (c_by_key, array[
                 'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
-                'commandbus.store_commands', 'commandbus.expire_in']),
+                'commandbus.store_commands', 'commandbus.fire_schedules', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.
             (c_by_key || ' set plan_cache_mode = force_generic_plan', array[
                 'commandbus.queue_stored', 'commandbus.recover_dispatch', 'commandbus.forget_dispatched',
