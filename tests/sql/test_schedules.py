@@ -495,8 +495,8 @@ async def test_due_schedules_and_their_commands_are_found_by_index_among_many(
     )
     await db.rows(
         "insert into commandbus.command_bus_schedule (schedule_id, domain, name, command_type,"
-        " data, reply_to, max_attempts, jitter_seconds, every_seconds, counted_from, missed, missed_cap,"
-        " overlap, next_tick_at, look_at, created_at, updated_at)"
+        " data, reply_to, max_attempts, jitter_seconds, every_seconds, counted_from, missed,"
+        " missed_cap, overlap, next_tick_at, look_at, created_at, updated_at)"
         " select gen_random_uuid(), 'payments', 'many' || n, 'Work', '{}', '', 3, 0, 60, now(),"
         " 'once', 100, 'skip', now() + interval '1 day', now() + interval '1 day', now(), now()"
         " from generate_series(1, 10000) n"

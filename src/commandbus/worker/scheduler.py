@@ -10,6 +10,7 @@ from commandbus.loops import Loop
 from commandbus.schedules.firing import Firing
 from commandbus.settings import Settings
 from commandbus.worker.maintenance import Maintenance
+from commandbus.worker.timekeeper import Timekeeper
 
 #: Seconds between two looks for domains that are new.
 DOMAINS_SECONDS = 30.0
@@ -38,11 +39,8 @@ class Scheduler(Loop):
     async def serve(self) -> None:
         """Run until it is cancelled."""
         async with self._store.dedicated("control", POOL_SIZE) as control:
-            loops = (
-                self,
-                Firing(control),
-                Maintenance(control, lambda: self._domains, self._settings),
-            )
+            chores = Maintenance(control, lambda: self._domains, self._settings)
+            loops = (self, Firing(control), Timekeeper(control), chores)
             async with asyncio.TaskGroup() as group:
                 for loop in loops:
                     group.create_task(loop.run())

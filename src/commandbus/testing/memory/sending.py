@@ -247,9 +247,11 @@ def publish_reply(
         state.queues.send_batch(row.reply_queue, [body])
 
 
-def publish_cancel(state: State, row: CommandRow, reason: str) -> None:
+def publish_cancel(
+    state: State, row: CommandRow, reason: str | None, code: str = "CANCELED"
+) -> None:
     """Publish the reply of a command that was canceled."""
-    error = {"code": "CANCELED", "message": reason, "class": "CANCELED"}
+    error = {"code": code, "message": reason, "class": "CANCELED"}
     publish_reply(state, row, ReplyOutcome.CANCELED, error=error)
 
 
