@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from commandbus.blocking.bulk import BlockingBulkOperations
     from commandbus.blocking.governance import BlockingGovernance
     from commandbus.blocking.loads import BlockingLoads
+    from commandbus.blocking.schedules import BlockingSchedules
     from commandbus.blocking.search import BlockingSearch
     from commandbus.blocking.tokens import BlockingTokens
     from commandbus.blocking.troubleshooting import BlockingTroubleshooting
@@ -326,6 +327,13 @@ class BlockingVerbs:
         from commandbus.blocking.governance import BlockingGovernance
 
         return BlockingGovernance(self._bridge, lambda: self._bridge.find("governance"))
+
+    @cached_property
+    def schedules(self) -> BlockingSchedules:
+        """Commands that are sent by the clock."""
+        from commandbus.blocking.schedules import BlockingSchedules
+
+        return BlockingSchedules(self._bridge, lambda: self._bridge.find("schedules"))
 
     @cached_property
     def tokens(self) -> BlockingTokens:

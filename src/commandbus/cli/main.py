@@ -22,6 +22,8 @@ from commandbus.cli import (
     pause,
     priority,
     reschedule,
+    schedule,
+    scheduler,
     seals,
     send,
     serve,
@@ -172,6 +174,7 @@ command(app, "demo", panel="Run")(demo.demo)
 command(app, "up", panel="Run")(up.up)
 command(app, "worker", panel="Run")(worker.worker)
 command(app, "serve", panel="Run")(serve.serve)
+command(app, "scheduler", panel="Run")(scheduler.scheduler)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
 app.add_typer(governed.governed, name="governed", rich_help_panel="Run")
 command(app, "send", panel="Send and look")(send.send)
@@ -179,6 +182,7 @@ command(app, "show", panel="Send and look")(show.show)
 command(app, "list", panel="Send and look")(list.list_commands)
 command(app, "audit", panel="Send and look")(audit.audit)
 app.add_typer(batch.batch, name="batch", rich_help_panel="Send and look")
+app.add_typer(schedule.schedule, name="schedule", rich_help_panel="Send and look")
 app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)

@@ -41,7 +41,7 @@ FUNCTION_FILES = (
     "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "figures",
     "rights", "roles", "doctor", "doctor_server", "key_doctor", "repair", "retention",
     "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
-    "tickets", "tokens", "planner", "security",
+    "tickets", "tokens", "schedules", "firing", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

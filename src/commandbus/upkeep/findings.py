@@ -337,6 +337,15 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.WARNING, "a table has more dead rows than live ones, so vacuum is too slow",
         "look for what delays vacuum, then vacuum the table",
     ),
+    "SCHEDULE_OVERDUE": KnownFinding(
+        Severity.WARNING, "a schedule was due more than a minute ago, and nobody fired it",
+        "start a worker of any domain, the HTTP service or `commandbus scheduler`; if one runs, "
+        "its log says which time zone it does not know",
+    ),
+    "SCHEDULE_FAILS": KnownFinding(
+        Severity.WARNING, "the command of a schedule cannot be sent",
+        "`commandbus schedule show` says why; put the schedule again without that",
+    ),
     "CLOCK_DIFFERENCE": KnownFinding(
         Severity.WARNING, "the clocks of this machine and of the server differ by more than 5 s",
         "set the clocks; leases use the server's clock only, but times in logs and `--since` are "

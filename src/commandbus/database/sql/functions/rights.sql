@@ -127,6 +127,16 @@ language sql immutable as $$
         ('set_exemption', '{operator,api}'),
         ('clear_exemption', '{operator,api}'),
         ('set_user_limits', '{operator,api}'),
+        -- schedules
+        ('put_schedule', '{sender,worker,operator,api}'), -- by each process that declares them
+        ('pause_schedule', '{operator,api}'),
+        ('resume_schedule', '{operator,api}'),
+        ('delete_schedule', '{operator,api}'),
+        ('trigger_schedule', '{operator,api}'),
+        ('due_schedules', '{worker,api}'),
+        ('fire_schedules', '{worker,api}'),
+        ('fail_schedule', '{worker,api}'),
+        ('schedule_data', '{operator,api}'),           -- gives payloads
         -- tokens of the HTTP service: who makes one can do what it may
         ('create_api_token', '{api}'),
         ('rotate_api_token', '{api}'),
@@ -172,6 +182,7 @@ language sql immutable as $$
         ('check_roles', '{operator,api,reader}'),
         ('check_seals', '{operator,api,reader}'),
         ('check_keys', '{operator,api,reader}'),
+        ('check_schedules', '{operator,api,reader}'),
         ('role_differences', '{operator,api,reader}'),
         -- the owner alone: these remove history, or change what holds for everybody
         ('prune_audit', '{}'),
@@ -224,6 +235,7 @@ language sql immutable as $$
         ('command_bus_creation_metric', null, '{operator,api,reader}'),
         ('command_bus_chore', null, '{operator,api,reader}'),
         ('command_bus_governed_type', null, '{sender,worker,operator,api,reader}'),
+        ('command_bus_schedule', '-data', '{sender,worker,operator,api,reader}'),
         ('command_bus_sender', '-digest', '{operator,api,reader}'),
         ('rate_limit_counter', null, '{operator,api,reader}'),
         ('rate_limit_exemption', null, '{operator,api,reader}'),
