@@ -29,7 +29,7 @@ from commandbus.http.schemas.commands import (
     SendCommand,
     WithReason,
 )
-from commandbus.http.schemas.flow import Reschedule
+from commandbus.http.schemas.flow import NewPriority, Reschedule
 from commandbus.http.schemas.views import SearchPageView
 from commandbus.http.strict import StrictRoute
 from commandbus.models import CommandMetadata, CommandStatus, Viewer
@@ -172,6 +172,20 @@ async def reschedule_command(
     """Give a command that no worker has leased another time, or make it due now."""
     await require_command(here, domain, command_id, viewer)
     await here.bus.reschedule(domain, command_id, **form.arguments(), operator=caller.user_id)
+    return await _detail(here, await require_command(here, domain, command_id, viewer))
+
+
+@router.post("/{domain}/{command_id}/priority")
+async def set_priority(
+    domain: DomainPath,
+    command_id: UUID,
+    form: NewPriority,
+    here: Here,
+    caller: Operator,
+    viewer: Sight,
+) -> CommandDetail:
+    """Give a command that no worker has leased another level of priority."""
+    await here.bus.set_priority(domain, command_id, form.priority, operator=caller.user_id)
     return await _detail(here, await require_command(here, domain, command_id, viewer))
 
 
