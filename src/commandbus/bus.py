@@ -273,14 +273,30 @@ class CommandBus(Facets):
         return self._registry.domains()
 
     async def run_worker(
-        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True
+        self,
+        domain: str,
+        *,
+        concurrency: int = 10,
+        vt_seconds: int = 30,
+        use_notify: bool = True,
+        until_empty: bool = False,
+        include_delayed: bool = False,
     ) -> None:
-        """Process the commands of a domain until `stop` is called."""
+        """Process the commands of a domain until `stop` is called.
+
+        With `until_empty` until nothing is due and nothing runs here, with `include_delayed` until
+        nothing is delayed or backs off either. Such workers of one bus end together. What other
+        workers have leased is not waited for. A paused domain raises DomainPausedError.
+        """
         from commandbus.worker.worker import WorkerOptions
 
         check_domain(domain)
         check_worker_settings(concurrency, vt_seconds)
-        await self._workers.run(WorkerOptions(domain, concurrency, vt_seconds, use_notify))
+        if include_delayed and not until_empty:
+            raise InvalidSettingError("include_delayed goes with until_empty=True")
+        await self._workers.run(
+            WorkerOptions(domain, concurrency, vt_seconds, use_notify, until_empty, include_delayed)
+        )
 
     # -- batches, as the specification prints them; `bus.batches` has the rest
 

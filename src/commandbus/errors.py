@@ -25,6 +25,7 @@
     ├── DuplicateCommandError           the id was sent before
     │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
     ├── InvalidOperationError           the command is not in a state that allows it
+    │   └── DomainPausedError           a worker was to empty the queue of a paused domain
     ├── LeaseLostError                  another worker has leased the command
     ├── PayloadLostError                the archive no longer has the payload
     ├── HandlerAlreadyRegisteredError
@@ -289,6 +290,14 @@ class RepeatedIdError(DuplicateCommandError):
 
 class InvalidOperationError(CommandBusError):
     """The command is not in a state that allows the operation; nothing was changed."""
+
+
+class DomainPausedError(InvalidOperationError):
+    """A worker was to run until its queue is empty, and the domain is paused."""
+
+    def __init__(self, domain: str) -> None:
+        self.domain = domain
+        super().__init__(f"domain {domain!r} is paused; what waits there runs once it is resumed")
 
 
 class LeaseLostError(CommandBusError):

@@ -728,7 +728,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body ffc05f47ea87059dfa317b826566cb27
+    sql, immutable, body bbcdd4082b70020ee8f5fa5bdc5c9f07
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1139,6 +1139,8 @@ function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
     sql, volatile, body 784c7f1edeb5820f8466e566256dd2e2
+function commandbus.what_is_left(p_domain text, p_include_delayed boolean) returns text
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1bbe8401730d82a4aac521ec7a2b315b
 function commandbus.worker_gone(p_worker text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6382e9a369b6b12decadd32a942dd632
 function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void

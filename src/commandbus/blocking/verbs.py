@@ -156,10 +156,12 @@ class BlockingVerbs:
 
     def run_worker(
         self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True,
+        until_empty: bool = False, include_delayed: bool = False,
     ) -> None:
         """Process the commands of a domain until `stop` is called."""
         return self._bridge.run(self._bus.run_worker(
             domain, concurrency=concurrency, vt_seconds=vt_seconds, use_notify=use_notify,
+            until_empty=until_empty, include_delayed=include_delayed,
         ))
 
     def create_batch(

@@ -82,6 +82,7 @@ _HEARTBEATS: LiteralString = (
     " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
     " concurrency int, in_flight int, stuck int) order by b.worker"
 )
+_WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
 _DUE_DOMAINS: LiteralString = "select d from {schema}.due_domains(cast(%s as text[])) d"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
@@ -309,6 +310,11 @@ class PostgresStore(PostgresReads):
 
     async def due_domains(self, domains: Sequence[str]) -> set[str]:
         return {row[0] for row in await self.gateway.rows(_DUE_DOMAINS, (list(domains),))}
+
+    async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
+        params = (domain, include_delayed)
+        left: str | None = await self.gateway.value(_WHAT_IS_LEFT, params, domain=domain)
+        return left
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

@@ -262,6 +262,13 @@ class Store(Protocol):
     async def due_domains(self, domains: Sequence[str]) -> set[str]:
         """Of these, the domains whose queue has a command that is due."""
 
+    async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
+        """What a worker that empties a queue has to wait for: `due`, `delayed`, or nothing.
+
+        `delayed`, only if asked for: what becomes due later, and no worker has leased. `paused`:
+        nothing will be due before the domain is resumed.
+        """
+
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         """Remember, by command type, which keys of payloads must not be shown."""
 

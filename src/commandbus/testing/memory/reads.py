@@ -165,3 +165,13 @@ def archive_replies(state: State, queue: str, msg_ids: Collection[int]) -> None:
 def take_inbox_reply(state: State, domain: str, command_id: UUID) -> str | None:
     body: Any = state.inbox.pop((domain, command_id), None)
     return None if body is None else body.decode()
+
+
+def what_is_left(state: State, domain: str, *, include_delayed: bool) -> str | None:
+    now = state.clock.now()
+    messages = state.queues.get(commands_queue(domain)).messages.values()
+    if any(message.vt <= now for message in messages):
+        return "due"
+    # All that is not leased has a time in memory: when it becomes due.
+    rows = (row for row in state.commands.values() if row.domain == domain)
+    return "delayed" if include_delayed and any(row.is_waiting for row in rows) else None

@@ -94,6 +94,7 @@ class InMemoryStore(MemoryEngine):
     delete_replies = verb(reads.delete_replies)
     archive_replies = verb(reads.archive_replies)
     take_inbox_reply = verb(reads.take_inbox_reply)
+    what_is_left = verb(reads.what_is_left)
 
     # -- workers
 

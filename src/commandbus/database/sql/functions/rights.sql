@@ -52,6 +52,7 @@ language sql immutable as $$
         ('due_domains', '{worker}'),
         ('next_due', '{worker}'),
         ('end_expired', '{worker}'),
+        ('what_is_left', '{worker}'),
         ('worker_heartbeat', '{worker}'),
         ('worker_gone', '{worker}'),
         ('prune_workers', '{worker}'),
