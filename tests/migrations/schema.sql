@@ -483,6 +483,20 @@ table commandbus.command_bus_unconfirmed
     CREATE INDEX ix_unconfirmed_handed ON commandbus.command_bus_unconfirmed USING btree (domain, handed_at)
     CREATE UNIQUE INDEX pk_unconfirmed ON commandbus.command_bus_unconfirmed USING btree (command_id, domain)
 
+table commandbus.command_bus_unique
+    domain text not null
+    unique_key text not null
+    command_id uuid
+    holds_while text not null default 'until'::text
+    holds_until timestamp with time zone
+    first_at timestamp with time zone not null
+    look_at timestamp with time zone not null
+    with fillfactor=70
+    constraint pk_unique PRIMARY KEY (domain, unique_key)
+    constraint valid_holds_while CHECK ((holds_while = ANY (ARRAY['waiting'::text, 'open'::text, 'until'::text])))
+    CREATE INDEX ix_unique_look_at ON commandbus.command_bus_unique USING btree (look_at)
+    CREATE UNIQUE INDEX pk_unique ON commandbus.command_bus_unique USING btree (domain, unique_key)
+
 table commandbus.command_bus_waiting
     domain text not null
     gate text not null
@@ -629,12 +643,18 @@ function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since times
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 11824d0c3e56bce7f92bca5349233caf
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
+function commandbus.check_unique(p_commands jsonb, p_batch_id uuid) returns void
+    plpgsql, volatile, body 17938723358900dae6e6a2b44b0344cf
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73dfae77243d4e369afdccd991b22c2e
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
+function commandbus.claim_keys(p_domain text, p_keys text[]) returns void
+    plpgsql, volatile, body c8335e2c72448feee089d5c504d28863
+function commandbus.claim_keys_of(p_sends jsonb) returns boolean
+    plpgsql, volatile, body 0b07c15e63eaaf4d9f5147c7c7fa30e5
 function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body ef517b6d45ad68e17164ad9d1e94c7ff
 function commandbus.claim_ticket(p_batch_id uuid) returns void
@@ -701,6 +721,10 @@ function commandbus.domain_figures() returns TABLE(domain text, ready bigint, de
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
+function commandbus.drop_claims(p_domain text, p_keys text[]) returns void
+    sql, volatile, body 03d90d080718c2bcdeb2db200f84f220
+function commandbus.drop_claims_of(p_sends jsonb) returns void
+    sql, volatile, body 7296ad5d1907ed2ac4471f33126c36db
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.due_domains(p_domains text[]) returns SETOF text
@@ -728,7 +752,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body bbcdd4082b70020ee8f5fa5bdc5c9f07
+    sql, immutable, body 216ba4f2691694d1408572f8fbef38b1
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -779,6 +803,10 @@ function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
     plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
+function commandbus.hold_keys(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
+function commandbus.hold_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, body a2fcfa66d09be0585f9b7032da7616b5
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_made_by_us(p_physical text) returns boolean
@@ -797,6 +825,10 @@ function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain te
     plpgsql, volatile, body d75f0b1379802c6a5ac1086a0e79efb6
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.key_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f59469cbdaf1781ffbb913ede944a828
+function commandbus.known_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fe9135e723deeee4b46fdc20eac34832
 function commandbus.knows_domain(p_domain text) returns boolean
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 55cb320bf1a17f34e0e9f85092b6975d
 function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
@@ -869,8 +901,12 @@ function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 80c1ddf86810b97dbd45f5bebec587f6
+function commandbus.offer_new(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer[]
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2af3a9ce4f7fa36b16a8a24fd8cc9090
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
+function commandbus.offer_unique(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_skips_known boolean DEFAULT false, p_sent_by text DEFAULT NULL::text) returns TABLE(n integer, verdict text, command_id uuid)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d279b6510fcb126f1433c69c9157a3f5
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -909,6 +945,8 @@ function commandbus.prune_commands(p_domain text, p_before timestamp with time z
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0ad46d6033bfd409f761f2ad80bfa63c
 function commandbus.prune_due(p_what text, p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b9cff972ee659cdb13d849d88bb0cb0d
+function commandbus.prune_keys(p_limit integer DEFAULT 1000) returns integer
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 648df0af0f4172f0b9cb0afe65a940b7
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
@@ -948,7 +986,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body d9e2ef42e889ca72f9f5d71f263341fc
+    sql, immutable, body bbd1075f1b81921937834ff9738ccf7f
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 72b890899c35f75747055300c3725161
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -975,6 +1013,8 @@ function commandbus.refuse_edit_decision(p_edit commandbus.command_bus_edit, p_c
     plpgsql, volatile, body d4ffee482ff22ae214d830ff787aadd5
 function commandbus.refuse_flow(p_command_id uuid, p_problem text, p_hint text) returns void
     plpgsql, volatile, body ffb77ff1d47ae1a716162d8dd67da415
+function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uuid[]) returns uuid
+    plpgsql, volatile, body bcc1304f4a073bcd807f1afaab13cb5d
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
@@ -1009,6 +1049,8 @@ function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT N
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8083bed69f8f6c8756ea1255319ded7c
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8fa905ee484fff540d11b41e9f4d5841
+function commandbus.replace_waiting(p_domain text, p_holder uuid, p_command jsonb, p_actor text, p_sent_by text) returns void
+    plpgsql, volatile, body c9ae756fdf5fd7b6cd22a356ab190068
 function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
     plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
@@ -1077,14 +1119,18 @@ function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, set enable_seqscan=off, body 179959746c3de9333d8f6b921a00654f
 function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
     plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
+function commandbus.send_by_keys(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text) returns integer
+    plpgsql, volatile, body fa537d64abd976dc6feada848573db31
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4abcd2031d16bd45c2a270a2d4d3e629
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b32e93678735d7141fe85628f191858
 function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b5f459db3c5f5d038f9e6bb590636130
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
+function commandbus.send_unique(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb, p_unique_key text, p_unique_while text DEFAULT 'open'::text, p_on_duplicate text DEFAULT 'skip'::text, p_delay interval DEFAULT NULL::interval, p_max_wait interval DEFAULT NULL::interval) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f1df10f82d33d0cf3f256a10c2031f20
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6dcb4d1a672ff6d95aeea767779f78d3
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
@@ -1094,7 +1140,7 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b3b0a2d5428f809877ac0b7c77b3b34f
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 94c31ad2fef78fdb095b02218ff34868
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
@@ -1133,6 +1179,8 @@ function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolea
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
+function commandbus.waiting_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
+    sql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 313fb4a218ce6e557a5fcb6319b193e5
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
 function commandbus.wake_workers(p_domain text) returns void
@@ -1154,6 +1202,7 @@ migration 11 = visibility
 migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 14 = flow
+migration 17 = unique
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

@@ -1,6 +1,6 @@
 -- Locks: the order in which rows are locked, everywhere:
 --
---     queue message -> command -> batch -> failure group -> audit; each kind in the order of its ids
+--     unique key -> queue message -> command -> batch -> failure group -> audit; each kind in the order of its ids
 --
 -- A transaction that needs several takes them in that order. Otherwise two sessions would deadlock exactly
 -- when a lease lapses: receive has the message and waits for the command.

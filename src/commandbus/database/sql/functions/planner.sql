@@ -34,6 +34,8 @@ begin
             (c_by_item || ' set enable_indexonlyscan = off', array['commandbus.still_parked']),
             (c_by_key, array[
                 'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
+                'commandbus.known_ids', 'commandbus.waiting_ids', 'commandbus.key_holders', 'commandbus.hold_keys',
+                'commandbus.prune_keys',
                 'commandbus.store_commands', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.
             (c_by_key || ' set plan_cache_mode = force_generic_plan', array[

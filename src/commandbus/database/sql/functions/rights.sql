@@ -17,6 +17,10 @@ language sql immutable as $$
         ('send_packed', '{sender,worker,api}'),
         ('send_commands', '{sender,worker,api}'),
         ('send_command', '{sender,worker,api}'),
+        ('offer_new', '{sender,worker,api}'),
+        ('offer_unique', '{sender,worker,api}'),
+        ('send_unique', '{sender,worker,api}'),
+        ('prune_keys', '{worker}'),
         -- batches, loads, and what is stored before it is queued
         ('create_batch', '{sender,worker,api}'),
         ('create_stored_batch', '{sender,worker,api}'),
@@ -180,6 +184,7 @@ language sql immutable as $$
             '{sender}'),
         ('command_bus_load', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_load_checkpoint', null, '{sender,worker,operator,api,reader}'),
+        ('command_bus_unique', null, '{worker,operator,api,reader}'),
         ('command_bus_audit', null, '{operator,api,reader}'),
         ('command_bus_audit_seal', null, '{worker,operator,api,reader}'),
         ('command_bus_audit_removal', null, '{worker,operator,api,reader}'),

@@ -15,6 +15,8 @@ language plpgsql as $$
 declare
     v_sends jsonb;
     v_send  jsonb;
+    -- keys that handlers send with come before messages
+    v_keyed boolean := p_outcomes ? 'send' and commandbus.claim_keys_of(p_outcomes -> 'send');
     -- Locked first, all of it; one kind alone does that by itself.
     v_locks boolean := p_is_own or (select count(*) > 1 from jsonb_object_keys(p_outcomes));
 begin
@@ -62,6 +64,9 @@ begin
         perform commandbus.send_commands(v_send ->> 'domain', v_send -> 'commands',
                                          (v_send ->> 'batch_id')::uuid, v_send ->> 'actor');
     end loop;
+    if v_keyed then
+        perform commandbus.drop_claims_of(p_outcomes -> 'send');
+    end if;
     -- Last, because parking ends with the locks of failure groups, and everything above takes
     -- those of batches.
     if p_outcomes ? 'park' then
