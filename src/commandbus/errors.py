@@ -23,7 +23,8 @@
     ├── BulkOperationNotFoundError      no such bulk operation
     ├── TokenNotFoundError              no such API token, or one of another user
     ├── DuplicateCommandError           the id was sent before
-    │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
+    │   ├── RepeatedIdError             the id is twice in one list, and nothing was sent
+    │   └── UniqueKeyHeldError          another command holds the unique key
     ├── InvalidOperationError           the command is not in a state that allows it
     │   └── DomainPausedError           a worker was to empty the queue of a paused domain
     ├── LeaseLostError                  another worker has leased the command
@@ -286,6 +287,22 @@ class RepeatedIdError(DuplicateCommandError):
         )
         #: Where in the list each repeated id is, counted from 1.
         self.positions = {each: tuple(found) for each, found in positions.items()}
+
+
+class UniqueKeyHeldError(DuplicateCommandError):
+    """Another command holds the unique key. Nothing of the call was created."""
+
+    def __init__(self, domain: str, unique_key: str, command_id: UUID) -> None:
+        super().__init__(domain, [command_id])
+        self.args = (
+            f"the key {unique_key!r} of domain {domain!r} is held by command {command_id}; nothing "
+            "of this call was created. Send again later, or with on_duplicate='skip'",
+        )
+        self.unique_key = unique_key
+
+    def within(self, ids: Iterable[UUID]) -> DuplicateCommandError:  # noqa: ARG002
+        """It is about a key, not about an id."""
+        return self
 
 
 class InvalidOperationError(CommandBusError):

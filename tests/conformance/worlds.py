@@ -46,6 +46,7 @@ TABLES = [
         "troubleshooting",
         "failure_group",
         "reply_inbox",
+        "unique",
         "worker",
     )
 ]

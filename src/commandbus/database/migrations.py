@@ -39,8 +39,8 @@ FUNCTION_FILES = (
     "keys", "sending", "unique", "receiving", "emptying", "leases", "outcomes", "expiry",
     "settle", "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search",
     "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
-    "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews", "tickets",
-    "tokens", "planner", "security",
+    "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
+    "tickets", "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: one method, one call of a SQL function. Its reads are in reads.py."""
+"""The store on PostgreSQL: one method, one call of a SQL function. See also reads.py, sends.py."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from commandbus.database.connections import (
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
-from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known, raw_leases
+from commandbus.database.sends import PostgresSends
 from commandbus.database.sessions import UnreadableAnswerError, prepare_blocking
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
@@ -95,7 +95,7 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
-class PostgresStore(PostgresReads):
+class PostgresStore(PostgresSends):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True

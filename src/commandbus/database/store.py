@@ -16,7 +16,7 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
-    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply
+    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Sent
     from commandbus.models import (
         AuditEvent,
         BatchMetadata,
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
         NewCommand,
         TroubleshootingItem,
     )
+
+
+class SendPlace(TypedDict, total=False):
+    """Where to commands are sent."""
+
+    batch_id: UUID | None
+    #: Who sends, for the audit.
+    actor: str | None
+    conn: Any
 
 
 class ReceiveOptions(TypedDict):
@@ -130,6 +139,27 @@ class Store(Protocol):
         """Store and queue all, or raise DuplicateCommandError and store none.
 
         `actor`: who sends, for the audit.
+        """
+
+    async def send_new(
+        self, domain: str, commands: Iterable[NewCommand], **options: Unpack[SendPlace]
+    ) -> list[int]:
+        """The same for those whose id is new; returns the places of the others, from 1.
+
+        Of an id that is there twice the first is sent. Bodies are not compared.
+        """
+
+    async def send_unique(
+        self,
+        domain: str,
+        commands: Sequence[NewCommand],
+        *,
+        skips_known: bool = False,
+        **options: Unpack[SendPlace],
+    ) -> list[Sent]:
+        """Send commands of which some have a unique key; returns what became of each.
+
+        All or none if an id is known (unless `skips_known`) or a key is held that must not be.
         """
 
     # -- receiving and the ways a lease ends

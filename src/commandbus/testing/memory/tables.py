@@ -28,6 +28,8 @@ from commandbus.testing.fakes import Queues
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from commandbus.testing.memory.unique import KeyRow
+
 Key = tuple[str, UUID]
 Made = TypeVar("Made", bound="DataclassInstance")
 IdScope = Literal["domain", "global"]
@@ -93,7 +95,7 @@ def made(kind: type[Made], row: object, **others: Any) -> Made:
 class State:
     """Everything that the store in memory remembers."""
 
-    TABLES = ("commands", "parked", "batches", "inbox", "audit")
+    TABLES = ("commands", "parked", "batches", "inbox", "unique", "audit")
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
@@ -103,6 +105,7 @@ class State:
         self.parked: dict[Key, tuple[ParkReason, datetime]] = {}
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
+        self.unique: dict[tuple[str, str], KeyRow] = {}
         self.audit: list[AuditEvent] = []
         #: Channels to notify after the verb, as NOTIFY does at commit.
         self.notices: list[str] = []
