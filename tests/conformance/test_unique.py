@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -13,7 +15,6 @@ from commandbus import BatchCommand, Command, CommandBus, SendReport, Settings
 from commandbus.database.model import OutgoingCommands
 from commandbus.errors import (
     BatchNotFoundError,
-    CommandBusError,
     DuplicateCommandError,
     InvalidInputError,
     InvalidOperationError,
@@ -43,8 +44,6 @@ async def send(bus: CommandBus, key: str = "k", n: int = 0, **options: Any) -> U
 
 
 async def payload(world: World, command_id: UUID) -> Any:
-    import json
-
     return json.loads(await world.store.get_payload(DOMAIN, command_id) or "null")
 
 
@@ -143,7 +142,6 @@ async def test_ids_of_other_domains_are_known_where_ids_are_global(
 ) -> None:
     one = uuid4()
     await bus.send_many("returns", [item(one)])
-    assert await bus.send_many(DOMAIN, [item(one)], on_duplicate="skip") == [one]
     await world.make_ids_global()
     report = await bus.send_many(DOMAIN, [item(one), item(two := uuid4())], on_duplicate="skip")
     assert (report.sent, report.skipped) == ([two], [one])
@@ -333,33 +331,14 @@ async def test_the_rollback_of_the_holder_frees_its_key(world: World, bus: Comma
     assert await send(bus) == second
 
 
-async def test_what_a_handler_sends_holds_its_key(world: World, bus: CommandBus) -> None:
-    async def handle(command: Command, context: HandlerContext) -> None:
-        context.send(DOMAIN, "Credit", uuid4(), {}, unique_key="c", on_duplicate="skip")
-
-    bus.register_handler(DOMAIN, "Debit", handle)
-    for _ in range(3):
-        await bus.send(DOMAIN, "Debit", uuid4(), {})
-    credits = [
-        OutgoingCommands(DOMAIN, (new("Credit"),)),
-    ]
-    assert credits
-    leases = await world.receive()
+async def test_what_handlers_send_holds_its_key(world: World) -> None:
     flow = check_flow({"unique_key": "c", "on_duplicate": "skip"})
-    import dataclasses
-
+    leases = await world.send_and_receive(new(), new(), new())
+    sends = [OutgoingCommands(DOMAIN, (replace(new("Credit"), flow=flow),)) for _ in leases]
     await world.settle(
-        *(
-            done(
-                lease,
-                None,
-                OutgoingCommands(DOMAIN, (dataclasses.replace(new("Credit"), flow=flow),)),
-            )
-            for lease in leases
-        )
+        *(done(lease, None, each) for lease, each in zip(leases, sends, strict=True))
     )
-    found = await world.receive()
-    assert [lease.command_type for lease in found] == ["Credit"]
+    assert [lease.command_type for lease in await world.receive()] == ["Credit"]
 
 
 async def test_a_handler_that_sends_with_a_held_key_is_parked(
@@ -394,7 +373,8 @@ async def test_a_replacement_gives_the_waiting_command_its_payload(
     assert await payload(world, first) == {"n": 2}
     assert await world.events(first) == ["SENT", "REPLACED"]
     [lease] = await world.receive()
-    assert (lease.command_id, lease.payload) == (first, '{"n":2}') or lease.payload == '{"n": 2}'
+    assert lease.command_id == first
+    assert json.loads(lease.payload or "") == {"n": 2}
     second = await send(bus, n=3, **how)
     assert second != first
     assert await payload(world, first) == {"n": 2}
@@ -500,7 +480,7 @@ async def test_where_all_must_be_sent_a_key_is_refused(bus: CommandBus) -> None:
         await bus.create_batch(DOMAIN, [item()], on_complete_command=item(unique_key="k"))
     with pytest.raises(InvalidInputError, match="as a list"):
         await bus.send_many(DOMAIN, (item(unique_key=str(n)) for n in range(3)))
-    with pytest.raises(CommandBusError):
+    with pytest.raises(InvalidInputError, match="alone"):
         await bus.send_many(
             DOMAIN, [item(unique_key="k", unique_while="waiting", on_duplicate="replace"), item()]
         )

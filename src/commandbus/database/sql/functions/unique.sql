@@ -173,12 +173,17 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-        -- Its snapshot may show a command open that has ended. To lock it refuses that with a serialization
-        -- failure, and holds up nobody: leases and outcomes do not change its key.
-        perform 1 from commandbus.command_bus_unique u
-          join commandbus.command_bus_command c on c.domain = u.domain and c.command_id = u.command_id
-         where u.domain = p_domain and u.unique_key = any(p_keys) and u.holds_while <> 'until'
-           for key share of c;
+        -- Its snapshot may show a command open that has ended. To lock it refuses that, with a serialization failure.
+        -- The lock is given back, by a rollback to the beginning of the block: outcomes would wait for it.
+        begin
+            perform 1 from commandbus.command_bus_unique u
+              join commandbus.command_bus_command c on c.domain = u.domain and c.command_id = u.command_id
+             where u.domain = p_domain and u.unique_key = any(p_keys) and u.holds_while <> 'until'
+             order by c.command_id for no key update of c;
+            raise exception 'all of them are as they were' using errcode = 'CB000';
+        exception when sqlstate 'CB000' then
+            null;
+        end;
     end if;
     return query
     select u.unique_key::text, u.command_id, u.holds_while,
