@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Unpack
 from uuid import UUID
 
@@ -23,11 +23,16 @@ class PostgresSends(PostgresReads):
 
     _pool: AsyncPool
 
+    async def _ensure(self, domain: str, commands: Iterable[NewCommand]) -> None:
+        await self.gateway.ensure_domain(domain)
+        if isinstance(commands, Collection) and any(has_level(each) for each in commands):
+            await self.gateway.ensure_levels(domain)
+
     async def send_new(
         self, domain: str, commands: Iterable[NewCommand], **options: Unpack[SendPlace]
     ) -> list[int]:
         batch_id, actor, conn = _place(options)
-        await self.gateway.ensure_domain(domain)
+        await self._ensure(domain, commands)
         if conn is not None:
             params: Row = (domain, encoding.sends(commands), batch_id, actor)
             left_out = await self.gateway.value(OFFER_NEW, params, domain=domain, conn=conn)
@@ -47,7 +52,7 @@ class PostgresSends(PostgresReads):
         **options: Unpack[SendPlace],
     ) -> list[Sent]:
         batch_id, actor, conn = _place(options)
-        await self.gateway.ensure_domain(domain)
+        await self._ensure(domain, commands)
         # One call whatever the size: all keys are locked, in their order, before anything is sent.
         params: Row = (domain, encoding.sends(commands), batch_id, actor, skips_known)
         rows = await self.gateway.rows(OFFER_UNIQUE, params, domain=domain, conn=conn)
@@ -60,6 +65,11 @@ class PostgresSends(PostgresReads):
         if known:
             raise DuplicateCommandError(domain, known)
         return found
+
+
+def has_level(command: NewCommand) -> bool:
+    """Whether it is sent with a priority."""
+    return command.flow is not None and command.flow.priority is not None
 
 
 def _place(options: SendPlace) -> tuple[UUID | None, str | None, object]:

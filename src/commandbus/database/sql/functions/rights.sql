@@ -55,6 +55,7 @@ language sql immutable as $$
         ('settle_own', '{worker}'),
         ('due_domains', '{worker}'),
         ('next_due', '{worker}'),
+        ('use_levels', '{sender,worker,operator,api}'),
         ('end_expired', '{worker}'),
         ('what_is_left', '{worker}'),
         ('worker_heartbeat', '{worker}'),
@@ -71,6 +72,8 @@ language sql immutable as $$
         ('add_seal', '{worker,operator}'),
         -- decisions of operators
         ('cancel_commands', '{operator,api}'),
+        ('set_priority', '{operator,api}'),
+        ('set_level_seconds', '{operator,api}'),
         ('operator_retry', '{operator,api}'),
         ('operator_cancel', '{operator,api}'),
         ('operator_complete', '{operator,api}'),
@@ -98,6 +101,7 @@ language sql immutable as $$
         ('remove_governed_type', '{}'),                -- what was governed is so no more
         -- the caller says on whose behalf, and whether that one may pass governance by: only the service knows
         ('send_for', '{api}'),
+        ('send_unique_for', '{api}'),
         ('create_batch_for', '{api}'),
         ('load_chunk_for', '{api}'),
         ('edit_for', '{api}'),

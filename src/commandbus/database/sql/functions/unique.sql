@@ -465,3 +465,59 @@ begin
     select count(*) into v_looked from looked;
     return v_looked;
 end $$;
+
+-- What a known id is for a user: repeat, if that user sent it with one of these digests, or refused. No row: it is new.
+create or replace function commandbus.sent_before(p_domain text, p_command_id uuid, p_digests bytea[], p_user text)
+returns table (verdict text, status text)
+language sql volatile as $$
+    select case when s.is_own then 'repeat' else 'refused' end, case when s.is_own then c.status end
+      from commandbus.command_bus_command c
+     cross join lateral (
+           select coalesce(bool_or(s.sent_by = p_user and s.digest = any(p_digests)), false) as is_own
+             from commandbus.command_bus_sender s
+            where s.domain = c.domain and s.command_id = c.command_id) s
+     where c.domain = p_domain and c.command_id = p_command_id
+$$;
+
+-- send_for with a unique_key. What comes over HTTP replaces only what the same user sent over HTTP, and nothing of a
+-- governed type, whatever the user may do: it was let in as it is.
+--   verdict: sent; repeat; skipped, replaced (command_id: who holds the key); held (the same, and it must not be);
+--   refused: the id is known
+create or replace function commandbus.send_unique_for(
+    p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb
+) returns table (verdict text, status text, command_id uuid)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_id       uuid := (p_command ->> 'command_id')::uuid;
+    v_user     text := p_on_behalf ->> 'user';
+    v_types    text[] := array[p_command ->> 'type'];
+    v_governed text[] := commandbus.require_ungoverned(p_domain, v_types, p_on_behalf);
+    v_found    record;
+begin
+    if p_command ->> 'on_duplicate' = 'replace' and v_governed <> '{}' then
+        raise exception '% is governed, and what was sent of it is not replaced', v_types[1]
+            using errcode = 'CB011', detail = '[]', hint = 'send it without on_duplicate replace';
+    end if;
+    return query select b.verdict, b.status, v_id
+                   from commandbus.sent_before(p_domain, v_id, p_digests, v_user) b;
+    if found then
+        return;
+    end if;
+    select * into v_found from commandbus.offer_unique(
+        p_domain, jsonb_build_array(p_command), null, v_user, false, v_user);
+    if v_found.verdict = 'sent' then
+        perform commandbus.remember_sender(p_domain, array[v_id], p_digests[1:1], p_on_behalf);
+        perform commandbus.audit_bypass(p_domain, array[v_id], v_types, v_governed, p_on_behalf, 'send');
+        return query select 'sent', 'PENDING', v_id;
+    elsif v_found.command_id = v_id then
+        -- the same request was sent twice at once, and this one has waited for the other
+        return query select b.verdict, b.status, v_id
+                       from commandbus.sent_before(p_domain, v_id, p_digests, v_user) b;
+    else
+        return query
+        select case v_found.verdict when 'refused' then 'held' else v_found.verdict end, c.status, c.command_id
+          from commandbus.command_bus_command c
+         where c.domain = p_domain and c.command_id = v_found.command_id;
+    end if;
+end $$;
