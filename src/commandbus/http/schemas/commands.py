@@ -96,8 +96,9 @@ class Accepted(View):
     command_type: str
     status: CommandStatus
     is_repeat: bool = Field(description="It was sent before; nothing new was created.")
-    outcome: Literal["sent", "repeat", "skipped", "replaced"] = Field(
-        "sent", description="skipped, replaced: command_id is the one that holds the unique key."
+    outcome: str = Field(
+        "sent",
+        description="sent or repeat; skipped or replaced: command_id is what holds the unique key.",
     )
     status_url: str
 
