@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -41,6 +43,15 @@ async def send(bus: CommandBus, key: str = "k", n: int = 0, **options: Any) -> U
     """Send a new command with a key; returns who holds it."""
     given = {"unique_key": key, "on_duplicate": "skip", **options}
     return await bus.send(DOMAIN, "Debit", uuid4(), {"n": n}, **given)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def undone(world: World) -> AsyncIterator[Any]:
+    """A transaction that is rolled back."""
+    with suppress(ZeroDivisionError):
+        async with world.store.transaction() as transaction:
+            yield transaction.conn
+            raise ZeroDivisionError
 
 
 async def payload(world: World, command_id: UUID) -> Any:
@@ -109,10 +120,8 @@ async def test_known_ids_are_skipped_in_the_transaction_of_the_caller(
             DOMAIN, [item(known), item(fresh)], on_duplicate="skip", conn=transaction.conn
         )
         assert (report.sent, report.skipped) == ([fresh], [known])
-    with pytest.raises(ZeroDivisionError):
-        async with world.store.transaction() as transaction:
-            await bus.send_many(DOMAIN, [item(lost)], on_duplicate="skip", conn=transaction.conn)
-            raise ZeroDivisionError
+    async with undone(world) as conn:
+        await bus.send_many(DOMAIN, [item(lost)], on_duplicate="skip", conn=conn)
     assert {lease.command_id for lease in await world.receive()} == {known, fresh}
 
 
@@ -322,11 +331,9 @@ async def test_a_batch_counts_only_what_its_keys_let_in(world: World, bus: Comma
 
 
 async def test_the_rollback_of_the_holder_frees_its_key(world: World, bus: CommandBus) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with world.store.transaction() as transaction:
-            first = await send(bus, conn=transaction.conn)
-            assert await send(bus, conn=transaction.conn) == first
-            raise ZeroDivisionError
+    async with undone(world) as conn:
+        first = await send(bus, conn=conn)
+        assert await send(bus, conn=conn) == first
     second = await send(bus, unique_while=600)
     assert await send(bus) == second
 
