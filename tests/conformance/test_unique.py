@@ -42,7 +42,7 @@ def item(command_id: UUID | None = None, n: int = 0, **options: Any) -> BatchCom
 async def send(bus: CommandBus, key: str = "k", n: int = 0, **options: Any) -> UUID:
     """Send a new command with a key; returns who holds it."""
     given = {"unique_key": key, "on_duplicate": "skip", **options}
-    return await bus.send(DOMAIN, "Debit", uuid4(), {"n": n}, **given)  # type: ignore[arg-type]
+    return await bus.send(DOMAIN, "Debit", uuid4(), {"n": n}, **given)
 
 
 @asynccontextmanager

@@ -13,14 +13,15 @@ import pytest
 from commandbus import CommandBus
 from commandbus.governance.types import BatchType
 from tests.http_world import app_of, caller, client_of, problem
-from tests.security.test_no_way_around import Farm, breaker, farm, mallory, refused  # noqa: F401
+from tests.integration.http_farm import Farm
+from tests.security.test_no_way_around import breaker, farm, mallory, refused  # noqa: F401
 
 COMMANDS = "/api/v1/commands"
 CALLERS: dict[str, Any] = {
     "ann": caller("send", "read"),
     "eve": caller("send", "admin", user="eve"),
 }
-REPLACE = {"unique_while": "waiting", "on_duplicate": "replace"}
+REPLACE: dict[str, Any] = {"unique_while": "waiting", "on_duplicate": "replace"}
 
 
 def form(command_id: UUID | None = None, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,10 @@ from tests.sql.helpers import DOMAIN, Session
 from tests.waiting import until
 
 LEFT = "select commandbus.what_is_left(%s, %s)"
-PAUSE = "insert into commandbus.command_bus_flow (domain, paused_at, paused_until) values (%s, now(), %s)"
+PAUSE = (
+    "insert into commandbus.command_bus_flow (domain, paused_at, paused_until)"
+    " values (%s, now(), %s)"
+)
 
 
 async def left(db: Session, *, include_delayed: bool = True) -> str | None:

@@ -13,8 +13,8 @@ from psycopg.types.json import Jsonb
 from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, FAILURE, Session
 
-WAITING = {"unique_while": "waiting", "on_duplicate": "skip"}
-REPLACING = {"unique_while": "waiting", "on_duplicate": "replace"}
+WAITING: dict[str, Any] = {"unique_while": "waiting", "on_duplicate": "skip"}
+REPLACING: dict[str, Any] = {"unique_while": "waiting", "on_duplicate": "replace"}
 
 
 def command(key: str | None = "k", **more: Any) -> dict[str, Any]:
@@ -382,7 +382,7 @@ async def test_a_replacement_changes_payload_and_time_and_nothing_else(db: Sessi
 
 
 async def test_a_debounced_command_waits_no_longer_than_max_wait(db: Session) -> None:
-    how = {**REPLACING, "delay_seconds": 60, "max_wait_seconds": 100}
+    how: dict[str, Any] = {**REPLACING, "delay_seconds": 60, "max_wait_seconds": 100}
     held = await first(db, **how)
     await db.rows(
         "update commandbus.command_bus_unique set first_at = first_at - interval '70 seconds'"
