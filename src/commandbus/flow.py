@@ -15,6 +15,8 @@ MAX_EXPIRY_SECONDS = 2 * MAX_DELAY_SECONDS
 #: Levels of priority; the highest goes first, and 0 is that of a command which names none.
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -2, 2
 MAX_KEY_LENGTH = 200
+#: The longest pause that ends by itself: ten years.
+MAX_PAUSE_SECONDS = 10 * MAX_DELAY_SECONDS
 
 #: What a send does if its `unique_key` is held by another command.
 OnDuplicate = Literal["refuse", "skip", "replace"]
@@ -43,7 +45,7 @@ class SendOptions(TypedDict, total=False):
     #: Of the commands of one key one at a time is sent, for as long as `unique_while` says.
     unique_key: str | None
     #: Until a worker leases it (`waiting`), until it has ended or is parked (`open`, which is what
-    #: holds if it is left out), or so many seconds from its send, whatever becomes of it.
+    #: holds if it is left out), or for this time from its send, also if it has ended by then.
     unique_while: Literal["waiting", "open"] | float | timedelta | None
     #: If the key is held: `refuse` (UniqueKeyHeldError), which holds if it is left out, `skip`, or
     #: `replace`: the command that waits gets this payload and this time.
@@ -72,6 +74,23 @@ class Flow:
         """Its members in the document of a command, without those that are not set."""
         named = ((each.name, getattr(self, each.name)) for each in fields(self))
         return {name: value for name, value in named if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A domain of which nothing is started."""
+
+    domain: str
+    since: datetime
+    #: When it is over by itself; None: when somebody resumes it.
+    until: datetime | None
+    by: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        who = f" by {self.by}" if self.by else ""
+        end = f" until {self.until:%Y-%m-%d %H:%M:%S %Z}" if self.until else ""
+        return f"paused since {self.since:%Y-%m-%d %H:%M:%S %Z}{end}{who}: {self.reason}"
 
 
 def check_flow(options: SendOptions) -> Flow | None:

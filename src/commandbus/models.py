@@ -58,8 +58,11 @@ class AuditEventType(StrEnum):
     SENT = "SENT"
     REPLACED = "REPLACED"
     EXPIRED = "EXPIRED"
+    RESCHEDULED = "RESCHEDULED"
     PRIORITY_CHANGED = "PRIORITY_CHANGED"
     LEVELS_CHANGED = "LEVELS_CHANGED"
+    PAUSED = "PAUSED"
+    RESUMED = "RESUMED"
     RECEIVED = "RECEIVED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     FAILED = "FAILED"
@@ -67,6 +70,8 @@ class AuditEventType(StrEnum):
     CANCELED = "CANCELED"
     GIVEN_UP = "GIVEN_UP"
     RELEASED = "RELEASED"
+    SNOOZED = "SNOOZED"
+    DISCARDED = "DISCARDED"
     UNCONFIRMED = "UNCONFIRMED"
     MOVED_TO_TROUBLESHOOTING_QUEUE = "MOVED_TO_TROUBLESHOOTING_QUEUE"
     OPERATOR_RETRY = "OPERATOR_RETRY"
@@ -224,6 +229,18 @@ class CommandMetadata:
     batch_id: UUID | None
     lease_epoch: int
     leased_by: str | None
+    #: Not before this time; None: it was not delayed.
+    deliver_at: datetime | None = None
+    #: It ends as CANCELED if it is not begun by then.
+    expires_at: datetime | None = None
+    #: From -2 to 2; None: 0.
+    priority: int | None = None
+    ordering_key: str | None = None
+    limit_key: str | None = None
+    #: When it may start, if it is PENDING and that is in the future: delayed, or backing off.
+    due_at: datetime | None = None
+    #: What it waits for beside its time, in words.
+    waiting_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,9 @@ table commandbus.command_bus_command
     key_seq bigint
     limit_key text
     snoozes integer
+    cancel_requested_at timestamp with time zone
+    cancel_requested_by text
+    cancel_reason text
     with autovacuum_analyze_scale_factor=0.05
     with autovacuum_vacuum_insert_scale_factor=0.1
     with autovacuum_vacuum_scale_factor=0.05
@@ -417,6 +420,17 @@ table commandbus.command_bus_payload_archive
     constraint command_bus_payload_archive_pkey PRIMARY KEY (domain, command_id)
     CREATE UNIQUE INDEX command_bus_payload_archive_pkey ON commandbus.command_bus_payload_archive USING btree (domain, command_id)
 
+table commandbus.command_bus_progress
+    domain text not null
+    command_id uuid not null
+    lease_epoch bigint not null
+    fraction double precision not null
+    message text
+    at timestamp with time zone not null
+    with fillfactor=50
+    constraint pk_progress PRIMARY KEY (command_id, domain)
+    CREATE UNIQUE INDEX pk_progress ON commandbus.command_bus_progress USING btree (command_id, domain)
+
 table commandbus.command_bus_reply_inbox
     domain text not null
     command_id uuid not null
@@ -585,6 +599,8 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
+    sql, volatile, body 2907dbce8b261a9b63256c0cec78c7f8
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
@@ -612,7 +628,7 @@ function commandbus.change_setting(p_name text, p_value text) returns void
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a02a391bd189154657a9b91499b75bbe
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9f34f08a2d75d77e7bb10c89cfffc210
 function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d2292c0b3bd601b38e4e1ba017a3510
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
@@ -627,8 +643,10 @@ function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since tim
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
     plpgsql, stable, body 404c5021fe7f0ef724b93061807683de
+function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
+    plpgsql, volatile, body 51bff26bdf3bb18b4aa154397817c34e
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 57525be45e3ce412068e2d52dbf494f0
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body f1cd16ce9bdf1b87e72934c12dee4085
 function commandbus.check_reply_name(p_queue text) returns void
     plpgsql, stable, body 0584e0c7da79c534591ab4dbcba6ac84
 function commandbus.check_reply_queue(p_queue text) returns void
@@ -703,8 +721,12 @@ function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_typ
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9572f6bf7f3c274b394dbc013b9c9f97
 function commandbus.declare_secrets(p_domain text, p_keys jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 15a2948c499ca7e80c5bed8af396e8eb
+function commandbus.delay_messages(p_domain text, p_msg_ids bigint[], p_delays double precision[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, body 11e2dd1ec41bd6b54f397f7a805fc2f0
 function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 245c4fbd807bf060427d829c2f211079
+function commandbus.discard_commands(p_domain text, p_items jsonb) returns SETOF uuid
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f5a28349a9922c6ad6e7ec3f6c8b1dce
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
     plpgsql, volatile, body 445031d4cf6569f022282de071a6ab0f
 function commandbus.dispatch_figures(p_domain text, OUT lag_seconds double precision, OUT pending_retry bigint, OUT unconfirmed bigint, OUT unconfirmed_seconds double precision) returns record
@@ -727,16 +749,24 @@ function commandbus.drop_claims_of(p_sends jsonb) returns void
     sql, volatile, body 7296ad5d1907ed2ac4471f33126c36db
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
+function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 75206e31f490a88c87d9d2d33e73dba2
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 44c92ec5121afcfd755544c958be31d1
+function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c8efd5b7b2109c2ff9b856bcf7bf03dc
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
     sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
-function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
-    plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
+function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer)
+    plpgsql, volatile, body 29f393356cffd190ae31438da9fe9732
+function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
+    plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
+function commandbus.end_pauses() returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 356f63ef2272199f6acea16063c5d617
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
     plpgsql, volatile, body 94857f167313c554317e97c379471183
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
@@ -744,7 +774,7 @@ function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) retur
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
-    plpgsql, volatile, body bb1c07eb8651e8e3a7d81806cfda53d2
+    plpgsql, volatile, body e0285e5900bef4ac59b787d92c85b05d
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body cb0a5534e078a3fe9e08bc15fbcef6c7
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
@@ -752,7 +782,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body a4fd5fa8120f67216a12e4a814e4bb81
+    sql, immutable, body d0637ba9ce5bc4b02e7cc1f37ac58a3f
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -803,14 +833,14 @@ function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) retu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
+function commandbus.give_keys(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
     plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
-function commandbus.hold_keys(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
-function commandbus.hold_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
-    plpgsql, volatile, body a2fcfa66d09be0585f9b7032da7616b5
+function commandbus.hint_workers(p_domain text) returns void
+    sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_made_by_us(p_physical text) returns boolean
@@ -830,7 +860,7 @@ function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain te
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.key_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 8499dfeb6603d2738ecf262fe8b29e16
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d9587c3191be51787775abb8485a3e20
 function commandbus.known_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fe9135e723deeee4b46fdc20eac34832
 function commandbus.knows_domain(p_domain text) returns boolean
@@ -841,6 +871,8 @@ function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
 function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean) returns void
     plpgsql, volatile, body afe93713be590ae9ed22ec288dba8dea
+function commandbus.leave_gates(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 3966abceddafd899b7bbf73ec50c80ef
 function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
@@ -877,6 +909,8 @@ function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id
     plpgsql, volatile, body 5612030ae5f1fb9d7f5cb1042c85c4ec
 function commandbus.lock_ticket(p_domain text, p_ticket_id uuid) returns commandbus.command_bus_batch
     plpgsql, volatile, body 1f527a90a2da62c4b9ee55d8467ffa81
+function commandbus.lock_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, body ac9be15220ac70f3f26a3bae429775da
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
@@ -895,10 +929,12 @@ function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for tex
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
+function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old timestamp with time zone[], p_due timestamp with time zone) returns timestamp with time zone[]
+    plpgsql, volatile, body a07ae7d99fb5b9f6e1c0d058a7a00710
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.next_due(p_domain text) returns double precision
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 37155ad2122d4d676a74de84074b87f2
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 399f543b3f4e46661af4df7768f50851
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -910,7 +946,7 @@ function commandbus.offer_new(p_domain text, p_commands jsonb, p_batch_id uuid D
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
 function commandbus.offer_unique(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_skips_known boolean DEFAULT false, p_sent_by text DEFAULT NULL::text) returns TABLE(n integer, verdict text, command_id uuid)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d279b6510fcb126f1433c69c9157a3f5
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7c59960e5953cb4774d210c179cd1999
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -931,6 +967,10 @@ function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 73a6a802d383333506e9f321e1d37d6e
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
+function commandbus.pause_domain(p_domain text, p_reason text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4e2787814fd0b9090604e0160d02708
+function commandbus.paused_domains(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body dccf74fd6cd59c4dd43e4b585c470460
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e9d296af5ddf2f85c02545f959b462a7
 function commandbus.physical_queue(p_queue text) returns text
@@ -994,7 +1034,7 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body bbd1075f1b81921937834ff9738ccf7f
+    sql, immutable, body 88b55c035e3ea89ab88771f551602da3
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 72b890899c35f75747055300c3725161
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1029,6 +1069,8 @@ function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
 function commandbus.refuse_seal_change() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body f48fa981515b737b2ed8b81b35ba9772
+function commandbus.refuse_times(p_domain text, p_command_ids uuid[], p_due timestamp with time zone, p_is_later boolean, p_is_strict boolean) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0a4da595d701cfc9f4765f4f83a7a899
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.register_batch_types(p_types jsonb) returns void
@@ -1068,7 +1110,7 @@ function commandbus.reply_error(p_code text, p_message text, p_class text) retur
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body e385c29151448fd07848abfe39678b0a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body db0c493e09186727e6cc349dea8e8ae0
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ff776cc076b8616d8ba8001cb108fd2
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
@@ -1081,8 +1123,12 @@ function commandbus.require_ungoverned(p_domain text, p_types text[], p_on_behal
     plpgsql, volatile, body 5cd459e7d9556bd1e060131970b225ee
 function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
+function commandbus.reschedule_commands(p_domain text, p_command_ids uuid[], p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_seconds double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 679a533002fd824dbce518e2825af839
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4262d7f4ae577d1c208e28adb13c926c
 function commandbus.resume_keys(p_domain text) returns void
     plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
@@ -1090,7 +1136,7 @@ function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABL
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b346af7bc9e9cc1c45ce2b946b82553c
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7817b0e538e96376559e787723c2c251
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
     plpgsql, volatile, body 26466af75e5b89033e67d3471bd4de88
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
@@ -1156,9 +1202,11 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 94c31ad2fef78fdb095b02218ff34868
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d5605e4bd6966629e643648d84599026
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
+function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body dffb53d95364254435a60d632c6b39f4
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7046f2d9ae343968b21d6cb7bf156a5b
 function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
@@ -1179,6 +1227,8 @@ function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types t
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
+function commandbus.time_problem(p_command commandbus.command_bus_command, p_due timestamp with time zone, p_is_later boolean) returns text
+    sql, volatile, body 9f82b786e178e46c973a17ececf1c2ac
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
@@ -1201,6 +1251,8 @@ function commandbus.waiting_ids(p_domain text, p_command_ids uuid[]) returns uui
     sql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 313fb4a218ce6e557a5fcb6319b193e5
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
+function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 40b793ca8b7833e6156096e830a0eefe
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
@@ -1220,6 +1272,7 @@ migration 11 = visibility
 migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 14 = flow
+migration 15 = cancel_and_progress
 migration 17 = unique
 migration 18 = levels
 migration 2 = governance

@@ -23,6 +23,7 @@ from commandbus.database.connections import (
     run,
     run_blocking,
 )
+from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
@@ -83,7 +84,6 @@ _HEARTBEATS: LiteralString = (
     " concurrency int, in_flight int, stuck int) order by b.worker"
 )
 _WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
-_DUE_DOMAINS: LiteralString = "select d from {schema}.due_domains(cast(%s as text[])) d"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -95,7 +95,7 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
-class PostgresStore(PostgresSends):
+class PostgresStore(PostgresSends, PostgresFlow):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -311,9 +311,6 @@ class PostgresStore(PostgresSends):
 
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
-
-    async def due_domains(self, domains: Sequence[str]) -> set[str]:
-        return {row[0] for row in await self.gateway.rows(_DUE_DOMAINS, (list(domains),))}
 
     async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
         params = (domain, include_delayed)

@@ -22,13 +22,26 @@ from commandbus.models import (
 )
 from commandbus.names import check_domain, commands_queue
 from commandbus.payload import decode_payload
-from commandbus.testing.fakes import StoredMessage
+from commandbus.testing.fakes import INFINITY, StoredMessage
+from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
 
 
 def get_command(state: State, domain: str, command_id: UUID) -> CommandMetadata | None:
     row = state.commands.get((domain, command_id))
-    return None if row is None else made(CommandMetadata, row)
+    return None if row is None else shown_command(state, row)
+
+
+def shown_command(state: State, row: CommandRow) -> CommandMetadata:
+    """The row, and what the queue says: when it is due, if that is later; what it waits for."""
+    has_message = row.is_waiting and state.queues.exists(row.queue_name)
+    messages = state.queues.get(row.queue_name).messages if has_message else {}
+    message = messages.get(row.msg_id)
+    if message is None or message.vt <= state.clock.now():
+        return made(CommandMetadata, row)
+    if message.vt == INFINITY:
+        return made(CommandMetadata, row, waiting_for=f"behind others of key {row.ordering_key}")
+    return made(CommandMetadata, row, due_at=message.vt)
 
 
 def get_payload(state: State, domain: str, command_id: UUID) -> str | None:
@@ -129,7 +142,7 @@ def list_batch_commands(
 ) -> list[CommandMetadata]:
     rows = rows_of_batch(state, domain, batch_id)
     found = [row for row in rows if status in {None, row.status}]
-    return [made(CommandMetadata, row) for row in found[offset : offset + limit]]
+    return [shown_command(state, row) for row in found[offset : offset + limit]]
 
 
 def closed_batches(state: State, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:
@@ -169,9 +182,14 @@ def take_inbox_reply(state: State, domain: str, command_id: UUID) -> str | None:
 
 def what_is_left(state: State, domain: str, *, include_delayed: bool) -> str | None:
     now = state.clock.now()
-    messages = state.queues.get(commands_queue(domain)).messages.values()
+    if is_paused(state, domain, now):
+        return "paused"
+    # Those of a paused type are not leased either; in PostgreSQL they have no time then.
+    left_out = paused_types(state, domain, now)
+    queue = state.queues.get(commands_queue(domain)).messages
+    messages = [each for each in queue.values() if each.type not in left_out]
     if any(message.vt <= now for message in messages):
         return "due"
-    # All that is not leased has a time in memory: when it becomes due.
-    rows = (row for row in state.commands.values() if row.domain == domain)
-    return "delayed" if include_delayed and any(row.is_waiting for row in rows) else None
+    waiting = {row.msg_id for row in state.commands.values() if row.is_waiting}
+    later = (each for each in messages if each.vt < INFINITY and each.msg_id in waiting)
+    return "delayed" if include_delayed and any(later) else None

@@ -13,7 +13,7 @@ from commandbus.database.model import Lease, NewBatch, Sent
 from commandbus.database.store import SendPlace, Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import NewCommand
-from commandbus.testing.memory import leasing, operator, reads, unique
+from commandbus.testing.memory import leasing, operator, pausing, reads, rescheduling, unique
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,
     MemoryEngine,
@@ -108,6 +108,13 @@ class InMemoryStore(MemoryEngine):
     operator_cancel = verb(operator.operator_cancel)
     operator_complete = verb(operator.operator_complete)
     add_note = verb(operator.add_note)
+    reschedule = verb(rescheduling.reschedule)
+    set_priority = verb(rescheduling.set_priority)
+    set_level_seconds = verb(rescheduling.set_level_seconds)
+    pause = verb(pausing.pause)
+    resume = verb(pausing.resume)
+    pauses = verb(pausing.pauses)
+    due_in = verb(pausing.due_in)
 
     get_command = verb(reads.get_command)
     get_payload = verb(reads.get_payload)
@@ -141,9 +148,6 @@ class InMemoryStore(MemoryEngine):
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         for beat in beats:
             await self.heartbeat(**beat)
-
-    async def due_domains(self, domains: Sequence[str]) -> set[str]:
-        return set(domains)  # to receive costs no more here
 
     async def worker_gone(self, worker: str) -> None:
         self.workers.discard(worker)

@@ -14,9 +14,10 @@ from commandbus.database.model import Sent
 from commandbus.errors import InvalidInputError, InvalidOperationError, UniqueKeyHeldError
 from commandbus.flow import Flow
 from commandbus.models import AuditEventType, NewCommand
-from commandbus.testing.fakes import encode
-from commandbus.testing.memory.sending import ensure_domain, iso8601, require_batch, send_commands
-from commandbus.testing.memory.tables import CommandRow, State
+from commandbus.testing.fakes import INFINITY, encode
+from commandbus.testing.memory.placing import place_of
+from commandbus.testing.memory.sending import ensure_domain, require_batch, send_commands
+from commandbus.testing.memory.tables import CommandRow, State, iso8601
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +126,26 @@ def _replace(
     state: State, domain: str, holder: UUID, command: NewCommand, actor: str | None
 ) -> None:
     row, flow, now = state.commands[domain, holder], command.flow or Flow(), state.clock.now()
+    place = place_of(command, now)
     _refuse_replacement(row, command)
-    due = flow.deliver_at or now + timedelta(seconds=flow.delay_seconds or 0.0)
+    due, is_over = place.deliver_at or now, False
     if flow.max_wait_seconds is not None:
         first_at = state.unique[domain, flow.unique_key or ""].first_at
-        due = min(due, first_at + timedelta(seconds=flow.max_wait_seconds))
+        limit = first_at + timedelta(seconds=flow.max_wait_seconds)
+        due, is_over = min(due, limit), limit <= now
     due = max(due, now)
     messages = state.queues.get(row.queue_name).messages
     message = messages[row.msg_id]
     body = encode(message.message | {"data": orjson.loads(command.data)})
-    messages[row.msg_id] = replace(message, body=body, vt=due)
-    row = state.change(row, data=command.data, updated_at=now)
-    details = {"offered_id": str(command.command_id)}
-    if due > now:
-        details["deliver_at"] = iso8601(due)
+    vt = message.vt if message.vt == INFINITY else min(message.vt, due) if is_over else due
+    messages[row.msg_id] = replace(message, body=body, vt=vt)
+    later = due if due > now else None
+    row = state.change(
+        row, data=command.data, updated_at=now, deliver_at=later, expires_at=place.expires_at
+    )
+    times = {"deliver_at": later, "expires_at": place.expires_at}
+    shown = {name: iso8601(moment) for name, moment in times.items() if moment is not None}
+    details = {"offered_id": str(command.command_id), **shown}
     state.record(row, AuditEventType.REPLACED, now, details, actor)
     state.wake_workers(domain)
 
@@ -149,8 +156,8 @@ def _refuse_replacement(row: CommandRow, command: NewCommand) -> None:
             f"command {command.command_id}: its key is held by {row.command_id}, a "
             f"{row.command_type}; use keys that name their command type"
         )
-    if row.batch_id is not None:
+    if row.batch_id is not None or row.ordering_key is not None:
         raise InvalidOperationError(
-            f"command {row.command_id} holds the key, and belongs to a batch; such a command is "
-            "not replaced"
+            f"command {row.command_id} holds the key, and belongs to a batch or has an ordering "
+            "key; such a command is not replaced"
         )

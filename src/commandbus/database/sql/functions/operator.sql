@@ -145,6 +145,7 @@ begin
            -- without a reset there is still one attempt to use
            attempts = case when p_reset_attempts then 0
                            else least(c.attempts, c.max_attempts - 1) end,
+           snoozes = case when p_reset_attempts then null else c.snoozes end,
            attempt_count = c.attempt_count + 1,
            -- an operator wants it to run, also after its time
            expires_at = null

@@ -24,7 +24,9 @@ begin
                 'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.extend_leases',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
+                'commandbus.snooze_commands', 'commandbus.discard_commands',
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
+                'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
                 'commandbus.record_bulk']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
@@ -34,7 +36,7 @@ begin
             (c_by_item || ' set enable_indexonlyscan = off', array['commandbus.still_parked']),
             (c_by_key, array[
                 'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
-                'commandbus.known_ids', 'commandbus.waiting_ids', 'commandbus.key_holders', 'commandbus.hold_keys',
+                'commandbus.known_ids', 'commandbus.waiting_ids', 'commandbus.key_holders', 'commandbus.give_keys',
                 'commandbus.prune_keys',
                 'commandbus.store_commands', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.

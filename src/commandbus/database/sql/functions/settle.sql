@@ -3,6 +3,7 @@
 -- A group of mixed outcomes in one round trip: what a worker commits at once. All messages are
 -- locked in one sorted pass before the first command is touched.
 --   p_outcomes: {"complete": [...], "retry": [...], "park": [...], "fail": [...], "release": [...],
+--                "snooze": [...], "discard": [...],
 --                "send": [{"by", "lease_epoch", "domain", "commands", "batch_id"?, "actor"?}]}
 -- What a handler sends goes out only if its own outcome counts: `by` must hold its lease.
 -- A duplicate among the commands to send is an error that undoes the group; the worker then
@@ -59,6 +60,12 @@ begin
     end if;
     if p_outcomes ? 'release' then
         return query select commandbus.release_commands(p_domain, p_outcomes -> 'release');
+    end if;
+    if p_outcomes ? 'snooze' then
+        return query select commandbus.snooze_commands(p_domain, p_outcomes -> 'snooze');
+    end if;
+    if p_outcomes ? 'discard' then
+        return query select commandbus.discard_commands(p_domain, p_outcomes -> 'discard');
     end if;
     for v_send in select s from jsonb_array_elements(v_sends) s loop
         perform commandbus.send_commands(v_send ->> 'domain', v_send -> 'commands',

@@ -145,7 +145,7 @@ $$;
 -- command that makes another unnecessary sees all that its sender has written. A worker may have leased
 -- one meanwhile; then its lock is given back, by a rollback to the beginning of the block, because
 -- the outcome would have to wait for the sender.
-create or replace function commandbus.hold_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
+create or replace function commandbus.lock_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
 language plpgsql as $$
 declare
     v_ids   uuid[] := commandbus.waiting_ids(p_domain, p_command_ids);
@@ -158,8 +158,8 @@ begin
             if v_still = v_ids then
                 return v_ids;
             end if;
-            raise exception 'a worker has leased one' using errcode = 'CB000';
-        exception when sqlstate 'CB000' then
+            raise object_in_use using message = 'a worker has leased one';
+        exception when object_in_use then
             v_ids := v_still;
         end;
     end loop;
@@ -180,8 +180,8 @@ begin
               join commandbus.command_bus_command c on c.domain = u.domain and c.command_id = u.command_id
              where u.domain = p_domain and u.unique_key = any(p_keys) and u.holds_while <> 'until'
              order by c.command_id for no key update of c;
-            raise exception 'all of them are as they were' using errcode = 'CB000';
-        exception when sqlstate 'CB000' then
+            raise object_in_use using message = 'all of them are as they were';
+        exception when object_in_use then
             null;
         end;
     end if;
@@ -292,7 +292,7 @@ begin
       from commandbus.key_holders(p_domain, v_keys, v_now) h where h.holds;
     if v_waiting is not null then
         v_waiting := array(select w from unnest(v_waiting) w
-                           except select s from unnest(commandbus.hold_waiting(p_domain, v_waiting)) s);
+                           except select s from unnest(commandbus.lock_waiting(p_domain, v_waiting)) s);
         -- those that a worker has leased meanwhile hold nothing any more
         select array_agg(h.k), array_agg(h.id) into v_held, v_holders
           from unnest(v_held, v_holders) h(k, id) where h.id <> all(v_waiting);
@@ -344,7 +344,7 @@ begin
         -- What was locked above may be due, and a worker has stepped over it.
         perform commandbus.wake_workers(p_domain);
     end if;
-    perform commandbus.hold_keys(p_domain, p_commands, array(
+    perform commandbus.give_keys(p_domain, p_commands, array(
         select f from unnest(v_fresh_n) f where f <> all(v_out)), v_now);
     perform commandbus.drop_claims(p_domain, v_keys);
     return query select i.n, case when i.n = any(v_out) then 'skipped' else i.what end, i.whose
@@ -352,7 +352,7 @@ begin
 end $$;
 
 -- The commands with these numbers were sent: they hold their keys from now on, as long as they say.
-create or replace function commandbus.hold_keys(p_domain text, p_commands jsonb, p_numbers int[], p_now timestamptz)
+create or replace function commandbus.give_keys(p_domain text, p_commands jsonb, p_numbers int[], p_now timestamptz)
 returns void
 language plpgsql as $$
 begin
