@@ -449,7 +449,7 @@ async def test_keys_that_are_over_are_removed_and_the_others_stay(db: Session) -
     await db.settle("park", leases[held["parked"]].item(reason="PERMANENT", **FAILURE))
     await db.rows("delete from commandbus.command_bus_command where command_id = %s", held["gone"])
     await offer(db, command("past", unique_while=0.001), command("later", unique_while=600))
-    prune = "select commandbus.prune_keys()"
+    prune = "select commandbus.prune_unique()"
     assert await db.value(prune) == 1  # the others are not looked at yet
     assert set(await keys(db)) == {"done", "open", "parked", "gone", "later"}
     await db.rows("update commandbus.command_bus_unique set look_at = clock_timestamp()")
@@ -462,6 +462,6 @@ async def test_a_key_that_a_sender_has_is_not_removed(db: Session, session: Open
     await first(db, unique_while=0.001)
     sender = await session()
     await offer(sender, command(unique_while=600))
-    assert await db.value("select commandbus.prune_keys()") == 0
+    assert await db.value("select commandbus.prune_unique()") == 0
     await sender.conn.commit()
     assert len(await keys(db)) == 1

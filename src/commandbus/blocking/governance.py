@@ -14,7 +14,7 @@ from commandbus.blocking.bridge import BlockingFacet
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
-    from typing import Any, Unpack
+    from typing import Any
     from uuid import UUID
     from commandbus.access.model import Caller
     from commandbus.database.model import OnBehalf
@@ -85,12 +85,12 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     def send(
         self, caller: Caller, domain: str, command_type: str, command_id: UUID,
         data: Mapping[str, Any], reply_to: str | None = None, correlation_id: UUID | None = None,
-        *, max_attempts: int | None = None, **options: Unpack[SendOptions],
+        *, max_attempts: int | None = None, options: SendOptions | None = None,
     ) -> SentCommand:
         """Send a command for a caller; `options` are those of `CommandBus.send`."""
         return self._bridge.run(self._facet.send(
             caller, domain, command_type, command_id, data, reply_to, correlation_id,
-            max_attempts=max_attempts, **options,
+            max_attempts=max_attempts, options=options,
         ))
 
     def governed_types(self, domain: str | None = None) -> list[GovernedType]:

@@ -195,19 +195,6 @@ _AGO = re.compile(r"(\d{1,9})\s*([smhdw])\Z")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def parse_duration(text: str, what: str) -> timedelta:
-    """How long, as somebody typed it: 90s, 15m, 2h, 3d, 1w, or a number of seconds."""
-    found = _AGO.match(text.strip())
-    try:
-        return (
-            timedelta(seconds=float(text))
-            if found is None
-            else timedelta(**{_UNITS[found[2]]: int(found[1])})
-        )
-    except (ValueError, OverflowError):
-        raise InvalidInputError(f"{what} is {text!r}; write 90s, 15m, 2h, 3d or 1w") from None
-
-
 def parse_moment(text: str, what: str) -> datetime:
     """A moment that somebody typed: ISO 8601, local unless it says its zone, or how long ago."""
     if ago := _AGO.match(text.strip()):

@@ -10,8 +10,9 @@ from uuid import UUID
 import typer
 
 from commandbus.cli.frame import Frame, Session, View
-from commandbus.cli.options import Domain, Payload, parse_duration, parse_seconds, parse_uuid
+from commandbus.cli.options import Domain, Payload, parse_seconds, parse_uuid
 from commandbus.cli.output import ExitCode, print_json, say, text_of
+from commandbus.cli.timing import Start, parse_duration
 from commandbus.errors import InvalidInputError
 from commandbus.flow import SendOptions
 from commandbus.models import Reply, ReplyOutcome
@@ -79,6 +80,7 @@ async def send(
     max_attempts: Annotated[
         int | None, typer.Option(metavar="N", help="How often it is tried at most.")
     ] = None,
+    start: Start,
     uniqueness: Uniqueness,
     wait: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Wait for the reply and print it.")
@@ -93,7 +95,7 @@ async def send(
     seconds = parse_seconds(wait, "--wait", 86_400)
     wanted = parse_uuid(command_id, "--id") or new_id()
     correlation = parse_uuid(correlation_id, "--correlation-id")
-    data = payload.read()
+    data, options = payload.read(), start.options() | uniqueness.options()
     async with frame.open(creates=True) as session:
         holder = await session.bus.send(
             domain,
@@ -103,7 +105,7 @@ async def send(
             reply_to if seconds is None else INBOX,
             correlation,
             max_attempts=max_attempts,
-            **uniqueness.options(),
+            **options,
         )
         if not frame.as_json:
             print(holder, flush=True)

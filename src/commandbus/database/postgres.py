@@ -28,7 +28,7 @@ from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
 from commandbus.database.rows import raise_if_known, raw_leases
-from commandbus.database.sends import PostgresSends, has_level
+from commandbus.database.sends import PostgresSends
 from commandbus.database.sessions import UnreadableAnswerError, prepare_blocking
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
@@ -120,8 +120,8 @@ class PostgresStore(PostgresSends, PostgresFlow):
     ) -> None:
         gateway = self.gateway
         await gateway.ensure_domain(domain)
-        if isinstance(commands, Collection) and any(has_level(each) for each in commands):
-            await gateway.ensure_levels(domain)
+        if isinstance(commands, Collection):
+            await self._ensure_flow(domain, commands)
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
@@ -232,8 +232,7 @@ class PostgresStore(PostgresSends, PostgresFlow):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
-        if any(has_level(each) for each in commands):
-            await self.gateway.ensure_levels(domain)
+        await self._ensure_flow(domain, commands)
         document = encoding.sends(commands)
         params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)

@@ -25,8 +25,14 @@ class PostgresSends(PostgresReads):
 
     async def _ensure(self, domain: str, commands: Iterable[NewCommand]) -> None:
         await self.gateway.ensure_domain(domain)
-        if isinstance(commands, Collection) and any(has_level(each) for each in commands):
+        if isinstance(commands, Collection):
+            await self._ensure_flow(domain, commands)
+
+    async def _ensure_flow(self, domain: str, commands: Collection[NewCommand]) -> None:
+        if any(has_level(each) for each in commands):
             await self.gateway.ensure_levels(domain)
+        if any(each.flow is not None and each.flow.ordering_key for each in commands):
+            await self.gateway.ensure_keys(domain)
 
     async def send_new(
         self, domain: str, commands: Iterable[NewCommand], **options: Unpack[SendPlace]

@@ -8,7 +8,7 @@ application's own process acts for the application, and is not asked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, LiteralString, Unpack
+from typing import Any, LiteralString
 from uuid import UUID
 
 from commandbus.access.callers import demand_removal, demand_sending
@@ -122,13 +122,14 @@ class Governed(Limits):
         correlation_id: UUID | None = None,
         *,
         max_attempts: int | None = None,
-        **options: Unpack[SendOptions],
+        options: SendOptions | None = None,
     ) -> SentCommand:
         """Send a command for a caller; `options` are those of `CommandBus.send`.
 
-        A governed command type raises GovernedTypeError. A repeat by the same user with the same
-        type and payload gets the command in its current state, for as long as the id is known;
-        every other use of a known id raises DuplicateCommandError, whatever its payload is.
+        A governed command type raises GovernedTypeError. `options` are those of `CommandBus.send`.
+        A repeat by the same user with the same type, payload and options gets the command in its
+        current state, for as long as the id is known; every other use of a known id raises
+        DuplicateCommandError, whatever its payload is.
         """
         demand_sending(caller, domain)
         command = self._preparer.command(

@@ -19,6 +19,7 @@ from commandbus.handler import HandlerRegistry
 from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
+from commandbus.schedules.firing import Firing
 from commandbus.settings import Settings
 from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
@@ -57,7 +58,7 @@ _NEXT_BULKS: LiteralString = (
     " from unnest(cast(%s as text[])) d(name)"
 )
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
-_PRUNE_KEYS: LiteralString = "select {schema}.prune_keys(%s)"
+_PRUNE_KEYS: LiteralString = "select {schema}.prune_unique(%s)"
 _EXPIRED: LiteralString = "select * from {schema}.expired_decisions(%s)"
 _EXPIRE_TICKET: LiteralString = "select {schema}.expire_ticket(%s, %s)"
 _EXPIRE_EDIT: LiteralString = "select {schema}.expire_edit(%s, %s)"
@@ -74,7 +75,7 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    return [Maintenance(store, domains, settings), runner, Timekeeper(store)]
+    return [Maintenance(store, domains, settings), runner, Timekeeper(store), Firing(store)]
 
 
 class Maintenance(Loop):

@@ -18,11 +18,12 @@ from commandbus.http.schemas.base import (
     Whole,
     example,
 )
+from commandbus.http.schemas.flow import FlowForm
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
 
 
-class SendCommand(Form):
+class SendCommand(FlowForm):
     """A command to send. Choose the command_id yourself, and a repeat is safe."""
 
     model_config = example(
@@ -58,8 +59,9 @@ class SendCommand(Form):
     )
 
     def options(self) -> SendOptions:
-        """What is said of when and how often it may be sent."""
+        """What is said of when it starts, and that it is sent once."""
         return SendOptions(
+            **super().options(),
             unique_key=self.unique_key,
             unique_while=self.unique_while,
             on_duplicate=self.on_duplicate,

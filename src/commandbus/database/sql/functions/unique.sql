@@ -87,17 +87,18 @@ begin
 end $$;
 
 -- Locks keys, in their order, whether they are held or not: the first sender and the second of a new key meet here.
-create or replace function commandbus.claim_keys(p_domain text, p_keys text[]) returns void
+create or replace function commandbus.claim_unique(p_domain text, p_keys text[]) returns void
 language plpgsql as $$
 begin
     insert into commandbus.command_bus_unique as u (domain, unique_key, first_at, look_at)
     select p_domain, k.unique_key, clock_timestamp(), clock_timestamp()
       from (select distinct i collate "C" as unique_key from unnest(p_keys) i) k order by k.unique_key
-    on conflict (domain, unique_key) do update set first_at = u.first_at;
+    -- Locks the row that is there, and leaves it as it is.
+    on conflict (domain, unique_key) do update set first_at = u.first_at where false;
 end $$;
 
 -- Gives keys back that were claimed and not used.
-create or replace function commandbus.drop_claims(p_domain text, p_keys text[]) returns void
+create or replace function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
 language sql as $$
     delete from commandbus.command_bus_unique u
      where u.domain = p_domain and u.unique_key = any(p_keys) and u.command_id is null
@@ -105,7 +106,7 @@ $$;
 
 -- Locks the keys that handlers send with, before the messages of their outcomes; false: there are none.
 --   p_sends: as settle_commands has them
-create or replace function commandbus.claim_keys_of(p_sends jsonb) returns boolean
+create or replace function commandbus.claim_unique_of(p_sends jsonb) returns boolean
 language plpgsql as $$
 declare
     v_domain text;
@@ -119,13 +120,13 @@ begin
           from jsonb_array_elements(p_sends) s cross join lateral jsonb_array_elements(s -> 'commands') c
          where c ? 'unique_key' group by 1 order by 1
     loop
-        perform commandbus.claim_keys(v_domain, v_keys);
+        perform commandbus.claim_unique(v_domain, v_keys);
     end loop;
     return true;
 end $$;
 
--- What claim_keys_of claimed and nobody used: its handler had lost its lease.
-create or replace function commandbus.drop_claims_of(p_sends jsonb) returns void
+-- What claim_unique_of claimed and nobody used: its handler had lost its lease.
+create or replace function commandbus.drop_unique_of(p_sends jsonb) returns void
 language sql as $$
     delete from commandbus.command_bus_unique u
      using jsonb_array_elements(p_sends) s cross join lateral jsonb_array_elements(s -> 'commands') c
@@ -167,7 +168,7 @@ begin
 end $$;
 
 -- The holders of keys that the caller has locked, and whether they still hold them.
-create or replace function commandbus.key_holders(p_domain text, p_keys text[], p_now timestamptz)
+create or replace function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamptz)
 returns table (unique_key text, command_id uuid, holds_while text, holds boolean)
 language plpgsql as $$
 #variable_conflict use_column
@@ -270,6 +271,8 @@ language plpgsql as $$
 declare
     v_keys    text[] := array(select e ->> 'unique_key' from jsonb_array_elements(p_commands) e
                                where e ? 'unique_key');
+    v_orders  text[] := array(select e ->> 'ordering_key' from jsonb_array_elements(p_commands) e
+                               where e ->> 'ordering_key' is not null);
     v_now     timestamptz;
     v_held    text[];      -- keys that are held, and by whom
     v_holders uuid[];
@@ -284,12 +287,16 @@ declare
 begin
     perform commandbus.check_unique(p_commands, p_batch_id);
     perform commandbus.ensure_target(p_domain, p_batch_id);
-    perform commandbus.claim_keys(p_domain, v_keys);
+    perform commandbus.claim_unique(p_domain, v_keys);
+    if v_orders <> '{}' then
+        -- Before the messages of those that hold the keys.
+        perform commandbus.claim_keys(p_domain, v_orders);
+    end if;
     v_now := clock_timestamp();
     select array_agg(h.unique_key), array_agg(h.command_id),
            array_agg(h.command_id) filter (where h.holds_while = 'waiting')
       into v_held, v_holders, v_waiting
-      from commandbus.key_holders(p_domain, v_keys, v_now) h where h.holds;
+      from commandbus.unique_holders(p_domain, v_keys, v_now) h where h.holds;
     if v_waiting is not null then
         v_waiting := array(select w from unnest(v_waiting) w
                            except select s from unnest(commandbus.lock_waiting(p_domain, v_waiting)) s);
@@ -318,7 +325,8 @@ begin
               left join unnest(v_held, v_holders) h(k, id) on h.k = e.command ->> 'unique_key') i;
 
     if 'refused' = any(v_what) then
-        perform commandbus.drop_claims(p_domain, v_keys);
+        perform commandbus.drop_unique(p_domain, v_keys);
+        perform commandbus.forget_keys(p_domain, nullif(v_orders, '{}'));
         return query select i.n, i.what, i.whose from unnest(v_ns, v_what, v_whose) i(n, what, whose)
                       where i.what = 'refused';
         return;
@@ -332,7 +340,8 @@ begin
         end if;
     end if;
     if v_known <> '{}' then
-        perform commandbus.drop_claims(p_domain, v_keys);
+        perform commandbus.drop_unique(p_domain, v_keys);
+        perform commandbus.forget_keys(p_domain, nullif(v_orders, '{}'));
         return query select i.n, 'known', i.whose from unnest(v_ns, v_what, v_whose) i(n, what, whose)
                       where i.what = 'sent' and i.whose = any(v_known);
         return;
@@ -344,15 +353,16 @@ begin
         -- What was locked above may be due, and a worker has stepped over it.
         perform commandbus.wake_workers(p_domain);
     end if;
-    perform commandbus.give_keys(p_domain, p_commands, array(
+    perform commandbus.give_unique(p_domain, p_commands, array(
         select f from unnest(v_fresh_n) f where f <> all(v_out)), v_now);
-    perform commandbus.drop_claims(p_domain, v_keys);
+    perform commandbus.drop_unique(p_domain, v_keys);
+    perform commandbus.forget_keys(p_domain, nullif(v_orders, '{}'));
     return query select i.n, case when i.n = any(v_out) then 'skipped' else i.what end, i.whose
                    from unnest(v_ns, v_what, v_whose) i(n, what, whose);
 end $$;
 
 -- The commands with these numbers were sent: they hold their keys from now on, as long as they say.
-create or replace function commandbus.give_keys(p_domain text, p_commands jsonb, p_numbers int[], p_now timestamptz)
+create or replace function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers int[], p_now timestamptz)
 returns void
 language plpgsql as $$
 begin
@@ -435,7 +445,7 @@ end $$;
 
 -- Removes keys that nobody holds any more, at most p_limit; returns how many were looked at: call it again until that
 -- is less than p_limit. It waits for nobody, and who waits for it finds the key free.
-create or replace function commandbus.prune_keys(p_limit int default 1000) returns int
+create or replace function commandbus.prune_unique(p_limit int default 1000) returns int
 language plpgsql as $$
 declare
     v_now    timestamptz := clock_timestamp();
