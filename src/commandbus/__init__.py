@@ -47,6 +47,7 @@ from commandbus.models import (
     Reply,
     ReplyError,
     ReplyOutcome,
+    SendReport,
     TroubleshootingItem,
 )
 from commandbus.names import INBOX, NO_REPLY, new_id
@@ -68,6 +69,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "derive_id",
     "SendOptions",
     "BatchCommand",
+    "SendReport",
     "BatchCompletionCallback",
     "INBOX",
     "NO_REPLY",

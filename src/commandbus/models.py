@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -56,6 +56,7 @@ class AuditEventType(StrEnum):
     """What the audit records."""
 
     SENT = "SENT"
+    REPLACED = "REPLACED"
     EXPIRED = "EXPIRED"
     RESCHEDULED = "RESCHEDULED"
     PRIORITY_CHANGED = "PRIORITY_CHANGED"
@@ -176,6 +177,27 @@ class BatchCommand:
         put(self, "reply_to", reply_to)
         put(self, "correlation_id", correlation_id)
         put(self, "options", options or None)
+
+
+class SendReport(list[UUID]):
+    """The ids of what `send_many` has sent, in the order of the call, and of what it has not.
+
+    `skipped`, with `on_duplicate="skip"`: for each command that was left out the id of the one that
+    is there instead, which is its own unless its unique key is held by another.
+    """
+
+    def __init__(self, sent: Iterable[UUID] = (), skipped: Iterable[UUID] = ()) -> None:
+        super().__init__(sent)
+        self.skipped = list(skipped)
+
+    @property
+    def sent(self) -> list[UUID]:
+        """The ids of what was sent."""
+        return list(self)
+
+    def __repr__(self) -> str:
+        """Both lists."""
+        return f"SendReport(sent={self.sent!r}, skipped={self.skipped!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,18 @@ class OutgoingCommands:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a command that was offered with a unique key."""
+
+    #: Its place in the call, from 1.
+    number: int
+    #: `sent`, `skipped` or `replaced`.
+    verdict: str
+    #: Its own id, or that of the command which holds its key.
+    command_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How one lease ends: decided by the executor, written by the completer."""
 

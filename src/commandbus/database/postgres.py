@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: one method, one call of a SQL function. Its reads are in reads.py."""
+"""The store on PostgreSQL: one method, one call of a SQL function. See also reads.py, sends.py."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
-from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known, raw_leases
+from commandbus.database.sends import PostgresSends
 from commandbus.database.sessions import UnreadableAnswerError, prepare_blocking
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
@@ -83,6 +83,7 @@ _HEARTBEATS: LiteralString = (
     " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
     " concurrency int, in_flight int, stuck int) order by b.worker"
 )
+_WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -94,11 +95,7 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
-def _has_level(command: NewCommand) -> bool:
-    return command.flow is not None and command.flow.priority is not None
-
-
-class PostgresStore(PostgresReads, PostgresFlow):
+class PostgresStore(PostgresSends, PostgresFlow):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -111,12 +108,6 @@ class PostgresStore(PostgresReads, PostgresFlow):
 
     async def ensure_domain(self, domain: str) -> None:
         await self.gateway.ensure_domain(domain)
-
-    async def _ensure_flow(self, domain: str, commands: Collection[NewCommand]) -> None:
-        if any(_has_level(each) for each in commands):
-            await self.gateway.ensure_levels(domain)
-        if any(each.flow is not None and each.flow.ordering_key for each in commands):
-            await self.gateway.ensure_keys(domain)
 
     async def send(
         self,
@@ -319,6 +310,11 @@ class PostgresStore(PostgresReads, PostgresFlow):
 
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
+
+    async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
+        params = (domain, include_delayed)
+        left: str | None = await self.gateway.value(_WHAT_IS_LEFT, params, domain=domain)
+        return left
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

@@ -44,6 +44,8 @@ SEAL_SECONDS = 60.0
 SEAL_EVERY_SECONDS = 1_800.0
 #: A worker seals first after this many seconds: one that starts often finds much to do.
 SEAL_DELAY_SECONDS = 30.0
+#: Unique keys that are looked at in one statement, and statements in one turn.
+KEYS_AT_ONCE, KEY_TURNS = 1_000, 100
 #: Batches, and edits, that expire in one turn.
 EXPIRED_AT_ONCE = 1_000
 
@@ -56,6 +58,7 @@ _NEXT_BULKS: LiteralString = (
     " from unnest(cast(%s as text[])) d(name)"
 )
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
+_PRUNE_KEYS: LiteralString = "select {schema}.prune_unique(%s)"
 _EXPIRED: LiteralString = "select * from {schema}.expired_decisions(%s)"
 _EXPIRE_TICKET: LiteralString = "select {schema}.expire_ticket(%s, %s)"
 _EXPIRE_EDIT: LiteralString = "select {schema}.expire_edit(%s, %s)"
@@ -118,6 +121,7 @@ class Maintenance(Loop):
         return recovery | {
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
+            "prune unique keys": self._prune_keys,
             "prune old rows": self._prune_old,
             "expire what nobody decided": self._expire,
         }
@@ -177,6 +181,12 @@ class Maintenance(Loop):
         pruned = await self._gateway.value(_PRUNE_WORKERS)
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
+
+    async def _prune_keys(self) -> None:
+        """Those that nobody holds any more."""
+        for _ in range(KEY_TURNS):
+            if await self._gateway.value(_PRUNE_KEYS, (KEYS_AT_ONCE,)) < KEYS_AT_ONCE:
+                return
 
     async def _seal(self) -> None:
         """Close what was written to the audit; a process without the key leaves it to others."""

@@ -59,7 +59,8 @@ async def send_command(
 
     A repeat by the same user (same id, type, payload, times, priority and keys) gets the command in
     its current state, and creates nothing, for as long as the id is known. Every other use of a
-    known id is 409. A governed command type is 403: submit it as a batch.
+    known id is 409. A governed command type is 403: submit it as a batch. With a unique_key
+    that another command holds it is 409, or, with `on_duplicate`, that other command is the answer.
     """
     refuse_domain(caller, form.domain)
     here.charge_commands(1)
@@ -70,14 +71,15 @@ async def send_command(
         caller, form.domain, form.command_type, command_id, form.data, reply_to,
         form.correlation_id, max_attempts=form.max_attempts, options=form.options(),
     )  # fmt: skip
-    url = here.url(f"/api/v1/commands/{form.domain}/{command_id}")
+    url = here.url(f"/api/v1/commands/{form.domain}/{sent.command_id}")
     accepted(response, url)
     return Accepted(
         domain=form.domain,
-        command_id=command_id,
+        command_id=sent.command_id,
         command_type=form.command_type,
         status=sent.status,
         is_repeat=sent.is_repeat,
+        outcome=sent.outcome,
         status_url=url,
     )
 

@@ -29,6 +29,8 @@ from commandbus.testing.fakes import Queues
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from commandbus.testing.memory.unique import KeyRow
+
 Key = tuple[str, UUID]
 #: Domain and ordering key.
 OrderingKey = tuple[str, str]
@@ -117,7 +119,7 @@ def made(kind: type[Made], row: object, **others: Any) -> Made:
 class State:
     """Everything that the store in memory remembers."""
 
-    TABLES = ("commands", "parked", "batches", "inbox", "audit", "flows", "heads")
+    TABLES = ("commands", "parked", "batches", "inbox", "unique", "audit", "flows", "heads")
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
@@ -127,6 +129,7 @@ class State:
         self.parked: dict[Key, tuple[ParkReason, datetime]] = {}
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
+        self.unique: dict[tuple[str, str], KeyRow] = {}
         self.audit: list[AuditEvent] = []
         self.flows: dict[str, DomainFlow] = {}
         #: By ordering key, the command whose turn it is: it is due, runs, backs off or is parked.

@@ -38,7 +38,8 @@ begin
             (c_by_key, array[
                 'commandbus.leave_keys', 'commandbus.enter_keys', 'commandbus.put_keyed',
                 'commandbus.claim_keys_of', 'commandbus.move_batch_counters', 'commandbus.lock_batches',
-                'commandbus.take_back',
+                'commandbus.take_back', 'commandbus.known_ids', 'commandbus.waiting_ids',
+                'commandbus.unique_holders', 'commandbus.give_unique', 'commandbus.prune_unique',
                 'commandbus.store_commands', 'commandbus.fire_schedules', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.
             (c_by_key || ' set plan_cache_mode = force_generic_plan', array[

@@ -17,6 +17,10 @@ language sql immutable as $$
         ('send_packed', '{sender,worker,api}'),
         ('send_commands', '{sender,worker,api}'),
         ('send_command', '{sender,worker,api}'),
+        ('offer_new', '{sender,worker,api}'),
+        ('offer_unique', '{sender,worker,api}'),
+        ('send_unique', '{sender,worker,api}'),
+        ('prune_unique', '{worker}'),
         -- batches, loads, and what is stored before it is queued
         ('create_batch', '{sender,worker,api}'),
         ('create_stored_batch', '{sender,worker,api}'),
@@ -55,6 +59,7 @@ language sql immutable as $$
         ('use_levels', '{sender,worker,operator,api}'),
         ('use_keys', '{sender,worker,operator,api}'),
         ('end_expired', '{worker}'),
+        ('what_is_left', '{worker}'),
         ('end_pauses', '{worker}'),
         ('paused_domains', '{worker,operator,api,reader}'),
         ('worker_heartbeat', '{worker}'),
@@ -106,6 +111,7 @@ language sql immutable as $$
         ('remove_governed_type', '{}'),                -- what was governed is so no more
         -- the caller says on whose behalf, and whether that one may pass governance by: only the service knows
         ('send_for', '{api}'),
+        ('send_unique_for', '{api}'),
         ('create_batch_for', '{api}'),
         ('load_chunk_for', '{api}'),
         ('edit_for', '{api}'),
@@ -212,6 +218,7 @@ language sql immutable as $$
             '{sender}'),
         ('command_bus_load', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_load_checkpoint', null, '{sender,worker,operator,api,reader}'),
+        ('command_bus_unique', null, '{worker,operator,api,reader}'),
         ('command_bus_audit', null, '{operator,api,reader}'),
         ('command_bus_audit_seal', null, '{worker,operator,api,reader}'),
         ('command_bus_audit_removal', null, '{worker,operator,api,reader}'),
