@@ -704,7 +704,7 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.due_domains(p_domains text[]) returns SETOF text
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 75206e31f490a88c87d9d2d33e73dba2
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
@@ -720,7 +720,7 @@ function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) retur
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
-    plpgsql, volatile, body d4fb94b2059a3501b22762f9d6b59677
+    plpgsql, volatile, body bb1c07eb8651e8e3a7d81806cfda53d2
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body cb0a5534e078a3fe9e08bc15fbcef6c7
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
@@ -728,7 +728,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body ffc05f47ea87059dfa317b826566cb27
+    sql, immutable, body d095a0e570afb1a2bd7bea0f9aeb09b1
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -767,6 +767,10 @@ function commandbus.find_request(p_user text, p_batch_type text, p_request_id uu
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
+function commandbus.first_due(p_domain text, p_has_levels boolean) returns timestamp with time zone
+    plpgsql, stable, body 89a11ae6a62fb9d5d8d07e2060bf734f
+function commandbus.flow_members() returns text[]
+    sql, immutable, body 3e719a59e816b430788c76aa6c9ce06b
 function commandbus.flow_of(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns commandbus.flow_fields
     plpgsql, volatile, body eda99c2f1e92f3ae5d05705b529fffd8
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
@@ -862,7 +866,7 @@ function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to te
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.next_due(p_domain text) returns double precision
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f7df5757373f825007590d277b73e523
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 37155ad2122d4d676a74de84074b87f2
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -922,7 +926,7 @@ function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigin
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
-    plpgsql, volatile, body 2c99b225f459164fdfa8b442857261da
+    plpgsql, volatile, body 613e0f5e90b3b39dcc718ffdf0ed5882
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_domain(p_physical text) returns text
@@ -940,11 +944,15 @@ function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SET
 function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 967a5ee8df633c78d7c7cf7ab126f3cd
 function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 63aad52e513f0b9bcf94f83b6ca17c5e
+    plpgsql, volatile, set enable_indexscan=on, body 543eb63e0d3bb99cccf0644b0fd8a4bf
 function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 6b1faf10a216d46e02bde1e1838e923d
+function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 4281520cf2a392cc165d20983e03e1ec
+function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 1221122172772c165a6f11666725bef4
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 219e08f252c0c1f6a44ad9a991abdce2
+    plpgsql, volatile, set enable_indexscan=on, body b423029123531704db239e0b2e214ea2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
@@ -1087,6 +1095,10 @@ function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_repli
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6dcb4d1a672ff6d95aeea767779f78d3
+function commandbus.set_level_seconds(p_domain text, p_seconds double precision, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab433939c10592ad38b0d1abd633090d
+function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b0b0cb7f002041931a540ead3832badb
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 767866e78248b8c0dccb710a640c99d7
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
@@ -1106,7 +1118,7 @@ function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked t
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cb2158185119ff977c401934acee7222
 function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body a2b1e2f5d122c750cc8f2890f538b7c9
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 923be5acdcdaae87454c731cbc096501
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
     sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
@@ -1129,6 +1141,8 @@ function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns 
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
     sql, stable, body ebce9887d117c48fc4808e84e97d62e3
+function commandbus.use_levels(p_domain text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d7fe6f657c232225b1f49fad12300cd4
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
@@ -1152,6 +1166,7 @@ migration 11 = visibility
 migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 14 = flow
+migration 18 = levels
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

@@ -94,6 +94,10 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
+def _has_level(command: NewCommand) -> bool:
+    return command.flow is not None and command.flow.priority is not None
+
+
 class PostgresStore(PostgresReads):
     """Implements commandbus.database.store.Store."""
 
@@ -119,6 +123,8 @@ class PostgresStore(PostgresReads):
     ) -> None:
         gateway = self.gateway
         await gateway.ensure_domain(domain)
+        if isinstance(commands, Collection) and any(_has_level(each) for each in commands):
+            await gateway.ensure_levels(domain)
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
@@ -229,6 +235,8 @@ class PostgresStore(PostgresReads):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
+        if any(_has_level(each) for each in commands):
+            await self.gateway.ensure_levels(domain)
         document = encoding.sends(commands)
         params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)

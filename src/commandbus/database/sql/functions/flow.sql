@@ -12,6 +12,13 @@ begin
     raise exception 'command %: %', p_command_id, p_problem using errcode = 'CB012', hint = p_hint;
 end $$;
 
+-- The members of a command in a document that are about its start.
+create or replace function commandbus.flow_members() returns text[]
+language sql immutable as $$
+    select array['deliver_at', 'delay_seconds', 'expires_at', 'expires_in_seconds', 'priority', 'ordering_key',
+                 'limit_key']
+$$;
+
 -- Refuses a document in which some command cannot start as it asks to. By the clock of the database: that of the
 -- sender does not matter.
 create or replace function commandbus.check_flow(p_commands jsonb, p_now timestamptz) returns void
@@ -82,6 +89,9 @@ language plpgsql as $$
 declare
     v_msg_ids bigint[];
 begin
+    if num_nonnulls(variadic p_levels) > 0 then
+        perform commandbus.use_levels(split_part(p_queue, '.', 1));
+    end if;
     execute format(
         'with put as ('
         '    insert into pgmq.%I (vt, message, headers)'
@@ -192,8 +202,7 @@ begin
     if v_flow.paused_at is not null and v_flow.paused_until is null then
         return null;
     end if;
-    execute format('select min(q.vt) from pgmq.%I q where q.vt < ''infinity''',
-                   'q_' || commandbus.physical_queue(p_domain || '.commands')) into v_due;
+    v_due := commandbus.first_due(p_domain, v_flow.has_levels);
     return greatest(extract(epoch from greatest(v_due, case when v_flow.paused_at is not null
                                                             then v_flow.paused_until end) - v_now), 0);
 end $$;

@@ -47,7 +47,8 @@ begin
                 'commandbus.dispatch_figures']),
             -- Called by receive_commands, which has index scans off; here the index gives the order.
             ('set enable_indexscan = on', array[
-                'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_gated']),
+                'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_levels',
+                'commandbus.read_levels_except', 'commandbus.read_gated']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.

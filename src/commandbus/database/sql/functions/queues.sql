@@ -56,10 +56,13 @@ begin
     end if;
     perform pgmq.create(v_physical);
     if p_queue like '%.commands' then
-        -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
+        -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order. Messages that
+        -- have a level are in the other one (levels.sql), each in one of the two.
         execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
-        execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
-                       'q_' || v_physical);
+        execute format('create index %I on pgmq.%I (vt, msg_id) where headers is null',
+                       'q_' || v_physical || '_vt_idx', 'q_' || v_physical);
+        execute format('create index %I on pgmq.%I ((headers ->> ''priority''), vt, msg_id)'
+                       ' where headers is not null', 'q_' || v_physical || '_level_idx', 'q_' || v_physical);
     end if;
     execute format(
         'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
@@ -133,7 +136,8 @@ begin
             '     select q.ctid from pgmq.%1$I q'
             '      where q.msg_id = any(array('
             '                select d.msg_id from ('
-            '                    select e.msg_id, e.vt, e.message from pgmq.%1$I e where e.vt <= $1'
+            '                    select e.msg_id, e.vt, e.message from pgmq.%1$I e'
+            '                     where e.headers is null and e.vt <= $1'
             '                     order by e.vt, e.msg_id limit 10000) d'
             '                 where (d.message ->> ''type'' = any($4)) is not true'
             '                 order by d.vt, d.msg_id limit $3))'
@@ -157,7 +161,7 @@ begin
         return query execute format(
             'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
             ' where m.ctid = any(array('
-            '     select q.ctid from pgmq.%1$I q where q.vt <= $1'
+            '     select q.ctid from pgmq.%1$I q where q.headers is null and q.vt <= $1'
             '      order by q.vt, q.msg_id limit $3 for update skip locked))'
             ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity - v_taken;
     end if;
@@ -169,15 +173,16 @@ end $$;
 create or replace function commandbus.due_domains(p_domains text[]) returns setof text
 language plpgsql stable as $$
 declare
-    v_domain text;
-    v_is_due boolean;
+    v_domain  text;
+    v_is_due  boolean;
+    v_leveled text[] := array(select f.domain from commandbus.command_bus_flow f
+                               where f.domain = any(p_domains) and f.has_levels);
 begin
     foreach v_domain in array p_domains loop
         v_is_due := not commandbus.queue_exists(v_domain || '.commands');
         if not v_is_due then
-            execute format('select exists (select from pgmq.%I q where q.vt <= $1)',
-                           'q_' || commandbus.physical_queue(v_domain || '.commands'))
-               into v_is_due using clock_timestamp();
+            v_is_due := coalesce(
+                commandbus.first_due(v_domain, v_domain = any(v_leveled)) <= clock_timestamp(), false);
         end if;
         if v_is_due then
             return next v_domain;

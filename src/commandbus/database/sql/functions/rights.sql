@@ -51,6 +51,7 @@ language sql immutable as $$
         ('settle_own', '{worker}'),
         ('due_domains', '{worker}'),
         ('next_due', '{worker}'),
+        ('use_levels', '{sender,worker,operator,api}'),
         ('end_expired', '{worker}'),
         ('worker_heartbeat', '{worker}'),
         ('worker_gone', '{worker}'),
@@ -66,6 +67,8 @@ language sql immutable as $$
         ('add_seal', '{worker,operator}'),
         -- decisions of operators
         ('cancel_commands', '{operator,api}'),
+        ('set_priority', '{operator,api}'),
+        ('set_level_seconds', '{operator,api}'),
         ('operator_retry', '{operator,api}'),
         ('operator_cancel', '{operator,api}'),
         ('operator_complete', '{operator,api}'),
