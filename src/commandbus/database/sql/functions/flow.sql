@@ -173,7 +173,7 @@ end $$;
 -- The messages that a receive takes where the domain has levels, limits or keys.
 create or replace function commandbus.read_by_flow(
     p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
-    p_except text[]
+    p_except text[], p_places int
 ) returns table (msg_id bigint, message jsonb)
 language plpgsql as $$
 begin
@@ -182,7 +182,7 @@ begin
     end if;
     if p_flow.has_rules then
         return query select * from commandbus.read_gated(
-            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
+            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except, p_places);
     else
         return query select * from commandbus.read_due(
             p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);

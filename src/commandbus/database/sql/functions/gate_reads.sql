@@ -36,7 +36,7 @@ begin
     end if;
     perform set_config('commandbus.gate_after', p_domain || ' ' || v_found[cardinality(v_found)], false);
     if v_ready <> '{}' then
-        perform commandbus.forget_ready(p_domain, v_ready);
+        perform commandbus.look_later(p_domain, v_ready, p_now);
     end if;
     return query
     with looked as materialized (
@@ -80,7 +80,8 @@ language sql stable as $$
                     else least(
                         r.max_running - (select count(*) from commandbus.command_bus_slot s
                                           where s.domain = p_domain and s.gate = p_gate),
-                        floor(commandbus.tokens_at(p_now, g.tokens, g.refilled_at, r.rate / r.per_seconds, r.burst)),
+                        floor(commandbus.tokens_at(p_now, g.tokens, g.refilled_at, r.rate / r.per_seconds, r.burst)
+                              + 0.000001),
                         1000000)::int end
           from commandbus.command_bus_flow_rule r
           left join commandbus.command_bus_gate g on g.domain = r.domain and g.gate = p_gate
@@ -88,15 +89,26 @@ language sql stable as $$
            and r.by_key = commandbus.is_key_gate(p_gate)), 1000000)
 $$;
 
--- Of gates whose token has come: they are named by now, or something else holds them up, and the walk finds them later.
--- If tokens are missing after all, who counts them says again when the next one comes.
-create or replace function commandbus.forget_ready(p_domain text, p_gates text[]) returns void
-language sql as $$
-    update commandbus.command_bus_gate g set ready_at = null
-     where g.domain = p_domain and g.gate = any(array(
-           select x.gate from commandbus.command_bus_gate x
-            where x.domain = p_domain and x.gate = any(p_gates) for update skip locked))
-$$;
+-- Gates whose token should be there, and is of no use: nobody waits, or the gate is full otherwise, so that the walk
+-- finds it when it is not; or the token is not there after all. They are not to be looked at again and again.
+create or replace function commandbus.look_later(p_domain text, p_gates text[], p_now timestamptz) returns void
+language plpgsql as $$
+begin
+    update commandbus.command_bus_gate g
+       set ready_at = case when r.tokens < 0.999999 and r.is_waited_for
+                           then p_now + make_interval(secs => (1 - r.tokens) / r.per_second) end
+      from (select x.gate, f.rate / f.per_seconds as per_second,
+                   commandbus.tokens_at(p_now, x.tokens, x.refilled_at, f.rate / f.per_seconds, f.burst) as tokens,
+                   exists (select from commandbus.command_bus_waiting w
+                            where w.domain = p_domain and w.gate = x.gate) as is_waited_for
+              from commandbus.command_bus_gate x
+              left join commandbus.command_bus_flow_rule f
+                on f.domain = p_domain and f.command_type = commandbus.gate_type(x.gate)
+               and f.by_key = commandbus.is_key_gate(x.gate)
+             where x.domain = p_domain and x.gate = any(p_gates) for update of x skip locked) r
+     where g.domain = p_domain and g.gate = r.gate
+       and (commandbus.room_at(p_domain, g.gate, p_now) <= 0 or not r.is_waited_for);
+end $$;
 
 -- Leases those who have waited longest at these gates.
 create or replace function commandbus.read_waiting(
@@ -107,14 +119,15 @@ language plpgsql as $$
 declare
     v_table    text := 'q_' || commandbus.physical_queue(p_domain || '.commands');
     v_picked   bigint[];
+    v_ids      uuid[];
     v_msg_ids  bigint[];
     v_messages jsonb[];
     v_taken    record;
 begin
-    select array_agg(p.msg_id) into v_picked from (
-        select w.msg_id from unnest(p_gates, p_rooms) g(gate, room)
+    select array_agg(p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
+        select w.msg_id, w.command_id from unnest(p_gates, p_rooms) g(gate, room)
          cross join lateral (
-               select w.msg_id, w.seq from commandbus.command_bus_waiting w
+               select w.msg_id, w.command_id, w.seq from commandbus.command_bus_waiting w
                 where w.domain = p_domain and w.gate = g.gate
                   and (p_except = '{}' or not exists (
                        select from commandbus.command_bus_command c
@@ -128,7 +141,7 @@ begin
         '     where q.msg_id = any($1) and q.vt = ''infinity'' for update skip locked) m', v_table)
        into v_msg_ids, v_messages using v_picked;
     if coalesce(cardinality(v_msg_ids), 0) < coalesce(cardinality(v_picked), 0) then
-        perform commandbus.forget_waiting(p_domain, v_picked);
+        perform commandbus.forget_waiting(p_domain, v_ids);
     end if;
     if v_msg_ids is null then
         return;
@@ -144,7 +157,7 @@ end $$;
 
 -- Removes rows of command_bus_waiting whose message does not wait, so that nobody stands in line behind them. Both are
 -- written together, so such a row can only come from somebody else's hand.
-create or replace function commandbus.forget_waiting(p_domain text, p_msg_ids bigint[]) returns int
+create or replace function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns int
 language plpgsql as $$
 declare
     v_gone int;
@@ -152,13 +165,10 @@ begin
     execute format(
         'delete from commandbus.command_bus_waiting w where w.ctid = any(array('
         '    select x.ctid from commandbus.command_bus_waiting x'
-        '     where x.domain = $1 and x.gate >= ''l:'' and x.gate < ''l;'' and x.command_id = any(array('
-        '               select y.command_id from commandbus.command_bus_waiting y'
-        '                where y.domain = $1 and y.gate >= ''l:'' and y.gate < ''l;'' and y.msg_id = any($2)'
-        '                  and not exists (select from pgmq.%I q'
-        '                                   where q.msg_id = y.msg_id and q.vt = ''infinity'')))'
+        '     where x.domain = $1 and x.command_id = any($2) and x.gate like ''l:%%'''
+        '       and not exists (select from pgmq.%I q where q.msg_id = x.msg_id and q.vt = ''infinity'')'
         '       for update skip locked))', 'q_' || commandbus.physical_queue(p_domain || '.commands'))
-      using p_domain, p_msg_ids;
+      using p_domain, p_command_ids;
     get diagnostics v_gone = row_count;
     return v_gone;
 end $$;

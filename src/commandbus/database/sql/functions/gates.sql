@@ -51,6 +51,39 @@ begin
     end if;
 end $$;
 
+-- The gates of commands, each with a rule, and where it has places already because a lease of it has lapsed. What must
+-- not run any more has none: it passes, to be turned away.
+create or replace function commandbus.gates_of(
+    p_domain text, p_now timestamptz, p_msg_ids bigint[], p_command_ids uuid[]
+) returns table (n bigint, of_domain text, of_type text, of_key text, is_leased boolean, had jsonb)
+language plpgsql as $$
+begin
+    return query
+    with item as materialized (
+        select p_domain as domain, u.msg_id, u.command_id, u.n
+          from unnest(p_msg_ids, p_command_ids) with ordinality u(msg_id, command_id, n)
+    )
+    select i.n, case when d.domain is not null then 'l:d' end,
+           case when t.domain is not null then 'l:t:' || c.command_type end,
+           case when k.domain is not null
+                then 'l:k:' || c.command_type || '/' || coalesce(c.limit_key, c.ordering_key) end,
+           c.leased_by is not null,
+           case when c.leased_by is not null then (
+               select jsonb_agg(s.gate) from commandbus.command_bus_slot s
+                where s.domain = i.domain and s.command_id = i.command_id) end
+      from item i
+      left join commandbus.command_bus_command c
+        on c.domain = i.domain and c.command_id = i.command_id
+       and (c.msg_id = i.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
+       and c.status in ('PENDING', 'IN_PROGRESS') and (c.expires_at is null or c.expires_at > p_now)
+      left join commandbus.command_bus_flow_rule d
+        on d.domain = c.domain and d.command_type = '' and not d.by_key
+      left join commandbus.command_bus_flow_rule t
+        on t.domain = c.domain and t.command_type = c.command_type and not t.by_key
+      left join commandbus.command_bus_flow_rule k
+        on k.domain = c.domain and k.command_type = c.command_type and k.by_key;
+end $$;
+
 -- Gives places to commands, in their order; the caller has locked their messages. Writes places, tokens, and where
 -- the others wait; their messages are left to the caller.
 --   p_places: so many at most that have a gate at all
@@ -85,36 +118,11 @@ declare
 begin
     o_given := 0;
     o_is_short := false;
-    with item as materialized (
-        select p_domain as domain, u.msg_id, u.command_id, u.n
-          from unnest(p_msg_ids, p_command_ids) with ordinality u(msg_id, command_id, n)
-    ), gated as (
-        select i.n, i.command_id,
-               case when d.domain is not null then 'l:d' end as a,
-               case when t.domain is not null then 'l:t:' || c.command_type end as b,
-               case when k.domain is not null
-                    then 'l:k:' || c.command_type || '/' || coalesce(c.limit_key, c.ordering_key) end as c,
-               c.leased_by is not null as is_leased
-          from item i
-          -- What must not run any more passes, to be turned away: it needs no place.
-          left join commandbus.command_bus_command c
-            on c.domain = i.domain and c.command_id = i.command_id
-           and (c.msg_id = i.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
-           and c.status in ('PENDING', 'IN_PROGRESS') and (c.expires_at is null or c.expires_at > p_now)
-          left join commandbus.command_bus_flow_rule d
-            on d.domain = c.domain and d.command_type = '' and not d.by_key
-          left join commandbus.command_bus_flow_rule t
-            on t.domain = c.domain and t.command_type = c.command_type and not t.by_key
-          left join commandbus.command_bus_flow_rule k
-            on k.domain = c.domain and k.command_type = c.command_type and k.by_key
-    )
-    select array_agg(g.a order by g.n), array_agg(g.b order by g.n), array_agg(g.c order by g.n),
-           array_agg(g.is_leased order by g.n),
-           array_agg(case when g.is_leased then (
-               select jsonb_agg(s.gate) from commandbus.command_bus_slot s
-                where s.domain = p_domain and s.command_id = g.command_id) end order by g.n)
+    select array_agg(g.of_domain order by g.n), array_agg(g.of_type order by g.n),
+           array_agg(g.of_key order by g.n), array_agg(g.is_leased order by g.n),
+           array_agg(g.had order by g.n)
       into v_first, v_second, v_third, v_leased, v_had
-      from gated g;
+      from commandbus.gates_of(p_domain, p_now, p_msg_ids, p_command_ids) g;
     v_gates := array(select distinct g from unnest(v_first || v_second || v_third) g where g is not null);
     if v_gates = '{}' then
         o_admitted := p_msg_ids;
@@ -141,7 +149,7 @@ begin
             if o_given >= p_places then
                 o_is_short := true;
                 v_stop[i] := v_gate;
-            elsif v_open[v_k] is not true or v_tokens[v_k] < 1 then
+            elsif v_open[v_k] is not true or v_tokens[v_k] < 0.999999 then
                 v_stop[i] := v_gate;
             elsif v_had[i] ? v_gate then
                 continue;
@@ -178,10 +186,9 @@ begin
 end $$;
 
 -- What a gate has to give, for who has its lock.
---   o_room: places; null: any number. o_tokens: null: no rate
-create or replace function commandbus.gate_state(
-    p_domain text, p_gate text, p_now timestamptz, out is_open boolean, out room int,
-    out tokens double precision)
+--   room: places; null: any number. tokens: null: no rate
+create or replace function commandbus.gate_state(p_domain text, p_gate text, p_now timestamptz)
+returns table (is_open boolean, room int, tokens double precision)
 language sql stable as $$
     select r.paused_at is null or r.paused_until <= p_now,
            r.max_running - (select count(*)::int from commandbus.command_bus_slot s
@@ -251,7 +258,7 @@ begin
                          then g.tokens else u.tokens end,
            refilled_at = greatest(p_now, least(
                g.refilled_at, p_now + make_interval(secs => r.burst * r.per_seconds / r.rate))),
-           ready_at = case when u.tokens < 1 and exists (
+           ready_at = case when u.tokens < 0.999999 and exists (
                                select from commandbus.command_bus_waiting w
                                 where w.domain = p_domain and w.gate = g.gate)
                            then p_now + make_interval(secs => (1 - u.tokens) * r.per_seconds / r.rate) end
@@ -271,6 +278,7 @@ begin
     delete from commandbus.command_bus_slot s
      where s.domain = p_domain and s.command_id = any(p_command_ids);
     get diagnostics v_freed = row_count;
+    -- not those who wait for others of their key
     delete from commandbus.command_bus_waiting w
      where w.domain = p_domain and w.command_id = any(p_command_ids) and w.gate >= 'l:' and w.gate < 'l;';
     if v_freed > 0 and exists (select from commandbus.command_bus_waiting w
