@@ -61,7 +61,8 @@ begin
         execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
         execute format('create index %I on pgmq.%I (vt, msg_id) where headers is null',
                        'q_' || v_physical || '_vt_idx', 'q_' || v_physical);
-        execute format('create index %I on pgmq.%I ((headers ->> ''priority''), vt, msg_id)'
+        -- if not: another session may have made the queue at the same moment
+        execute format('create index if not exists %I on pgmq.%I ((headers ->> ''priority''), vt, msg_id)'
                        ' where headers is not null', 'q_' || v_physical || '_level_idx', 'q_' || v_physical);
     end if;
     execute format(
