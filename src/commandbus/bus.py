@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from uuid import UUID
 
 from commandbus.errors import InvalidSettingError
-from commandbus.facets import Facets
 from commandbus.flow import SendOptions
+from commandbus.flow_verbs import FlowVerbs
 from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
 from commandbus.models import (
     BatchCommand,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(Facets):
+class CommandBus(FlowVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;

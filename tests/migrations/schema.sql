@@ -571,6 +571,8 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
+    sql, volatile, body 2907dbce8b261a9b63256c0cec78c7f8
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
@@ -613,6 +615,8 @@ function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since tim
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
     plpgsql, stable, body 404c5021fe7f0ef724b93061807683de
+function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
+    plpgsql, volatile, body 51bff26bdf3bb18b4aa154397817c34e
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 57525be45e3ce412068e2d52dbf494f0
 function commandbus.check_reply_name(p_queue text) returns void
@@ -703,8 +707,12 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
+function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 75206e31f490a88c87d9d2d33e73dba2
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 44c92ec5121afcfd755544c958be31d1
+function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c8efd5b7b2109c2ff9b856bcf7bf03dc
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
@@ -713,6 +721,10 @@ function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb)
     plpgsql, volatile, body e866f47d431cdf577bafd0e13b2b06f6
+function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
+    plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
+function commandbus.end_pauses() returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 356f63ef2272199f6acea16063c5d617
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
     plpgsql, volatile, body 94857f167313c554317e97c379471183
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
@@ -728,7 +740,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body d095a0e570afb1a2bd7bea0f9aeb09b1
+    sql, immutable, body 93613798a8c72a05ac0601091251bd75
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -783,6 +795,8 @@ function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
     plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
+function commandbus.hint_workers(p_domain text) returns void
+    sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_made_by_us(p_physical text) returns boolean
@@ -809,6 +823,8 @@ function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
 function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean) returns void
     plpgsql, volatile, body afe93713be590ae9ed22ec288dba8dea
+function commandbus.leave_gates(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 3966abceddafd899b7bbf73ec50c80ef
 function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
@@ -863,10 +879,12 @@ function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for tex
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
+function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old timestamp with time zone[], p_due timestamp with time zone) returns timestamp with time zone[]
+    plpgsql, volatile, body a07ae7d99fb5b9f6e1c0d058a7a00710
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.next_due(p_domain text) returns double precision
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 37155ad2122d4d676a74de84074b87f2
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 399f543b3f4e46661af4df7768f50851
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -895,6 +913,10 @@ function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 73a6a802d383333506e9f321e1d37d6e
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
+function commandbus.pause_domain(p_domain text, p_reason text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4e2787814fd0b9090604e0160d02708
+function commandbus.paused_domains(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body dccf74fd6cd59c4dd43e4b585c470460
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e9d296af5ddf2f85c02545f959b462a7
 function commandbus.physical_queue(p_queue text) returns text
@@ -989,6 +1011,8 @@ function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
 function commandbus.refuse_seal_change() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body f48fa981515b737b2ed8b81b35ba9772
+function commandbus.refuse_times(p_domain text, p_command_ids uuid[], p_due timestamp with time zone, p_is_later boolean, p_is_strict boolean) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0a4da595d701cfc9f4765f4f83a7a899
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.register_batch_types(p_types jsonb) returns void
@@ -1039,8 +1063,12 @@ function commandbus.require_ungoverned(p_domain text, p_types text[], p_on_behal
     plpgsql, volatile, body 5cd459e7d9556bd1e060131970b225ee
 function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
+function commandbus.reschedule_commands(p_domain text, p_command_ids uuid[], p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_seconds double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 679a533002fd824dbce518e2825af839
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4262d7f4ae577d1c208e28adb13c926c
 function commandbus.resume_keys(p_domain text) returns void
     plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
@@ -1129,6 +1157,8 @@ function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types t
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
+function commandbus.time_problem(p_command commandbus.command_bus_command, p_due timestamp with time zone, p_is_later boolean) returns text
+    sql, volatile, body 9f82b786e178e46c973a17ececf1c2ac
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
@@ -1149,6 +1179,8 @@ function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id u
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
+function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 40b793ca8b7833e6156096e830a0eefe
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void

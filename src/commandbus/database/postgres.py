@@ -23,6 +23,7 @@ from commandbus.database.connections import (
     run,
     run_blocking,
 )
+from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
 from commandbus.database.pgmq.notify import PostgresListener
@@ -82,7 +83,6 @@ _HEARTBEATS: LiteralString = (
     " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
     " concurrency int, in_flight int, stuck int) order by b.worker"
 )
-_DUE_DOMAINS: LiteralString = "select d from {schema}.due_domains(cast(%s as text[])) d"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -98,7 +98,7 @@ def _has_level(command: NewCommand) -> bool:
     return command.flow is not None and command.flow.priority is not None
 
 
-class PostgresStore(PostgresReads):
+class PostgresStore(PostgresReads, PostgresFlow):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -314,9 +314,6 @@ class PostgresStore(PostgresReads):
 
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
-
-    async def due_domains(self, domains: Sequence[str]) -> set[str]:
-        return {row[0] for row in await self.gateway.rows(_DUE_DOMAINS, (list(domains),))}
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

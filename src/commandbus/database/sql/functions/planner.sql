@@ -25,6 +25,7 @@ begin
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
+                'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
                 'commandbus.record_bulk']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[

@@ -167,26 +167,3 @@ begin
             ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity - v_taken;
     end if;
 end $$;
-
--- Of these domains, those whose queue has a message that is due: one statement for a process that serves
--- very many domains, of which nearly all are idle. A queue that is missing counts as due: who receives
--- from it gets the error.
-create or replace function commandbus.due_domains(p_domains text[]) returns setof text
-language plpgsql stable as $$
-declare
-    v_domain  text;
-    v_is_due  boolean;
-    v_leveled text[] := array(select f.domain from commandbus.command_bus_flow f
-                               where f.domain = any(p_domains) and f.has_levels);
-begin
-    foreach v_domain in array p_domains loop
-        v_is_due := not commandbus.queue_exists(v_domain || '.commands');
-        if not v_is_due then
-            v_is_due := coalesce(
-                commandbus.first_due(v_domain, v_domain = any(v_leveled)) <= clock_timestamp(), false);
-        end if;
-        if v_is_due then
-            return next v_domain;
-        end if;
-    end loop;
-end $$;
