@@ -36,9 +36,10 @@ MIGRATION_LOCK = 0x636D64627573
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
     "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels",
-    "gates", "keys", "sending", "receiving", "leases", "outcomes", "expiry", "settle", "dispatch",
+    "gates", "gate_reads", "gate_rules", "keys", "sending", "receiving", "leases", "outcomes",
+    "expiry", "settle", "dispatch",
     "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run", "search", "figures",
-    "rights", "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits",
+    "rights", "roles", "doctor", "doctor_server", "repair", "gate_upkeep", "retention", "retention_batches", "limits",
     "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner",
     "security",
 )  # fmt: skip

@@ -200,15 +200,20 @@ declare
     v_now   timestamptz := clock_timestamp();
     v_until timestamptz;
     v_has_levels boolean;
+    v_has_rules  boolean;
     v_due   timestamptz;
 begin
-    for domain, v_until, v_has_levels in
-        select d.name, f.paused_until, coalesce(f.has_levels, false) from unnest(p_domains) d(name)
+    for domain, v_until, v_has_levels, v_has_rules in
+        select d.name, f.paused_until, coalesce(f.has_levels, false), coalesce(f.has_rules, false)
+          from unnest(p_domains) d(name)
           left join commandbus.command_bus_flow f on f.domain = d.name
          where f.paused_at is null or f.paused_until is not null
     loop
         v_due := case when commandbus.queue_exists(due_in.domain || '.commands')
                       then commandbus.first_due(due_in.domain, v_has_levels) else v_now end;
+        if v_has_rules then
+            v_due := least(v_due, commandbus.gates_due(due_in.domain, v_now));
+        end if;
         if v_due is not null then
             seconds := extract(epoch from greatest(v_due, v_until, v_now) - v_now);
             return next;
@@ -226,11 +231,13 @@ language sql stable as $$ select d.domain from commandbus.due_in(p_domains) d wh
 
 -- What a command that may not start waits for, beside its time; null: nothing.
 create or replace function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
-language sql stable as $$
-    select case when w.gate like 'k:%' then 'behind others of key ' || substr(w.gate, 3) else w.gate end
-      from commandbus.command_bus_waiting w
-     where w.domain = p_domain and w.command_id = p_command_id
-$$;
+language plpgsql stable as $$
+begin
+    return (select case when w.gate like 'k:%' then 'behind others of key ' || substr(w.gate, 3)
+                        else commandbus.gate_text(w.domain, w.gate) || ', since ' || commandbus.iso8601(w.since) end
+              from commandbus.command_bus_waiting w
+             where w.domain = p_domain and w.command_id = p_command_id);
+end $$;
 
 -- When the message of a command is due, if it is PENDING and that is later than now; null: now, or not by itself.
 create or replace function commandbus.due_at(

@@ -35,9 +35,6 @@ begin
             p_domain, 'l:', v_start || chr(1), c_many - cardinality(v_found));
     end if;
     perform set_config('commandbus.gate_after', p_domain || ' ' || v_found[cardinality(v_found)], false);
-    if v_ready <> '{}' then
-        perform commandbus.look_later(p_domain, v_ready, p_now);
-    end if;
     return query
     with looked as materialized (
         select distinct u.gate, commandbus.gate_type(u.gate) as type, commandbus.is_key_gate(u.gate) as by_key
@@ -89,9 +86,21 @@ language sql stable as $$
            and r.by_key = commandbus.is_key_gate(p_gate)), 1000000)
 $$;
 
+-- When somebody who waits may start: now, if a gate seems to have room, else when the next token comes; null: not by
+-- itself. For due_in: a worker that is idle receives no earlier.
+create or replace function commandbus.gates_due(p_domain text, p_now timestamptz) returns timestamptz
+language plpgsql as $$
+begin
+    if exists (select from commandbus.open_gates(p_domain, p_now)) then
+        return p_now;
+    end if;
+    return (select min(g.ready_at) from commandbus.command_bus_gate g
+             where g.domain = p_domain and g.ready_at is not null);
+end $$;
+
 -- Gates whose token should be there, and is of no use: nobody waits, or the gate is full otherwise, so that the walk
 -- finds it when it is not; or the token is not there after all. They are not to be looked at again and again.
-create or replace function commandbus.look_later(p_domain text, p_gates text[], p_now timestamptz) returns void
+create or replace function commandbus.look_later(p_domain text, p_now timestamptz) returns void
 language plpgsql as $$
 begin
     update commandbus.command_bus_gate g
@@ -105,7 +114,8 @@ begin
               left join commandbus.command_bus_flow_rule f
                 on f.domain = p_domain and f.command_type = commandbus.gate_type(x.gate)
                and f.by_key = commandbus.is_key_gate(x.gate)
-             where x.domain = p_domain and x.gate = any(p_gates) for update of x skip locked) r
+             where x.domain = p_domain and x.ready_at <= p_now
+             order by x.ready_at limit 50 for update of x skip locked) r
      where g.domain = p_domain and g.gate = r.gate
        and (commandbus.room_at(p_domain, g.gate, p_now) <= 0 or not r.is_waited_for);
 end $$;
@@ -199,6 +209,10 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'to receive under a limit needs the isolation level read committed'
             using errcode = 'CB007', hint = 'leave default_transaction_isolation as it is';
+    end if;
+    if exists (select from commandbus.command_bus_gate g
+                where g.domain = p_flow.domain and g.ready_at <= p_now) then
+        perform commandbus.look_later(p_flow.domain, p_now);
     end if;
     if v_places > 0 then
         select array_agg(o.gate), array_agg(o.room) into v_gates, v_rooms
