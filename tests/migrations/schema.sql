@@ -889,7 +889,7 @@ function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain te
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.keep_tokens(p_domain text, p_now timestamp with time zone, p_mine text[], p_gates text[], p_tokens double precision[]) returns void
-    plpgsql, volatile, body f7405e9dded19884ac1ad747b57c3ecb
+    plpgsql, volatile, body 72446ff90279e99bfd1037c228457362
 function commandbus.knows_domain(p_domain text) returns boolean
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 55cb320bf1a17f34e0e9f85092b6975d
 function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
@@ -1193,7 +1193,7 @@ function commandbus.role_differences(p_prefix text DEFAULT NULL::text) returns T
 function commandbus.role_names(p_prefix text) returns TABLE(role text, name text, id oid)
     sql, stable, body 7ea03f7879cdaa80fa3034583869996f
 function commandbus.room_at(p_domain text, p_gate text, p_now timestamp with time zone) returns integer
-    sql, stable, body 2beae18b6fc00f9d275f8bdd69587db4
+    sql, stable, body 1bda8c3897eed7f0d95be4c52923beed
 function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_hash bytea, p_overlap interval DEFAULT '00:00:00'::interval, p_actor text DEFAULT NULL::text) returns SETOF commandbus.command_bus_api_token
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 03e5a377a267060a3a8b9adef5737363
 function commandbus.rule_changed(p_domain text, p_type text, p_by_key boolean, p_event text, p_details jsonb, p_actor text) returns void

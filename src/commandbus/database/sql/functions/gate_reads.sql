@@ -74,6 +74,8 @@ create or replace function commandbus.room_at(p_domain text, p_gate text, p_now 
 language sql stable as $$
     select coalesce((
         select case when r.paused_at is not null and (r.paused_until > p_now) is not false then 0
+                    -- the clock went back: to be put right by who has the lock
+                    when g.refilled_at > p_now + make_interval(secs => 1 + r.burst * r.per_seconds / r.rate) then 1
                     else least(
                         r.max_running - (select count(*) from commandbus.command_bus_slot s
                                           where s.domain = p_domain and s.gate = p_gate),

@@ -257,7 +257,7 @@ begin
        set tokens = case when g.refilled_at > p_now and g.refilled_at < p_now + interval '1 second'
                          then g.tokens else u.tokens end,
            refilled_at = greatest(p_now, least(
-               g.refilled_at, p_now + make_interval(secs => r.burst * r.per_seconds / r.rate))),
+               coalesce(g.refilled_at, p_now), p_now + make_interval(secs => r.burst * r.per_seconds / r.rate))),
            ready_at = case when u.tokens < 0.999999 and exists (
                                select from commandbus.command_bus_waiting w
                                 where w.domain = p_domain and w.gate = g.gate)
