@@ -343,7 +343,10 @@ async def test_limits_are_listed_with_what_they_are_up_to(db: Session) -> None:
     ]  # fmt: skip
     assert 6.9 < rows[0]["tokens"] < 8
     keys = await db.rows("select * from commandbus.list_limit_keys(%s, 'Debit')", DOMAIN)
-    assert [(k["limit_key"], k["running"], k["waiting"]) for k in keys] == [("a", 1, 2), ("b", 1, 2)]
+    assert [(k["limit_key"], k["running"], k["waiting"]) for k in keys] == [
+        ("a", 1, 2),
+        ("b", 1, 2),
+    ]
     said = await db.value(
         "select commandbus.waiting_text(domain, command_id) from commandbus.command_bus_waiting"
         " order by seq limit 1"

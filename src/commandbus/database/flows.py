@@ -25,9 +25,7 @@ _PAUSE_TYPE: LiteralString = (
     " coalesce(cast(%s as timestamptz),"
     " clock_timestamp() + make_interval(secs => cast(%s as float8))), cast(%s as text))"
 )
-_RESUME_TYPE: LiteralString = (
-    "select {schema}.resume_type(%s, cast(%s as text), cast(%s as text))"
-)
+_RESUME_TYPE: LiteralString = "select {schema}.resume_type(%s, cast(%s as text), cast(%s as text))"
 _PAUSES: LiteralString = (
     "select p.domain, p.paused_at, p.paused_until, p.paused_by, p.pause_reason"
     ", cast(null as text) from {schema}.paused_domains(cast(%s as text[])) p"

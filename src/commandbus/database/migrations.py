@@ -34,14 +34,13 @@ MIGRATION_LOCK = 0x636D64627573
 #: Loaded in this order: plain SQL functions are checked against what they call, and loading a
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
-    "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
-    "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels",
-    "gates", "gate_reads", "gate_rules", "keys", "sending", "receiving", "leases", "outcomes",
-    "expiry", "settle", "dispatch",
-    "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run", "search", "figures",
-    "rights", "roles", "doctor", "doctor_server", "repair", "gate_upkeep", "retention", "retention_batches", "limits",
-    "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner",
-    "security",
+    "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals", "workers",
+    "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels", "gates",
+    "gate_reads", "gate_rules", "keys", "sending", "receiving", "leases", "outcomes", "expiry",
+    "settle", "dispatch", "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run",
+    "search", "figures", "rights", "roles", "doctor", "doctor_server", "repair", "gate_upkeep",
+    "retention", "retention_batches", "limits", "governance", "governed", "approvals", "edits",
+    "reviews", "tickets", "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

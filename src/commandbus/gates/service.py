@@ -30,8 +30,7 @@ LIST: LiteralString = (
     " l.running, l.tokens, l.waiting, l.oldest from {schema}.list_limits(cast(%s as text)) l"
 )
 _KEYS: LiteralString = (
-    "select k.limit_key, k.running, k.waiting, k.oldest"
-    " from {schema}.list_limit_keys(%s, %s, %s) k"
+    "select k.limit_key, k.running, k.waiting, k.oldest from {schema}.list_limit_keys(%s, %s, %s) k"
 )
 
 

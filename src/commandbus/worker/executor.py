@@ -109,8 +109,11 @@ class Executor:
         return self.concurrency - self._held - len(self._running) - len(self._buffer)
 
     def places(self) -> int:
-        """How many commands would start at once if they were leased now."""
-        return max(self._free, 0)
+        """How many commands under a limit to lease now: no more than would start at once.
+
+        But one, or they would never have their turn beside others that are leased ahead.
+        """
+        return max(self._free, 1)
 
     @property
     def leaves_threads_out(self) -> bool:

@@ -110,8 +110,7 @@ begin
                            then p_now + make_interval(secs => (1 - r.tokens) / r.per_second) end
       from (select x.gate, f.rate / f.per_seconds as per_second,
                    commandbus.tokens_at(p_now, x.tokens, x.refilled_at, f.rate / f.per_seconds, f.burst) as tokens,
-                   exists (select from commandbus.command_bus_waiting w
-                            where w.domain = p_domain and w.gate = x.gate) as is_waited_for
+                   commandbus.is_waited_for(p_domain, x.gate) as is_waited_for
               from commandbus.command_bus_gate x
               left join commandbus.command_bus_flow_rule f
                 on f.domain = p_domain and f.command_type = commandbus.gate_type(x.gate)
@@ -136,6 +135,9 @@ declare
     v_messages jsonb[];
     v_taken    record;
 begin
+    if p_quantity < 1 then
+        return;
+    end if;
     select array_agg(p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
         select w.msg_id, w.command_id from unnest(p_gates, p_rooms) g(gate, room)
          cross join lateral (
@@ -176,10 +178,11 @@ declare
 begin
     execute format(
         'delete from commandbus.command_bus_waiting w where w.ctid = any(array('
-        '    select x.ctid from commandbus.command_bus_waiting x'
-        '     where x.domain = $1 and x.command_id = any($2) and x.gate like ''l:%%'''
+        '    select x.ctid from unnest($2) u(command_id)'
+        '      join commandbus.command_bus_waiting x on x.domain = $1 and x.command_id = u.command_id'
+        '     where starts_with(x.gate, ''l:'')'
         '       and not exists (select from pgmq.%I q where q.msg_id = x.msg_id and q.vt = ''infinity'')'
-        '       for update skip locked))', 'q_' || commandbus.physical_queue(p_domain || '.commands'))
+        '       for update of x skip locked))', 'q_' || commandbus.physical_queue(p_domain || '.commands'))
       using p_domain, p_command_ids;
     get diagnostics v_gone = row_count;
     return v_gone;
@@ -205,6 +208,7 @@ declare
     v_msg_ids  bigint[];
     v_messages jsonb[];
     v_taken    record;
+    v_share    int;
     v_number   int;
     v_is_short boolean := false;
 begin
@@ -221,11 +225,11 @@ begin
           from commandbus.open_gates(p_flow.domain, p_now) o;
     end if;
     if v_gates is not null then
+        -- by chance where there is no half, so that a group of one is for both
+        v_share := least(v_places,
+                         p_quantity / 2 + case when p_quantity % 2 = 1 and random() < 0.5 then 1 else 0 end);
         return query select r.* from commandbus.read_waiting(
-            p_flow.domain, p_now, p_vt,
-            -- by chance where there is no half, so that a group of one is for both
-            least(v_places, p_quantity / 2 + case when p_quantity % 2 = 1 and random() < 0.5 then 1 else 0 end),
-            p_except, v_gates, v_rooms) r;
+            p_flow.domain, p_now, p_vt, v_share, p_except, v_gates, v_rooms) r;
         get diagnostics v_number = row_count;
         v_left := v_left - v_number;
         v_places := v_places - v_number;
@@ -248,10 +252,13 @@ begin
         execute format('update pgmq.%I m set vt = ''infinity'' where m.msg_id = any($1)', v_table)
           using v_taken.o_stopped;
     end loop;
-    if v_gates is not null and least(v_left, v_places) > 0 then
+    if v_number = v_share and least(v_left, v_places) > 0 then
         return query select r.* from commandbus.read_waiting(
             p_flow.domain, p_now, p_vt, least(v_left, v_places), p_except, v_gates, v_rooms) r;
+        get diagnostics v_number = row_count;
+        v_is_short := v_is_short or v_number = least(v_left, v_places);
     end if;
+    -- More may start than this worker can take.
     if v_is_short then
         perform commandbus.wake_workers(p_flow.domain);
     end if;

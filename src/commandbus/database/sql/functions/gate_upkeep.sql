@@ -10,6 +10,7 @@ declare
     v_after text := 'l:';
     v_gates text[];
     v_free  text[] := '{}';
+    v_picked bigint[];
     v_msgs  bigint[];
     v_ids   uuid[];
 begin
@@ -26,13 +27,13 @@ begin
                                   and r.by_key = commandbus.is_key_gate(g.gate)));
         exit when cardinality(v_gates) < 100 or cardinality(v_free) >= 100;
     end loop;
-    select array_agg(p.msg_id), array_agg(p.command_id) into v_msgs, v_ids from (
+    select array_agg(p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
         select w.msg_id, w.command_id from unnest(v_free) g(gate)
          cross join lateral (select w.msg_id, w.command_id from commandbus.command_bus_waiting w
                               where w.domain = p_domain and w.gate = g.gate
                               order by w.domain, w.gate, w.seq limit p_limit) w
          limit p_limit) p;
-    if v_msgs is null then
+    if v_picked is null then
         return 0;
     end if;
     execute format(
@@ -41,13 +42,13 @@ begin
         '       for update skip locked), due as ('
         '    update pgmq.%1$I q set vt = $2 where q.msg_id = any(array(select m.msg_id from mine m))'
         '    returning q.msg_id)'
-        ' select array_agg(d.msg_id) from due d', v_table) into v_msgs using v_msgs, clock_timestamp();
+        ' select array_agg(d.msg_id) from due d', v_table) into v_msgs using v_picked, clock_timestamp();
     if v_msgs is null then
         perform commandbus.forget_waiting(p_domain, v_ids);
         return 0;
     end if;
-    delete from commandbus.command_bus_waiting w
-     where w.domain = p_domain and w.command_id = any(v_ids) and w.msg_id = any(v_msgs);
+    perform commandbus.drop_waiting(p_domain, array(
+        select u.command_id from unnest(v_picked, v_ids) u(msg_id, command_id) where u.msg_id = any(v_msgs)));
     perform commandbus.wake_workers(p_domain);
     return cardinality(v_msgs);
 end $$;

@@ -135,8 +135,7 @@ begin
                      where g.domain = p_domain and g.gate = any(v_gates) for update skip locked);
     -- Not part of the statement above: what others have committed before we had the lock must be seen.
     select array_agg(g.gate), array_agg(s.is_open), array_agg(s.room), array_agg(s.tokens),
-           array_agg(not p_has_waited and exists (
-               select from commandbus.command_bus_waiting w where w.domain = p_domain and w.gate = g.gate))
+           array_agg(not p_has_waited and commandbus.is_waited_for(p_domain, g.gate))
       into v_gates, v_open, v_room, v_tokens, v_queued
       from unnest(v_gates) g(gate)
       left join lateral commandbus.gate_state(p_domain, g.gate, p_now) s on g.gate = any(v_mine);
@@ -217,15 +216,15 @@ declare
     v_lapsed uuid[];
 begin
     if p_has_waited then
-        delete from commandbus.command_bus_waiting w
-         where w.domain = p_domain and w.command_id = any(array(
-               select u.command_id from unnest(p_command_ids, p_stop) u(command_id, stop)
-                where u.stop is null));
+        perform commandbus.drop_waiting(p_domain, array(
+            select u.command_id from unnest(p_command_ids, p_stop) u(command_id, stop) where u.stop is null));
         -- One that another gate stops waits there, so that those behind it may try.
-        update commandbus.command_bus_waiting w set gate = u.stop
-          from unnest(p_command_ids, p_stop) u(command_id, stop)
-         where w.domain = p_domain and w.command_id = u.command_id and w.gate <> u.stop
-           and u.stop = any(p_full);
+        with item as materialized (
+            select p_domain as domain, u.command_id, u.stop
+              from unnest(p_command_ids, p_stop) u(command_id, stop) where u.stop = any(p_full)
+        )
+        update commandbus.command_bus_waiting w set gate = i.stop
+          from item i where w.domain = i.domain and w.command_id = i.command_id and w.gate <> i.stop;
         return;
     end if;
     insert into commandbus.command_bus_waiting (domain, gate, seq, msg_id, command_id)
@@ -237,10 +236,12 @@ begin
     v_lapsed := array(select u.command_id from unnest(p_command_ids, p_stop, p_leased) u(command_id, stop, leased)
                        where u.stop is not null and u.leased);
     if v_lapsed <> '{}' then
-        delete from commandbus.command_bus_slot s
-         where s.domain = p_domain and s.command_id = any(v_lapsed);
+        perform commandbus.drop_places(p_domain, v_lapsed);
+        with item as materialized (
+            select p_domain as domain, u.command_id from unnest(v_lapsed) u(command_id)
+        )
         update commandbus.command_bus_command c set lease_epoch = c.lease_epoch + 1
-         where c.domain = p_domain and c.command_id = any(v_lapsed);
+          from item i where c.domain = i.domain and c.command_id = i.command_id;
     end if;
 end $$;
 
@@ -258,31 +259,50 @@ begin
                          then g.tokens else u.tokens end,
            refilled_at = greatest(p_now, least(
                coalesce(g.refilled_at, p_now), p_now + make_interval(secs => r.burst * r.per_seconds / r.rate))),
-           ready_at = case when u.tokens < 0.999999 and exists (
-                               select from commandbus.command_bus_waiting w
-                                where w.domain = p_domain and w.gate = g.gate)
+           ready_at = case when u.tokens < 0.999999 and commandbus.is_waited_for(p_domain, g.gate)
                            then p_now + make_interval(secs => (1 - u.tokens) * r.per_seconds / r.rate) end
       from unnest(p_gates, p_tokens) u(gate, tokens)
       join commandbus.command_bus_flow_rule r
         on r.domain = p_domain and r.command_type = commandbus.gate_type(u.gate)
        and r.by_key = commandbus.is_key_gate(u.gate)
-     where g.domain = p_domain and g.gate = u.gate and u.gate = any(p_mine) and r.rate is not null;
+     where g.domain = p_domain and g.gate = u.gate and g.gate = any(p_mine) and r.rate is not null;
 end $$;
 
--- The leases of these commands have ended, or the commands have: they have no place any more, and wait for none.
+-- These commands have no place any more. As a list that carries the domain, like all that is looked up by command
+-- (planner.sql): the planner would else walk along all that run, or wait.
+create or replace function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
+language plpgsql as $$
+begin
+    with item as materialized (
+        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
+    )
+    delete from commandbus.command_bus_slot s using item i
+     where s.domain = i.domain and s.command_id = i.command_id;
+end $$;
+
+-- These commands wait at no gate any more; for others of their key they may.
+create or replace function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
+language plpgsql as $$
+begin
+    with item as materialized (
+        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
+    )
+    delete from commandbus.command_bus_waiting w using item i
+     where w.domain = i.domain and w.command_id = i.command_id and starts_with(w.gate, 'l:');
+end $$;
+
+-- Whether commands wait at a gate.
+create or replace function commandbus.is_waited_for(p_domain text, p_gate text) returns boolean
+language plpgsql stable as $$
+begin
+    return exists (select from commandbus.command_bus_waiting w where w.domain = p_domain and w.gate = p_gate);
+end $$;
+
+-- The leases of these commands have ended, or the commands have: they have no place any more, and wait for none. Nobody
+-- is woken up: the worker whose lease it was receives again, and wakes others if there is more room than it can use.
 create or replace function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
 language plpgsql as $$
-declare
-    v_freed int;
 begin
-    delete from commandbus.command_bus_slot s
-     where s.domain = p_domain and s.command_id = any(p_command_ids);
-    get diagnostics v_freed = row_count;
-    -- not those who wait for others of their key
-    delete from commandbus.command_bus_waiting w
-     where w.domain = p_domain and w.command_id = any(p_command_ids) and w.gate >= 'l:' and w.gate < 'l;';
-    if v_freed > 0 and exists (select from commandbus.command_bus_waiting w
-                                where w.domain = p_domain and w.gate >= 'l:' and w.gate < 'l;') then
-        perform commandbus.wake_workers(p_domain);
-    end if;
+    perform commandbus.drop_places(p_domain, p_command_ids);
+    perform commandbus.drop_waiting(p_domain, p_command_ids);
 end $$;
