@@ -58,10 +58,10 @@ class AuditEventType(StrEnum):
     SENT = "SENT"
     EXPIRED = "EXPIRED"
     RESCHEDULED = "RESCHEDULED"
-    PAUSED = "PAUSED"
-    RESUMED = "RESUMED"
     PRIORITY_CHANGED = "PRIORITY_CHANGED"
     LEVELS_CHANGED = "LEVELS_CHANGED"
+    PAUSED = "PAUSED"
+    RESUMED = "RESUMED"
     RECEIVED = "RECEIVED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     FAILED = "FAILED"
@@ -69,6 +69,8 @@ class AuditEventType(StrEnum):
     CANCELED = "CANCELED"
     GIVEN_UP = "GIVEN_UP"
     RELEASED = "RELEASED"
+    SNOOZED = "SNOOZED"
+    DISCARDED = "DISCARDED"
     UNCONFIRMED = "UNCONFIRMED"
     MOVED_TO_TROUBLESHOOTING_QUEUE = "MOVED_TO_TROUBLESHOOTING_QUEUE"
     OPERATOR_RETRY = "OPERATOR_RETRY"
@@ -102,6 +104,14 @@ class AuditEventType(StrEnum):
     LIMIT_EXEMPTED = "LIMIT_EXEMPTED"
     LIMIT_EXEMPTION_ENDED = "LIMIT_EXEMPTION_ENDED"
     LIMITS_CHANGED = "LIMITS_CHANGED"
+    SCHEDULE_PUT = "SCHEDULE_PUT"
+    SCHEDULE_PAUSED = "SCHEDULE_PAUSED"
+    SCHEDULE_RESUMED = "SCHEDULE_RESUMED"
+    SCHEDULE_DELETED = "SCHEDULE_DELETED"
+    SCHEDULE_TRIGGERED = "SCHEDULE_TRIGGERED"
+    SCHEDULE_SKIPPED = "SCHEDULE_SKIPPED"
+    SCHEDULE_MISSED = "SCHEDULE_MISSED"
+    SCHEDULE_FAILED = "SCHEDULE_FAILED"
     TOKEN_CREATED = "TOKEN_CREATED"  # noqa: S105  (a word, no secret)
     TOKEN_ROTATED = "TOKEN_ROTATED"  # noqa: S105
     TOKEN_REVOKED = "TOKEN_REVOKED"  # noqa: S105
@@ -205,6 +215,18 @@ class CommandMetadata:
     batch_id: UUID | None
     lease_epoch: int
     leased_by: str | None
+    #: Not before this time; None: it was not delayed.
+    deliver_at: datetime | None = None
+    #: It ends as CANCELED if it is not begun by then.
+    expires_at: datetime | None = None
+    #: From -2 to 2; None: 0.
+    priority: int | None = None
+    ordering_key: str | None = None
+    limit_key: str | None = None
+    #: When it may start, if it is PENDING and that is in the future: delayed, or backing off.
+    due_at: datetime | None = None
+    #: What it waits for beside its time, in words.
+    waiting_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

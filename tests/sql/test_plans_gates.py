@@ -13,9 +13,7 @@ WAITING = 20_000
 
 async def touched(db: Session) -> dict[str, int]:
     """Rows read so far of each table of the limits, by scans and by an index."""
-    return {
-        table: sum(await read(db, table)) for table in ("waiting", "slot", "gate", "command")
-    }
+    return {table: sum(await read(db, table)) for table in ("waiting", "slot", "gate", "command")}
 
 
 @pytest.mark.parametrize("analyzed", [False, True])

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.errors import GovernedTypeError
-from commandbus.models import NewCommand, ParkReason
+from commandbus.models import NewCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Lease:
     batch_id: UUID | None
     created_at: datetime
     payload: str | None = field(repr=False)
-    #: How often its handler has put it off; None: never.
+    #: How often its handler said Snooze; None: never.
     snoozes: int | None = None
     #: Whether its domain has limits of execution: then its end makes room for another.
     is_limited: bool = False
@@ -90,6 +90,8 @@ class OutcomeKind(StrEnum):
     PARK = "park"
     FAIL = "fail"
     RELEASE = "release"
+    SNOOZE = "snooze"
+    DISCARD = "discard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,8 @@ class Outcome:
     kind: OutcomeKind
     result: bytes = b"null"
     delay_seconds: float = 0.0
-    reason: ParkReason | None = None
+    #: Of a command that is parked a ParkReason, of one that is snoozed or discarded a text.
+    reason: str | None = None
     failure: Failure | None = None
     sends: tuple[OutgoingCommands, ...] = ()
 
