@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commandbus.blocking.bridge import Bridge
     from commandbus.blocking.bulk import BlockingBulkOperations
     from commandbus.blocking.governance import BlockingGovernance
+    from commandbus.blocking.limits import BlockingExecutionLimits
     from commandbus.blocking.loads import BlockingLoads
     from commandbus.blocking.schedules import BlockingSchedules
     from commandbus.blocking.search import BlockingSearch
@@ -331,6 +332,13 @@ class BlockingVerbs:
         from commandbus.blocking.governance import BlockingGovernance
 
         return BlockingGovernance(self._bridge, lambda: self._bridge.find("governance"))
+
+    @cached_property
+    def limits(self) -> BlockingExecutionLimits:
+        """How many commands run at once, and how often they start, over all workers."""
+        from commandbus.blocking.limits import BlockingExecutionLimits
+
+        return BlockingExecutionLimits(self._bridge, lambda: self._bridge.find("limits"))
 
     @cached_property
     def schedules(self) -> BlockingSchedules:

@@ -78,6 +78,8 @@ class Lease:
     payload: str | None = field(repr=False)
     #: How often its handler said Snooze; None: never.
     snoozes: int | None = None
+    #: Whether its domain has limits of execution: then its end makes room for another.
+    is_limited: bool = False
 
 
 class OutcomeKind(StrEnum):

@@ -39,9 +39,9 @@ from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-    " correlation_id, reply_queue, batch_id, created_at, data, snoozes"
+    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules"
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
-    " cast(%s as text[]), cast(%s as text[]))"
+    " cast(%s as text[]), cast(%s as text[]), cast(%s as int))"
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
@@ -145,7 +145,7 @@ class PostgresStore(PostgresSends, PostgresFlow):
             domain, options["vt_seconds"], options["quantity"], options["worker"],
             encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
             options.get("from_head", False), list(options.get("except_types", ())),
-            None if every is None else list(every),
+            None if every is None else list(every), options.get("places"),
         )  # fmt: skip
         try:
             rows = await self.gateway.rows(_RECEIVE, params, domain=domain)

@@ -58,6 +58,8 @@ class ReceiveOptions(TypedDict):
     except_types: NotRequired[Sequence[str]]
     #: The command types of which every lapsed lease is an attempt; None: all.
     count_every: NotRequired[Collection[str] | None]
+    #: Handlers that are free now; commands under a limit are not leased ahead of them. None: any.
+    places: NotRequired[int | None]
 
 
 class WorkerFigures(TypedDict):

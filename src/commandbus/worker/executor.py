@@ -11,7 +11,7 @@ import logging
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -97,12 +97,23 @@ class Executor:
         ahead = self._prefetch()
         if self.completer.backlog > 2 * (self.concurrency + self.max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
-        free = self.concurrency - self._held - len(self._running) - len(self._buffer)
+        free = self._free
         if free <= 0 and len(self._buffer) * 2 > ahead:
             return 0
         if not self._places.are_free:
             free = self._places.limit(free, ahead)
         return max(free + ahead, 0)
+
+    @property
+    def _free(self) -> int:
+        return self.concurrency - self._held - len(self._running) - len(self._buffer)
+
+    def places(self) -> int:
+        """How many commands under a limit to lease now: no more than would start at once.
+
+        But one, or they would never have their turn beside others that are leased ahead.
+        """
+        return max(self._free, 1)
 
     @property
     def leaves_threads_out(self) -> bool:
@@ -156,11 +167,16 @@ class Executor:
         """Whether something is leased and not started."""
         return bool(self._buffer or self._suspects or self._places.waiting)
 
-    def release_unstarted(self) -> None:
-        """Give back what has not started."""
+    def release_unstarted(self, types: Collection[str] | None = None) -> int:
+        """Give back what has not started, of these types or of all; returns how many."""
+        count = 0
         for waiting in (self._buffer, self._suspects, self._places.waiting):
-            self.release(waiting)
-            waiting.clear()
+            back = [each for each in waiting if types is None or each.command_type in types]
+            self.release(back)
+            for lease in back:
+                waiting.remove(lease)
+            count += len(back)
+        return count
 
     def lose(self, lease: Lease, why: str) -> None:
         """Stop working on a command that is not ours any more."""

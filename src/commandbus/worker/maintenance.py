@@ -25,6 +25,7 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
+from commandbus.worker.gatekeeper import Gatekeeper
 from commandbus.worker.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    return [Maintenance(store, domains, settings), runner, Timekeeper(store), Firing(store)]
+    keepers = [Timekeeper(store), Firing(store), Gatekeeper(store, domains)]
+    return [Maintenance(store, domains, settings), runner, *keepers]
 
 
 class Maintenance(Loop):

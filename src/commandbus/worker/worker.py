@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -313,14 +313,17 @@ class _Parts:
     def has_unstarted(self) -> bool:
         return self.executor.has_unstarted
 
-    def give_back_unstarted(self) -> None:
-        self.executor.release_unstarted()
+    def give_back_unstarted(self, types: Collection[str] | None = None) -> int:
+        return self.executor.release_unstarted(types)
 
     def give_back_aged(self) -> None:
         self.executor.release_aged()
 
     def wanted(self) -> int:
         return self.executor.wanted()
+
+    def places(self) -> int:
+        return self.executor.places()
 
     def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
         self.keeper.add(leases, asked_at)
@@ -331,7 +334,11 @@ class _Parts:
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
-        self.receiver.room_freed()
+        if any(lease.is_limited for lease in leases):
+            # Others may wait for the place that has just been given back.
+            self.receiver.wake()
+        else:
+            self.receiver.room_freed()
         if self._until_empty is not None:
             self._until_empty.committed(is_idle=not self.executor.in_flight)
 

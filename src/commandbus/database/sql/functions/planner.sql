@@ -28,7 +28,9 @@ begin
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
-                'commandbus.record_bulk']),
+                'commandbus.record_bulk', 'commandbus.gates_of', 'commandbus.drop_places',
+                'commandbus.drop_waiting', 'commandbus.wait_at_gates', 'commandbus.keep_tokens',
+                'commandbus.look_later']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
                 'commandbus.claim_stored', 'commandbus.stored_messages', 'commandbus.adopt_messages',
                 'commandbus.mark_dispatched', 'commandbus.mark_dispatch_failed']),
@@ -49,7 +51,9 @@ begin
             -- sorted all the same is a page.
             (c_by_key || ' set enable_sort = off set enable_incremental_sort = off'
                 || ' set enable_indexscan = on set enable_bitmapscan = off', array[
-                'commandbus.waiting_page', 'commandbus.expose_unconfirmed',
+                'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.read_gated',
+                'commandbus.gates_due', 'commandbus.is_waited_for', 'commandbus.tend_gates',
+                'commandbus.release_waiting',
                 'commandbus.dispatch_figures']),
             -- Called by functions that have index scans off; here the index gives the order of a key.
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[
@@ -57,7 +61,7 @@ begin
             -- Called by receive_commands, which has index scans off; here the index gives the order.
             ('set enable_indexscan = on', array[
                 'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_levels',
-                'commandbus.read_levels_except', 'commandbus.read_gated']),
+                'commandbus.read_levels_except']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.
