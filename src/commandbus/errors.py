@@ -26,6 +26,7 @@
     │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
     ├── InvalidOperationError           the command is not in a state that allows it
     ├── LeaseLostError                  another worker has leased the command
+    ├── CommandCanceledError            somebody asked for the end of the command that runs
     ├── PayloadLostError                the archive no longer has the payload
     ├── HandlerAlreadyRegisteredError
     ├── HandlerNotFoundError
@@ -293,6 +294,10 @@ class InvalidOperationError(CommandBusError):
 
 class LeaseLostError(CommandBusError):
     """The lease lapsed and another worker has the command now; nothing was changed."""
+
+
+class CommandCanceledError(CommandBusError):
+    """Somebody asked to cancel the command that runs; let this error pass, and it is canceled."""
 
 
 class PayloadLostError(CommandBusError):

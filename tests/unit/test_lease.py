@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from commandbus.database.model import Lease
+from commandbus.database.model import Lease, Said
 from commandbus.worker import lease as lease_module
 from commandbus.worker.lease import LeaseKeeper, LeaseThread
 from tests.unit.stubs import a_lease, turns
@@ -23,20 +23,30 @@ from tests.waiting import until
 class StubExtender:
     def __init__(self) -> None:
         self.lost: set[UUID] = set()
+        self.canceled: set[UUID] = set()
+        self.told: list[list[Said]] = []
         self.errors: list[Exception] = []
         self.extended: list[UUID] = []
         self.closed = 0
         self.gate: threading.Event | None = None
         self.entered = threading.Event()
 
-    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
+    def extend(
+        self, domain: str, leases: Sequence[Lease], seconds: int
+    ) -> tuple[set[UUID], set[UUID]]:
         self.entered.set()
         if self.gate is not None:
             self.gate.wait(30)
         if self.errors:
             raise self.errors.pop(0)
         self.extended += [lease.command_id for lease in leases]
-        return self.lost & {lease.command_id for lease in leases}
+        asked = {lease.command_id for lease in leases}
+        return self.lost & asked, self.canceled & asked
+
+    def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.told.append(list(said))
 
     def close(self) -> None:
         self.closed += 1

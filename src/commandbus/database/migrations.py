@@ -36,9 +36,10 @@ MIGRATION_LOCK = 0x636D64627573
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
     "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "levels", "gates",
-    "keys", "sending", "receiving", "leases", "outcomes", "expiry", "settle", "dispatch",
-    "recovery", "loading", "operator", "bulk", "bulk_run", "search", "figures", "rights",
-    "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits",
+    "keys", "sending", "receiving", "leases", "outcomes", "cancels", "progress", "expiry",
+    "settle", "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search",
+    "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
+    "retention_batches", "limits",
     "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner",
     "security",
 )  # fmt: skip

@@ -16,13 +16,14 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
-    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply
+    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Said
     from commandbus.models import (
         AuditEvent,
         BatchMetadata,
         CommandMetadata,
         CommandStatus,
         NewCommand,
+        Progress,
         TroubleshootingItem,
     )
 
@@ -83,8 +84,13 @@ class Transaction(Protocol):
 class LeaseExtender(Protocol):
     """Extends leases from an ordinary thread, with a connection of its own."""
 
-    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
-        """Extend; returns the commands whose lease is lost."""
+    def extend(
+        self, domain: str, leases: Sequence[Lease], seconds: int
+    ) -> tuple[set[UUID], set[UUID]]:
+        """Extend; returns those whose lease is lost, and those whose cancel was asked for."""
+
+    def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        """Keep how far these commands have come."""
 
     def close(self) -> None:
         """Give the connection back."""
@@ -147,6 +153,12 @@ class Store(Protocol):
     async def extend(self, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
         """Extend leases; returns the commands whose lease is lost."""
 
+    async def cancel_requests(self, domain: str, leases: Sequence[Lease]) -> set[UUID]:
+        """Of these leases, the commands whose cancel was asked for."""
+
+    async def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        """Keep how far these commands have come, as their handlers say."""
+
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction; leaving the block commits, an error rolls back."""
 
@@ -174,6 +186,14 @@ class Store(Protocol):
     ) -> None:
         """PENDING -> CANCELED, all or none; a command that a worker has leased is refused."""
 
+    async def request_cancel(
+        self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None, conn: Any = None
+    ) -> set[UUID]:
+        """PENDING -> CANCELED, or marked for the worker that has it, all or none.
+
+        Returns those that a worker has.
+        """
+
     async def add_note(
         self, domain: str, command_id: UUID, *, text: str, actor: str | None
     ) -> None:
@@ -182,6 +202,9 @@ class Store(Protocol):
     # -- reading
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         """One command, or None."""
+
+    async def progress(self, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        """How far those of these commands have come that run, and whose handlers said so."""
 
     async def list_troubleshooting(
         self, domain: str, *, command_type: str | None, limit: int, offset: int
@@ -221,6 +244,11 @@ class Store(Protocol):
         self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
     ) -> int:
         """Cancel some of what no worker has leased; returns how many, 0 if none is left."""
+
+    async def request_batch_cancel(
+        self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+    ) -> int:
+        """Mark some of what workers have for its cancel; returns how many, 0 if none is left."""
 
     async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
         """Send again what is parked or FAILED, all in one transaction; returns how many."""

@@ -53,6 +53,7 @@ _NEXT_BULKS: LiteralString = (
     "select d.name, {schema}.next_bulk(d.name, %s, p_can_edit => true)"
     " from unnest(cast(%s as text[])) d(name)"
 )
+_SWEEP_PROGRESS: LiteralString = "select {schema}.sweep_progress()"
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
 _EXPIRED: LiteralString = "select * from {schema}.expired_decisions(%s)"
 _EXPIRE_TICKET: LiteralString = "select {schema}.expire_ticket(%s, %s)"
@@ -116,6 +117,7 @@ class Maintenance(Loop):
         return recovery | {
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
+            "sweep progress": self._sweep_progress,
             "prune old rows": self._prune_old,
             "expire what nobody decided": self._expire,
         }
@@ -175,6 +177,9 @@ class Maintenance(Loop):
         pruned = await self._gateway.value(_PRUNE_WORKERS)
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
+
+    async def _sweep_progress(self) -> None:
+        await self._gateway.value(_SWEEP_PROGRESS)
 
     async def _seal(self) -> None:
         """Close what was written to the audit; a process without the key leaves it to others."""

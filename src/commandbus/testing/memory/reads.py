@@ -18,6 +18,7 @@ from commandbus.models import (
     AuditEventType,
     BatchMetadata,
     CommandMetadata,
+    Progress,
     TroubleshootingItem,
 )
 from commandbus.names import check_domain, commands_queue
@@ -29,6 +30,16 @@ from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
 def get_command(state: State, domain: str, command_id: UUID) -> CommandMetadata | None:
     row = state.commands.get((domain, command_id))
     return None if row is None else made(CommandMetadata, row)
+
+
+def progress(state: State, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+    found = {}
+    for command_id in ids:
+        row = state.commands.get((domain, command_id))
+        epoch, told = state.progress.get((domain, command_id), (0, None))
+        if row is not None and told is not None and row.leased_by and row.lease_epoch == epoch:
+            found[command_id] = told
+    return found
 
 
 def get_payload(state: State, domain: str, command_id: UUID) -> str | None:

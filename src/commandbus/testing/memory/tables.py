@@ -20,6 +20,7 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     ParkReason,
+    Progress,
 )
 from commandbus.names import wakeup_channel
 from commandbus.testing.clock import FakeClock
@@ -44,6 +45,9 @@ class CommandRow(CommandMetadata):
     lapses: int = 0
     started_alone: bool = False
     snoozes: int | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_requested_by: str | None = None
+    cancel_reason: str | None = None
 
     @property
     def key(self) -> Key:
@@ -93,7 +97,7 @@ def made(kind: type[Made], row: object, **others: Any) -> Made:
 class State:
     """Everything that the store in memory remembers."""
 
-    TABLES = ("commands", "parked", "batches", "inbox", "audit")
+    TABLES = ("commands", "parked", "batches", "inbox", "audit", "progress")
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
@@ -104,6 +108,8 @@ class State:
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
         self.audit: list[AuditEvent] = []
+        #: What handlers said, and the lease that they had.
+        self.progress: dict[Key, tuple[int, Progress]] = {}
         #: Channels to notify after the verb, as NOTIFY does at commit.
         self.notices: list[str] = []
 
