@@ -1052,7 +1052,7 @@ function commandbus.reply_tables(p_domain text) returns SETOF text
 function commandbus.request_batch_cancel(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8c546b73c4e04e86e6c1c1ea9e22c7f6
 function commandbus.request_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6c9e158e57cc97a24d9a31e6f9f3a9d
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 21ce78e601caf91e82f3308e5d7f8b77
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 799633c7bf184369f2155aaa5c5aa1ff
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void

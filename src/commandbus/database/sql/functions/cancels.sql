@@ -17,7 +17,7 @@ declare
     v_asked uuid[];
 begin
     perform commandbus.check_domain(p_domain);
-    -- Messages before commands: whoever ends a lease does the same, so none of them ends in between.
+    -- Messages before commands: the end of a lease does the same, so none of them ends in between.
     v_now := commandbus.lock_queued(p_domain, p_command_ids);
     v_ended := array(
         select commandbus.cancel_commands(p_domain, p_command_ids, p_reason, p_actor, false));
