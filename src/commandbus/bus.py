@@ -14,8 +14,8 @@ from uuid import UUID
 
 from commandbus.commands.cancels import cancel_command
 from commandbus.errors import InvalidSettingError
-from commandbus.facets import Facets
 from commandbus.flow import SendOptions
+from commandbus.flow_verbs import FlowVerbs
 from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
 from commandbus.models import (
     BatchCommand,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
 
-class CommandBus(Facets):
+class CommandBus(FlowVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;

@@ -15,6 +15,8 @@ MAX_EXPIRY_SECONDS = 2 * MAX_DELAY_SECONDS
 #: Levels of priority; the highest goes first, and 0 is that of a command which names none.
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -2, 2
 MAX_KEY_LENGTH = 200
+#: The longest pause that ends by itself: ten years.
+MAX_PAUSE_SECONDS = 10 * MAX_DELAY_SECONDS
 
 
 class SendOptions(TypedDict, total=False):
@@ -55,6 +57,23 @@ class Flow:
         """Its members in the document of a command, without those that are not set."""
         named = ((each.name, getattr(self, each.name)) for each in fields(self))
         return {name: value for name, value in named if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A domain of which nothing is started."""
+
+    domain: str
+    since: datetime
+    #: When it is over by itself; None: when somebody resumes it.
+    until: datetime | None
+    by: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        who = f" by {self.by}" if self.by else ""
+        end = f" until {self.until:%Y-%m-%d %H:%M:%S %Z}" if self.until else ""
+        return f"paused since {self.since:%Y-%m-%d %H:%M:%S %Z}{end}{who}: {self.reason}"
 
 
 def check_flow(options: SendOptions) -> Flow | None:

@@ -63,6 +63,11 @@ class AuditEventType(StrEnum):
 
     SENT = "SENT"
     EXPIRED = "EXPIRED"
+    RESCHEDULED = "RESCHEDULED"
+    PAUSED = "PAUSED"
+    RESUMED = "RESUMED"
+    PRIORITY_CHANGED = "PRIORITY_CHANGED"
+    LEVELS_CHANGED = "LEVELS_CHANGED"
     RECEIVED = "RECEIVED"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     FAILED = "FAILED"
@@ -209,6 +214,18 @@ class CommandMetadata:
     batch_id: UUID | None
     lease_epoch: int
     leased_by: str | None
+    #: Not before this time; None: it was not delayed.
+    deliver_at: datetime | None = None
+    #: It ends as CANCELED if it is not begun by then.
+    expires_at: datetime | None = None
+    #: From -2 to 2; None: 0.
+    priority: int | None = None
+    ordering_key: str | None = None
+    limit_key: str | None = None
+    #: When it may start, if it is PENDING and that is in the future: delayed, or backing off.
+    due_at: datetime | None = None
+    #: What it waits for beside its time, in words.
+    waiting_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

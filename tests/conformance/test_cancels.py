@@ -1,4 +1,4 @@
-"""Cancels of commands that a worker has: the mark, who learns of it, and what each outcome becomes."""
+"""Cancels of commands that a worker has: the mark, and what each outcome becomes."""
 
 from __future__ import annotations
 

@@ -585,6 +585,8 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
+function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
+    sql, volatile, body 2907dbce8b261a9b63256c0cec78c7f8
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
@@ -633,6 +635,8 @@ function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since tim
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
     plpgsql, stable, body 404c5021fe7f0ef724b93061807683de
+function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
+    plpgsql, volatile, body 51bff26bdf3bb18b4aa154397817c34e
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body f1cd16ce9bdf1b87e72934c12dee4085
 function commandbus.check_reply_name(p_queue text) returns void
@@ -727,8 +731,12 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
+function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body b74dbc7f6dba8b2a5c8f30591d27bb8a
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 44c92ec5121afcfd755544c958be31d1
+function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c8efd5b7b2109c2ff9b856bcf7bf03dc
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
@@ -739,6 +747,10 @@ function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_ha
     plpgsql, volatile, body caceed9269f7b6eb2f5cf9205a1d7ca4
 function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body e92a5c2bb28c13a3d95c9270e17ba75b
+function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
+    plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
+function commandbus.end_pauses() returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 356f63ef2272199f6acea16063c5d617
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
     plpgsql, volatile, body 94857f167313c554317e97c379471183
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
@@ -746,7 +758,7 @@ function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) retur
 function commandbus.ensure_domain(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02a4b06eaea9ba2d9e068add872db5ed
 function commandbus.ensure_queue(p_queue text) returns void
-    plpgsql, volatile, body d4fb94b2059a3501b22762f9d6b59677
+    plpgsql, volatile, body e0285e5900bef4ac59b787d92c85b05d
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body cb0a5534e078a3fe9e08bc15fbcef6c7
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
@@ -754,7 +766,7 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 86831d5914bae0a0b039224fbec8a05d
+    sql, immutable, body fd42d712551890b71c4d13b912790a06
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -793,6 +805,10 @@ function commandbus.find_request(p_user text, p_batch_type text, p_request_id uu
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
+function commandbus.first_due(p_domain text, p_has_levels boolean) returns timestamp with time zone
+    plpgsql, stable, body 89a11ae6a62fb9d5d8d07e2060bf734f
+function commandbus.flow_members() returns text[]
+    sql, immutable, body 3e719a59e816b430788c76aa6c9ce06b
 function commandbus.flow_of(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns commandbus.flow_fields
     plpgsql, volatile, body eda99c2f1e92f3ae5d05705b529fffd8
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
@@ -805,6 +821,8 @@ function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
     plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
+function commandbus.hint_workers(p_domain text) returns void
+    sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_made_by_us(p_physical text) returns boolean
@@ -833,6 +851,8 @@ function commandbus.lease_replies(p_queue text, p_vt integer, p_quantity integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 32349bd069085e59d91cd028ff16fae9
 function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over boolean) returns void
     plpgsql, volatile, body afe93713be590ae9ed22ec288dba8dea
+function commandbus.leave_gates(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, body 3966abceddafd899b7bbf73ec50c80ef
 function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
@@ -887,10 +907,12 @@ function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for tex
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b2a72ee223e8cdc668ff4416037c4982
 function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 2ba9ab38f66d1f1ac7fa08e82689a890
+function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old timestamp with time zone[], p_due timestamp with time zone) returns timestamp with time zone[]
+    plpgsql, volatile, body a07ae7d99fb5b9f6e1c0d058a7a00710
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.next_due(p_domain text) returns double precision
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f7df5757373f825007590d277b73e523
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 399f543b3f4e46661af4df7768f50851
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -919,6 +941,10 @@ function commandbus.park_commands(p_domain text, p_items jsonb) returns SETOF uu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 73a6a802d383333506e9f321e1d37d6e
 function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, data text)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
+function commandbus.pause_domain(p_domain text, p_reason text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4e2787814fd0b9090604e0160d02708
+function commandbus.paused_domains(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body dccf74fd6cd59c4dd43e4b585c470460
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e9d296af5ddf2f85c02545f959b462a7
 function commandbus.physical_queue(p_queue text) returns text
@@ -952,7 +978,7 @@ function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigin
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
-    plpgsql, volatile, body 2c99b225f459164fdfa8b442857261da
+    plpgsql, volatile, body 613e0f5e90b3b39dcc718ffdf0ed5882
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_domain(p_physical text) returns text
@@ -970,15 +996,19 @@ function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SET
 function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 967a5ee8df633c78d7c7cf7ab126f3cd
 function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 63aad52e513f0b9bcf94f83b6ca17c5e
+    plpgsql, volatile, set enable_indexscan=on, body 543eb63e0d3bb99cccf0644b0fd8a4bf
 function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 6b1faf10a216d46e02bde1e1838e923d
+function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 4281520cf2a392cc165d20983e03e1ec
+function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_indexscan=on, body 1221122172772c165a6f11666725bef4
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 219e08f252c0c1f6a44ad9a991abdce2
+    plpgsql, volatile, set enable_indexscan=on, body b423029123531704db239e0b2e214ea2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 3a236174d3c4029cedefbd6f42a595ec
+    sql, immutable, body 54e1f525b71903374fff07e5a6e854c0
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body e796f5a3b74b90edf85abc99cd3a2372
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1013,6 +1043,8 @@ function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
 function commandbus.refuse_seal_change() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body f48fa981515b737b2ed8b81b35ba9772
+function commandbus.refuse_times(p_domain text, p_command_ids uuid[], p_due timestamp with time zone, p_is_later boolean, p_is_strict boolean) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0a4da595d701cfc9f4765f4f83a7a899
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
     plpgsql, volatile, body fc0d7fe9f503360b5977f14e08f03adb
 function commandbus.register_batch_types(p_types jsonb) returns void
@@ -1067,8 +1099,12 @@ function commandbus.require_ungoverned(p_domain text, p_types text[], p_on_behal
     plpgsql, volatile, body 5cd459e7d9556bd1e060131970b225ee
 function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body 150b406cff658f43f2adafb3f2cf1dab
+function commandbus.reschedule_commands(p_domain text, p_command_ids uuid[], p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_seconds double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 679a533002fd824dbce518e2825af839
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4262d7f4ae577d1c208e28adb13c926c
 function commandbus.resume_keys(p_domain text) returns void
     plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
@@ -1123,6 +1159,10 @@ function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_repli
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6dcb4d1a672ff6d95aeea767779f78d3
+function commandbus.set_level_seconds(p_domain text, p_seconds double precision, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab433939c10592ad38b0d1abd633090d
+function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b0b0cb7f002041931a540ead3832badb
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 767866e78248b8c0dccb710a640c99d7
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
@@ -1144,7 +1184,7 @@ function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked t
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cb2158185119ff977c401934acee7222
 function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body a2b1e2f5d122c750cc8f2890f538b7c9
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 923be5acdcdaae87454c731cbc096501
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
     sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
 function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns integer
@@ -1157,6 +1197,8 @@ function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types t
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
+function commandbus.time_problem(p_command commandbus.command_bus_command, p_due timestamp with time zone, p_is_later boolean) returns text
+    sql, volatile, body 9f82b786e178e46c973a17ececf1c2ac
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
@@ -1169,12 +1211,16 @@ function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns 
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
     sql, stable, body ebce9887d117c48fc4808e84e97d62e3
+function commandbus.use_levels(p_domain text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d7fe6f657c232225b1f49fad12300cd4
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
+function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 40b793ca8b7833e6156096e830a0eefe
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
@@ -1193,6 +1239,7 @@ migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 14 = flow
 migration 15 = cancel_and_progress
+migration 18 = levels
 migration 2 = governance
 migration 3 = api_tokens
 migration 4 = troubleshooting_key

@@ -56,15 +56,15 @@ class Bench:
             mark_in_progress=False,
             poll_max_seconds=LONGEST,
             announce_idle=self._announce if announces else None,
-            is_due=self._is_due,
+            due_in=self._due_in,
         )
-        self.due = True
+        self.due: float | None = 0.0
         self.looks = 0
 
     async def _announce(self) -> None:
         self.announced.append(self.receiver.is_idle)
 
-    async def _is_due(self, domain: str) -> bool:
+    async def _due_in(self, domain: str) -> float | None:
         self.looks += 1
         return self.due
 
@@ -380,7 +380,7 @@ async def test_types_that_the_room_leaves_out_are_not_asked_for(bench: Bench) ->
 async def test_an_idle_receiver_asks_before_it_leases_unless_it_was_woken(
     bench: Bench, at_once: None
 ) -> None:
-    bench.due = False
+    bench.due = None
     await bench.receiver.step()
     await bench.receiver.step()  # idle now, and one more look at once
     assert (bench.receiver.is_idle, bench.looks) == (True, 0)
@@ -390,6 +390,60 @@ async def test_an_idle_receiver_asks_before_it_leases_unless_it_was_woken(
     bench.receiver.wake()
     await bench.receiver.step()
     assert (bench.looks, len(bench.store.asked_for)) == (1, received + 1)
-    bench.due = True
+    bench.due = 0.0
     await bench.receiver.step()
     assert (bench.looks, len(bench.store.asked_for)) == (2, received + 2)
+
+
+async def idle(bench: Bench) -> None:
+    bench.receiver.is_idle = True
+    bench.receiver._polls._pause = LONGEST
+
+
+async def test_an_idle_receiver_sleeps_until_the_next_command_is_due(bench: Bench) -> None:
+    await idle(bench)
+    bench.due = 0.25
+    assert await bench.receiver.step() == 0.25
+    assert bench.store.asked_for == []
+
+
+async def test_a_due_time_beyond_the_next_poll_changes_nothing(bench: Bench) -> None:
+    await idle(bench)
+    bench.due = LONGEST * 2
+    pause = await bench.receiver.step()
+    assert pause is not None
+    assert 0.8 * LONGEST <= pause <= LONGEST
+
+
+async def test_at_the_due_time_it_leases_without_asking_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(receiver_module, "time", SimpleNamespace(monotonic=lambda: now))
+    bench = Bench()
+    await idle(bench)
+    bench.due = 0.25
+    await bench.receiver.step()
+    now += 0.25
+    bench.store.receives = [[a_lease()]]
+    await bench.receiver.step()
+    assert (bench.looks, len(bench.room.submitted)) == (1, 1)
+
+
+async def test_a_hint_for_a_delayed_command_makes_it_ask_when_that_is_due(bench: Bench) -> None:
+    await idle(bench)
+    bench.receiver.wake()
+    assert await bench.receiver.step() == receiver_module.ASK_AGAIN_SECONDS
+    bench.due = 0.07
+    assert await bench.receiver.step() == 0.07
+    assert (bench.looks, len(bench.store.asked_for)) == (1, 1)
+
+
+async def test_what_is_due_but_another_worker_has_is_not_asked_for_without_a_pause(
+    bench: Bench,
+) -> None:
+    await idle(bench)
+    pause = await bench.receiver.step()
+    assert pause is not None
+    assert pause >= 0.8 * LONGEST
+    assert len(bench.store.asked_for) == 1

@@ -14,6 +14,7 @@ import pytest
 from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease, OutcomeKind
 from commandbus.errors import DatabaseUnavailableError
+from commandbus.flow import Pause
 from commandbus.handler import HandlerContext, HandlerRegistry
 from commandbus.models import Command
 from commandbus.retry import RetryPolicy
@@ -67,6 +68,7 @@ class WholeStore(StubStore):
         self.ensure_error: Exception | None = None
         self.a_listener = StubListener()
         self.receive_gate: asyncio.Event | None = None
+        self.paused: list[Pause] = []
 
     @asynccontextmanager
     async def dedicated(self, purpose: str, size: int) -> AsyncIterator[WholeStore]:
@@ -81,6 +83,12 @@ class WholeStore(StubStore):
         if self.receive_gate is not None:
             await self.receive_gate.wait()
         return await super().receive(domain, **options)
+
+    async def pauses(self, domains: Sequence[str]) -> list[Pause]:
+        return [pause for pause in self.paused if pause.domain in domains]
+
+    async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
+        return dict.fromkeys(domains, 0.0)
 
     async def open_extender(self) -> StubExtender:
         return StubExtender()

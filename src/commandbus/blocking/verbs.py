@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
     from typing import Any, Unpack
     from uuid import UUID
     from commandbus.blocking.batches import BlockingBatches
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from commandbus.blocking.upkeep import BlockingUpkeep
     from commandbus.bus import AnyHandler, CommandBus
     from commandbus.commands.replies import LeasedReply
-    from commandbus.flow import SendOptions
+    from commandbus.flow import Pause, SendOptions
     from commandbus.handler import Handler, HandlerOptions
     from commandbus.models import (
         AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
@@ -62,6 +63,39 @@ class BlockingVerbs:
         return self._bridge.run(self._bus.get_audit_trail(
             *given, domain=domain, command_id=command_id, limit=limit,
         ))
+
+    def reschedule(
+        self, domain: str, command_ids: UUID | Sequence[UUID], *,
+        deliver_at: datetime | None = None, delay: float | timedelta | None = None,
+        operator: str | None = None,
+    ) -> None:
+        """Give commands that nobody has begun another time, all of them or none."""
+        return self._bridge.run(self._bus.reschedule(
+            domain, command_ids, deliver_at=deliver_at, delay=delay, operator=operator,
+        ))
+
+    def send_now(
+        self, domain: str, command_ids: UUID | Sequence[UUID], *, operator: str | None = None,
+    ) -> None:
+        """Make commands due that are delayed or back off, all of them or none; attempts stay."""
+        return self._bridge.run(self._bus.send_now(domain, command_ids, operator=operator))
+
+    def pause(
+        self, domain: str, *, type: str | None = None, reason: str,
+        until: datetime | timedelta | None = None, operator: str | None = None,
+    ) -> None:
+        """Start no more commands of a domain, or of one of its types, until `resume`."""
+        return self._bridge.run(self._bus.pause(
+            domain, type=type, reason=reason, until=until, operator=operator,
+        ))
+
+    def resume(self, domain: str, *, type: str | None = None, operator: str | None = None) -> bool:
+        """End the pause of a domain, or of one of its types; False if there was none."""
+        return self._bridge.run(self._bus.resume(domain, type=type, operator=operator))
+
+    def pauses(self, domain: str | None = None) -> list[Pause]:
+        """The domains that are paused now: since when, until when, by whom and why."""
+        return self._bridge.run(self._bus.pauses(domain))
 
     def check(self) -> None:
         """Raise if the database cannot be reached, or is not one that this version works with."""

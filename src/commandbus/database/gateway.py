@@ -92,6 +92,7 @@ class Gateway(Statements):
         self.settings = settings
         self._statements: dict[str, Statement] = {}
         self._known_domains: set[str] = set()
+        self._leveled_domains: set[str] = set()
 
     def statement(self, text: LiteralString) -> Statement:
         """The statement in the style of each driver, made once."""
@@ -149,6 +150,15 @@ class Gateway(Statements):
         if domain not in self._known_domains:
             await self.rows("select {schema}.ensure_domain(%s)", (domain,), domain=domain)
             self._known_domains.add(domain)
+
+    async def ensure_levels(self, domain: str) -> None:
+        """Say that a domain uses levels, in a transaction of its own and once per process.
+
+        Otherwise a caller's open transaction would hold the one row that says what a domain uses.
+        """
+        if domain not in self._leveled_domains:
+            await self.rows("select {schema}.use_levels(%s)", (domain,), domain=domain)
+            self._leveled_domains.add(domain)
 
 
 class Session(Statements):

@@ -35,11 +35,11 @@ MIGRATION_LOCK = 0x636D64627573
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
-    "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "levels", "gates",
-    "keys", "sending", "receiving", "leases", "outcomes", "cancels", "progress", "expiry",
-    "settle", "dispatch", "recovery", "loading", "operator", "bulk", "bulk_run", "search",
-    "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
-    "retention_batches", "limits",
+    "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels",
+    "gates", "keys", "sending", "receiving", "leases", "outcomes", "cancels", "progress",
+    "expiry", "settle", "dispatch", "recovery", "loading", "operator", "reschedule", "bulk",
+    "bulk_run", "search", "figures", "rights", "roles", "doctor", "doctor_server", "repair",
+    "retention", "retention_batches", "limits",
     "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner",
     "security",
 )  # fmt: skip

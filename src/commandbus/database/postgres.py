@@ -22,6 +22,7 @@ from commandbus.database.connections import (
     run,
 )
 from commandbus.database.extender import RECORD_PROGRESS, PostgresExtender
+from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply, Said
 from commandbus.database.pgmq.notify import PostgresListener
@@ -87,7 +88,6 @@ _HEARTBEATS: LiteralString = (
     " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
     " concurrency int, in_flight int, stuck int) order by b.worker"
 )
-_DUE_DOMAINS: LiteralString = "select d from {schema}.due_domains(cast(%s as text[])) d"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -99,7 +99,11 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
-class PostgresStore(PostgresReads):
+def _has_level(command: NewCommand) -> bool:
+    return command.flow is not None and command.flow.priority is not None
+
+
+class PostgresStore(PostgresReads, PostgresFlow):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -124,6 +128,8 @@ class PostgresStore(PostgresReads):
     ) -> None:
         gateway = self.gateway
         await gateway.ensure_domain(domain)
+        if isinstance(commands, Collection) and any(_has_level(each) for each in commands):
+            await gateway.ensure_levels(domain)
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
@@ -248,6 +254,8 @@ class PostgresStore(PostgresReads):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
+        if any(_has_level(each) for each in commands):
+            await self.gateway.ensure_levels(domain)
         document = encoding.sends(commands)
         params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)
@@ -331,9 +339,6 @@ class PostgresStore(PostgresReads):
 
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
-
-    async def due_domains(self, domains: Sequence[str]) -> set[str]:
-        return {row[0] for row in await self.gateway.rows(_DUE_DOMAINS, (list(domains),))}
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

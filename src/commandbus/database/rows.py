@@ -15,7 +15,9 @@ COMMAND_COLUMNS: LiteralString = (
     "c.domain, c.queue_name, c.msg_id, c.command_id, c.command_type, c.status, c.attempts, "
     "c.max_attempts, c.lease_expires_at, c.last_error_type, c.last_error_code, c.last_error_msg, "
     "c.created_at, c.updated_at, c.reply_queue, c.correlation_id, c.batch_id, c.lease_epoch, "
-    "c.leased_by"
+    "c.leased_by, c.deliver_at, c.expires_at, c.priority, c.ordering_key, c.limit_key, "
+    "{schema}.due_at(c.domain, c.status, c.leased_by, c.msg_id, c.deliver_at), "
+    "case when c.status = 'PENDING' then {schema}.waiting_text(c.domain, c.command_id) end"
 )
 #: In the order of BatchMetadata.
 BATCH_COLUMNS: LiteralString = (

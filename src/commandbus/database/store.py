@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from commandbus.database.gateway import Gateway
     from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Said
+    from commandbus.flow import Pause
     from commandbus.models import (
         AuditEvent,
         BatchMetadata,
@@ -194,6 +197,34 @@ class Store(Protocol):
         Returns those that a worker has.
         """
 
+    async def reschedule(
+        self,
+        domain: str,
+        ids: Sequence[UUID],
+        *,
+        deliver_at: datetime | None,
+        delay_seconds: float | None,
+        actor: str | None,
+    ) -> None:
+        """Another time for what is PENDING and not leased, all or none."""
+
+    async def pause(
+        self,
+        domain: str,
+        command_type: str | None,
+        *,
+        reason: str,
+        until: datetime | timedelta | None,
+        actor: str | None,
+    ) -> None:
+        """Lease nothing of a domain, or of one type, until `resume` or its end."""
+
+    async def resume(self, domain: str, command_type: str | None, *, actor: str | None) -> bool:
+        """End a pause; False if there was none."""
+
+    async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:
+        """Which of these domains, or of all, are paused now."""
+
     async def add_note(
         self, domain: str, command_id: UUID, *, text: str, actor: str | None
     ) -> None:
@@ -287,8 +318,11 @@ class Store(Protocol):
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         """The same of many workers at once, each with the arguments of `heartbeat`."""
 
-    async def due_domains(self, domains: Sequence[str]) -> set[str]:
-        """Of these, the domains whose queue has a command that is due."""
+    async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
+        """Seconds until the next command of each domain is due, 0 if one is.
+
+        Without those that have none, and those that are paused without an end.
+        """
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         """Remember, by command type, which keys of payloads must not be shown."""

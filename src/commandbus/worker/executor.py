@@ -152,6 +152,17 @@ class Executor:
             self.release(self._places.waiting)
             self._places.waiting.clear()
 
+    @property
+    def has_unstarted(self) -> bool:
+        """Whether something is leased and not started."""
+        return bool(self._buffer or self._suspects or self._places.waiting)
+
+    def release_unstarted(self) -> None:
+        """Give back what has not started."""
+        for waiting in (self._buffer, self._suspects, self._places.waiting):
+            self.release(waiting)
+            waiting.clear()
+
     def lose(self, lease: Lease, why: str) -> None:
         """Stop working on a command that is not ours any more."""
         run = self._running.get(_key_of(lease))
@@ -203,9 +214,7 @@ class Executor:
     def close(self) -> None:
         """Start nothing new, and give back what has not started."""
         self._is_closing = True
-        for waiting in (self._buffer, self._suspects, self._places.waiting):
-            self.release(waiting)
-            waiting.clear()
+        self.release_unstarted()
 
     async def drained(self) -> None:
         """Wait until no handler runs."""

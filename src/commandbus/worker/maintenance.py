@@ -24,6 +24,7 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
+from commandbus.worker.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     from commandbus.upkeep.sealing import Sealing
@@ -71,7 +72,7 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    return [Maintenance(store, domains, settings), runner]
+    return [Maintenance(store, domains, settings), runner, Timekeeper(store)]
 
 
 class Maintenance(Loop):

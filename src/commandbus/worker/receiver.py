@@ -30,6 +30,9 @@ BUSY_AFTER_SECONDS = 0.25
 #: milliseconds is as good as wake-ups, and each wake-up delays the commits of all senders.
 BUSY_PER_SECOND = 1_000
 BUSY_GAP_SECONDS = 0.01
+#: After a look that a hint or a due time asked for, and that found nothing: the wait before it asks
+#: when the next command is due. A hint may be about one that is delayed for less than a poll.
+ASK_AGAIN_SECONDS = 0.02
 
 
 class Room(Protocol):
@@ -63,8 +66,9 @@ class Receiver(Loop):
     mark_in_progress: bool
     poll_max_seconds: float
     announce_idle: Callable[[], Awaitable[None]] | None
-    #: Asks for many idle domains at once whether there is anything to lease.
-    is_due: Callable[[str], Awaitable[bool]]
+    #: Asks for many idle domains at once in how many seconds there is something to lease; 0: now,
+    #: None: not by itself.
+    due_in: Callable[[str], Awaitable[float | None]]
     count_every: Callable[[], Collection[str]] = tuple
 
     def __post_init__(self) -> None:
@@ -72,6 +76,7 @@ class Receiver(Loop):
         self._polls = Backoff(FIRST_POLL_SECONDS, self.poll_max_seconds)
         self._is_full = False
         self._is_woken = False
+        self._due_at = float("inf")  # of the monotonic clock
         self._head_at = time.monotonic()
         self.is_idle = False
         self._quiet_since = time.monotonic()
@@ -95,9 +100,12 @@ class Receiver(Loop):
         if self._is_full:
             # room_freed() ends this pause; its length matters only if that call is missed.
             return self.poll_max_seconds
-        is_woken, self._is_woken = self._is_woken, False
-        if self.is_idle and not is_woken and not await self.is_due(self.domain):
-            return await self._found_nothing()
+        is_called = self._is_woken or time.monotonic() >= self._due_at
+        self._is_woken, self._due_at = False, float("inf")
+        if self.is_idle and not is_called:
+            seconds = await self.due_in(self.domain)
+            if seconds is None or seconds > 0:
+                return self._until_due(await self._found_nothing(), seconds)
         asked_at = time.monotonic()
         from_head = asked_at - self._head_at >= HEAD_SECONDS
         leases = await self.store.receive(
@@ -116,7 +124,10 @@ class Receiver(Loop):
             is_again = any(lease.lease_epoch > 1 for lease in leases)
             self._head_at = asked_at - (HEAD_SECONDS - HEAD_AGAIN_SECONDS if is_again else 0.0)
         if not leases:
-            return await self._found_nothing()
+            pause = await self._found_nothing()
+            if pause is None or not (is_called and self.is_idle):
+                return pause
+            return min(pause, ASK_AGAIN_SECONDS)
         # If the process was paused, or the event loop blocked, these leases may have lapsed, and
         # another worker may run the commands by now. They are given back, not started; the epoch
         # of the lease protects those that another worker has.
@@ -127,6 +138,12 @@ class Receiver(Loop):
         await self._found_work(len(leases))
         # A full group: there is probably more. Otherwise give new commands a moment to gather.
         return None if len(leases) == quantity else FIRST_POLL_SECONDS
+
+    def _until_due(self, pause: float | None, seconds: float | None) -> float | None:
+        if pause is None or seconds is None or seconds >= pause:
+            return pause
+        self._due_at = time.monotonic() + seconds
+        return seconds
 
     async def _found_work(self, number: int) -> None:
         now = time.monotonic()

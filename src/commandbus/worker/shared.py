@@ -27,6 +27,8 @@ from commandbus.worker.maintenance import maintenance_of
 HEARTBEAT_SECONDS = 5.0
 #: Workers that set up their domain at once; the others wait here, not for a connection.
 STARTS_AT_ONCE = 2
+#: Seconds between two looks whether a domain was paused of which something is not started.
+PAUSE_SECONDS = 1.0
 #: Seconds in which looks into idle queues gather, to be one statement.
 GATHER_SECONDS = 0.05
 
@@ -46,6 +48,13 @@ class Member(Protocol):
     def give_back_aged(self) -> None:
         """Let go of leases that wait too long for a slot."""
 
+    @property
+    def has_unstarted(self) -> bool:
+        """Whether it has leases of commands that it has not started."""
+
+    def give_back_unstarted(self) -> None:
+        """Let go of them."""
+
 
 class Shared:
     """What the workers of one bus share, while there are any."""
@@ -59,12 +68,13 @@ class Shared:
         self._beginning = asyncio.Semaphore(STARTS_AT_ONCE)
         self._stack = AsyncExitStack()
         self._members: set[Member] = set()
-        self._asked: defaultdict[str, list[asyncio.Future[bool]]] = defaultdict(list)
+        self._asked: defaultdict[str, list[asyncio.Future[float | None]]] = defaultdict(list)
         self._looking: asyncio.Task[None] | None = None
         self._handlers: Store | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None]
         self._chores: list[Loop] = []
+        self._pauses = _Pauses(self)
         self.control: Store
         self.listener: Listener
         self.leases: LeaseThread
@@ -99,6 +109,7 @@ class Shared:
         self.listener = self.control.listener()
         self._chores = maintenance_of(self.control, self._registry, self.domains, self._settings)
         self._failure = asyncio.get_running_loop().create_future()
+        self._pauses = _Pauses(self)
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         if any(task.get_name() == name for task in self._tasks):
@@ -130,11 +141,13 @@ class Shared:
         await stack.aclose()
 
     async def set_up(self, domain: str, secret_keys: Mapping[str, Collection[str]]) -> None:
-        """Create what a domain needs, if it is missing."""
+        """Create what a domain needs, if it is missing; say so if it is paused."""
         async with self._beginning:
             await self.control.ensure_domain(domain)
             if secret_keys:
                 await self.control.declare_secrets(domain, secret_keys)
+            for pause in await self.control.pauses([domain]):
+                _log.warning("%s is %s", domain, pause)
 
     async def handlers(self, concurrency: int, own: AsyncExitStack) -> Store:
         """Connections for transactional handlers: the shared ones, unless one worker needs more."""
@@ -155,7 +168,7 @@ class Shared:
     def add(self, member: Member, hints: Mapping[str, Callable[[], None]]) -> None:
         """This worker begins: what to call when a channel is notified."""
         self._members.add(member)
-        for part in (_Heartbeats(self), *self._chores):
+        for part in (_Heartbeats(self), self._pauses, *self._chores):
             self._run(part.name, part.run())
         for channel, wake in hints.items():
             self.listener.subscribe(channel, wake)
@@ -174,11 +187,29 @@ class Shared:
         if self._members:
             await self.control.heartbeats([member.figures() for member in self._members])
 
-    async def is_due(self, domain: str) -> bool:
-        """Whether the queue of an idle domain has a command; asked for many domains at once."""
+    def look_for_pauses(self) -> None:
+        """Somebody may have paused a domain of which something is leased and not started."""
+        self._pauses.wake()
+
+    async def give_back_paused(self) -> None:
+        """Have workers whose domain is paused let go of what they have not started."""
+        waiting = [member for member in self._members if member.has_unstarted]
+        if not waiting:
+            return
+        paused = {p.domain for p in await self.control.pauses([m.domain for m in waiting])}
+        for member in waiting:
+            if member.domain in paused:
+                member.give_back_unstarted()
+                _log.info("%s is paused: what was not started is given back", member.domain)
+
+    async def due_in(self, domain: str) -> float | None:
+        """In how many seconds an idle domain has a command that is due, 0 if it has one.
+
+        None: it will have none by itself. Asked for many domains at once.
+        """
         if len(self._members) == 1:
-            return True  # to receive is one statement as well
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            return (await self.control.due_in([domain])).get(domain)
+        answer: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
         self._asked[domain].append(answer)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._look())
@@ -188,16 +219,16 @@ class Shared:
         while self._asked:
             await asyncio.sleep(GATHER_SECONDS)
             asked, self._asked = self._asked, defaultdict(list)
-            due: set[str] = set()
+            due: dict[str, float] = {}
             try:
-                due = await self.control.due_domains(sorted(asked))
+                due = await self.control.due_in(sorted(asked))
             except CommandBusError as error:
                 _log.warning("cannot look into idle queues: %s", redact_text(str(error)))
             finally:
                 for domain, answers in asked.items():
                     for answer in answers:
                         if not answer.done():
-                            answer.set_result(domain in due)
+                            answer.set_result(due.get(domain))
 
 
 class _Heartbeats(Loop):
@@ -212,3 +243,20 @@ class _Heartbeats(Loop):
     async def step(self) -> float | None:
         await self._shared.beat()
         return HEARTBEAT_SECONDS
+
+
+class _Pauses(Loop):
+    """Looks for pauses while workers have leases of commands that they have not started.
+
+    A receive leases nothing of a paused domain, so that nothing else needs to know of a pause.
+    """
+
+    name = "pauses"
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__()
+        self._shared = shared
+
+    async def step(self) -> float | None:
+        await self._shared.give_back_paused()
+        return PAUSE_SECONDS

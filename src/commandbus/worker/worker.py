@@ -228,7 +228,7 @@ class _Parts:
             poll_max_seconds=settings.poll_max_seconds,
             announce_idle=self.beat if options.use_notify else None,
             count_every=lambda: worker.registry.count_every(options.domain, worker.default_policy),
-            is_due=shared.is_due,
+            due_in=shared.due_in,
         )
         self.execution = Execution(
             control,
@@ -285,9 +285,21 @@ class _Parts:
         if not self._worker.options.use_notify:
             return {}
         return {
-            wakeup_channel(self.domain): self.receiver.wake,
+            wakeup_channel(self.domain): self._hint,
             cancels_channel(self.domain): self.cancels.hint,
         }
+
+    def _hint(self) -> None:
+        self.receiver.wake()
+        if self.executor.has_unstarted:
+            self._shared.look_for_pauses()
+
+    @property
+    def has_unstarted(self) -> bool:
+        return self.executor.has_unstarted
+
+    def give_back_unstarted(self) -> None:
+        self.executor.release_unstarted()
 
     def give_back_aged(self) -> None:
         self.executor.release_aged()

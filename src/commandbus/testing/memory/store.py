@@ -12,6 +12,7 @@ from uuid import UUID
 from commandbus.database.model import Lease, NewBatch, Said
 from commandbus.database.store import Store
 from commandbus.errors import InvalidOperationError
+from commandbus.flow import Pause
 from commandbus.models import NewCommand
 from commandbus.testing.memory import leasing, operator, reads
 from commandbus.testing.memory.engine import (
@@ -119,8 +120,20 @@ class InMemoryStore(MemoryEngine):
         for beat in beats:
             await self.heartbeat(**beat)
 
-    async def due_domains(self, domains: Sequence[str]) -> set[str]:
-        return set(domains)  # to receive costs no more here
+    async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
+        return dict.fromkeys(domains, 0.0)  # to receive costs no more here
+
+    async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:  # noqa: ARG002
+        return []
+
+    async def reschedule(self, domain: str, ids: Sequence[UUID], **given: Any) -> None:  # noqa: ARG002
+        raise InvalidOperationError(NEEDS_POSTGRES)
+
+    async def pause(self, domain: str, command_type: str | None, **given: Any) -> None:  # noqa: ARG002
+        raise InvalidOperationError(NEEDS_POSTGRES)
+
+    async def resume(self, domain: str, command_type: str | None, **given: Any) -> bool:  # noqa: ARG002
+        raise InvalidOperationError(NEEDS_POSTGRES)
 
     async def worker_gone(self, worker: str) -> None:
         self.workers.discard(worker)

@@ -39,7 +39,7 @@ class CommandRow(CommandMetadata):
     """A row of command_bus_command, and the payload that was sent with it."""
 
     msg_id: int
-    data: bytes
+    data: bytes = b""
     #: Its place in the batch that was created with it; None if it joined one, or has none.
     sequence_no: int | None = None
     lapses: int = 0

@@ -30,7 +30,11 @@ begin
         perform commandbus.check_reply_name(v_reply);
         perform commandbus.ensure_queue(v_reply);
     end loop;
-    v_ids := array(select (i ->> 'command_id')::uuid from jsonb_array_elements(p_commands) i);
+    select array_agg((e.i ->> 'command_id')::uuid order by e.n), bool_or(e.i ?| commandbus.flow_members())
+      into v_ids, v_has_flow from jsonb_array_elements(p_commands) with ordinality as e(i, n);
+    if v_has_flow then
+        perform commandbus.check_flow(p_commands, v_now);
+    end if;
     with item as materialized (
         select * from commandbus.unpack_commands(p_domain, p_commands, v_now)
     ), fresh as (
@@ -58,8 +62,7 @@ begin
                jsonb_build_object('dispatch_status', p_dispatch_status), p_batch_id, p_actor
           from fresh f
     )
-    select array_agg(f.command_id), (select bool_or(i.has_flow) from item i)
-      into v_inserted, v_has_flow from fresh f;
+    select array_agg(f.command_id) into v_inserted from fresh f;
     if cardinality(v_inserted) is not distinct from cardinality(v_ids) then
         if v_has_flow then
             perform commandbus.watch_expiry(

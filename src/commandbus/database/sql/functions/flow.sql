@@ -12,6 +12,13 @@ begin
     raise exception 'command %: %', p_command_id, p_problem using errcode = 'CB012', hint = p_hint;
 end $$;
 
+-- The members of a command in a document that are about its start.
+create or replace function commandbus.flow_members() returns text[]
+language sql immutable as $$
+    select array['deliver_at', 'delay_seconds', 'expires_at', 'expires_in_seconds', 'priority', 'ordering_key',
+                 'limit_key']
+$$;
+
 -- Refuses a document in which some command cannot start as it asks to. By the clock of the database: that of the
 -- sender does not matter.
 create or replace function commandbus.check_flow(p_commands jsonb, p_now timestamptz) returns void
@@ -82,6 +89,9 @@ language plpgsql as $$
 declare
     v_msg_ids bigint[];
 begin
+    if num_nonnulls(variadic p_levels) > 0 then
+        perform commandbus.use_levels(split_part(p_queue, '.', 1));
+    end if;
     execute format(
         'with put as ('
         '    insert into pgmq.%I (vt, message, headers)'
@@ -179,21 +189,64 @@ begin
     end if;
 end $$;
 
--- Seconds until the next message of a domain is due, 0 if one is; null if none will be by itself, and while the
--- domain is paused without an end. For a worker that found nothing: it looks again then.
-create or replace function commandbus.next_due(p_domain text) returns double precision
-language plpgsql as $$
+-- Seconds until the next message of each of these domains is due, 0 if one is: one statement for a process that
+-- serves very many domains, of which nearly all are idle. Without a row: none will be by itself, and while the domain
+-- is paused without an end. A queue that is missing counts as due: who receives from it gets the error.
+create or replace function commandbus.due_in(p_domains text[])
+returns table (domain text, seconds double precision)
+language plpgsql stable as $$
+#variable_conflict use_column
 declare
-    v_now  timestamptz := clock_timestamp();
-    v_flow commandbus.command_bus_flow;
-    v_due  timestamptz;
+    v_now   timestamptz := clock_timestamp();
+    v_until timestamptz;
+    v_has_levels boolean;
+    v_due   timestamptz;
 begin
-    select * into v_flow from commandbus.command_bus_flow f where f.domain = p_domain;
-    if v_flow.paused_at is not null and v_flow.paused_until is null then
+    for domain, v_until, v_has_levels in
+        select d.name, f.paused_until, coalesce(f.has_levels, false) from unnest(p_domains) d(name)
+          left join commandbus.command_bus_flow f on f.domain = d.name
+         where f.paused_at is null or f.paused_until is not null
+    loop
+        v_due := case when commandbus.queue_exists(due_in.domain || '.commands')
+                      then commandbus.first_due(due_in.domain, v_has_levels) else v_now end;
+        if v_due is not null then
+            seconds := extract(epoch from greatest(v_due, v_until, v_now) - v_now);
+            return next;
+        end if;
+    end loop;
+end $$;
+
+-- The same of one domain; null if none will be by itself.
+create or replace function commandbus.next_due(p_domain text) returns double precision
+language sql stable as $$ select d.seconds from commandbus.due_in(array[p_domain]) d $$;
+
+-- Of these domains, those whose queue has a message that is due, for workers of earlier versions.
+create or replace function commandbus.due_domains(p_domains text[]) returns setof text
+language sql stable as $$ select d.domain from commandbus.due_in(p_domains) d where d.seconds = 0 $$;
+
+-- What a command that may not start waits for, beside its time; null: nothing.
+create or replace function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
+language sql stable as $$
+    select case when w.gate like 'k:%' then 'behind others of key ' || substr(w.gate, 3) else w.gate end
+      from commandbus.command_bus_waiting w
+     where w.domain = p_domain and w.command_id = p_command_id
+$$;
+
+-- When the message of a command is due, if it is PENDING and that is later than now; null: now, or not by itself.
+create or replace function commandbus.due_at(
+    p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamptz
+) returns timestamptz
+language plpgsql stable as $$
+declare
+    v_due timestamptz := p_deliver_at;
+begin
+    if p_status <> 'PENDING' or p_leased_by is not null then
         return null;
     end if;
-    execute format('select min(q.vt) from pgmq.%I q where q.vt < ''infinity''',
-                   'q_' || commandbus.physical_queue(p_domain || '.commands')) into v_due;
-    return greatest(extract(epoch from greatest(v_due, case when v_flow.paused_at is not null
-                                                            then v_flow.paused_until end) - v_now), 0);
+    if p_msg_id is not null and commandbus.queue_exists(p_domain || '.commands') then
+        execute format('select q.vt from pgmq.%I q where q.msg_id = $1',
+                       'q_' || commandbus.physical_queue(p_domain || '.commands'))
+           into v_due using p_msg_id;
+    end if;
+    return case when v_due > clock_timestamp() and v_due < 'infinity' then v_due end;
 end $$;

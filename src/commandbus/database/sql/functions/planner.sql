@@ -27,6 +27,7 @@ begin
                 'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leased',
                 'commandbus.cancel_requests',
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
+                'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
                 'commandbus.record_bulk']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
@@ -49,7 +50,8 @@ begin
                 'commandbus.dispatch_figures']),
             -- Called by receive_commands, which has index scans off; here the index gives the order.
             ('set enable_indexscan = on', array[
-                'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_gated']),
+                'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_levels',
+                'commandbus.read_levels_except', 'commandbus.read_gated']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.

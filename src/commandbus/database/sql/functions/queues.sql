@@ -56,10 +56,14 @@ begin
     end if;
     perform pgmq.create(v_physical);
     if p_queue like '%.commands' then
-        -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order.
+        -- PGMQ's own index, made fit for read_messages: what became due at once comes in its order. Messages that
+        -- have a level are in the other one (levels.sql), each in one of the two.
         execute format('drop index pgmq.%I', 'q_' || v_physical || '_vt_idx');
-        execute format('create index %I on pgmq.%I (vt, msg_id)', 'q_' || v_physical || '_vt_idx',
-                       'q_' || v_physical);
+        execute format('create index %I on pgmq.%I (vt, msg_id) where headers is null',
+                       'q_' || v_physical || '_vt_idx', 'q_' || v_physical);
+        -- if not: another session may have made the queue at the same moment
+        execute format('create index if not exists %I on pgmq.%I ((headers ->> ''priority''), vt, msg_id)'
+                       ' where headers is not null', 'q_' || v_physical || '_level_idx', 'q_' || v_physical);
     end if;
     execute format(
         'alter table pgmq.%I set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01,'
@@ -133,7 +137,8 @@ begin
             '     select q.ctid from pgmq.%1$I q'
             '      where q.msg_id = any(array('
             '                select d.msg_id from ('
-            '                    select e.msg_id, e.vt, e.message from pgmq.%1$I e where e.vt <= $1'
+            '                    select e.msg_id, e.vt, e.message from pgmq.%1$I e'
+            '                     where e.headers is null and e.vt <= $1'
             '                     order by e.vt, e.msg_id limit 10000) d'
             '                 where (d.message ->> ''type'' = any($4)) is not true'
             '                 order by d.vt, d.msg_id limit $3))'
@@ -157,30 +162,8 @@ begin
         return query execute format(
             'update pgmq.%1$I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
             ' where m.ctid = any(array('
-            '     select q.ctid from pgmq.%1$I q where q.vt <= $1'
+            '     select q.ctid from pgmq.%1$I q where q.headers is null and q.vt <= $1'
             '      order by q.vt, q.msg_id limit $3 for update skip locked))'
             ' returning m.msg_id, m.message', v_table) using p_now, p_vt, p_quantity - v_taken;
     end if;
-end $$;
-
--- Of these domains, those whose queue has a message that is due: one statement for a process that serves
--- very many domains, of which nearly all are idle. A queue that is missing counts as due: who receives
--- from it gets the error.
-create or replace function commandbus.due_domains(p_domains text[]) returns setof text
-language plpgsql stable as $$
-declare
-    v_domain text;
-    v_is_due boolean;
-begin
-    foreach v_domain in array p_domains loop
-        v_is_due := not commandbus.queue_exists(v_domain || '.commands');
-        if not v_is_due then
-            execute format('select exists (select from pgmq.%I q where q.vt <= $1)',
-                           'q_' || commandbus.physical_queue(v_domain || '.commands'))
-               into v_is_due using clock_timestamp();
-        end if;
-        if v_is_due then
-            return next v_domain;
-        end if;
-    end loop;
 end $$;

@@ -1,0 +1,77 @@
+"""Time and pause on PostgreSQL: what changes when commands start, and who asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import LiteralString
+from uuid import UUID
+
+from commandbus.database.gateway import Gateway
+from commandbus.errors import InvalidOperationError
+from commandbus.flow import Pause
+
+_RESCHEDULE: LiteralString = (
+    "select {schema}.reschedule_commands(%s, cast(%s as uuid[]), cast(%s as timestamptz),"
+    " cast(%s as float8), cast(%s as text))"
+)
+# Seconds are counted by the clock of the database.
+_PAUSE: LiteralString = (
+    "select {schema}.pause_domain(%s, cast(%s as text), coalesce(cast(%s as timestamptz),"
+    " clock_timestamp() + make_interval(secs => cast(%s as float8))), cast(%s as text))"
+)
+_RESUME: LiteralString = "select {schema}.resume_domain(%s, cast(%s as text))"
+_PAUSES: LiteralString = (
+    "select p.domain, p.paused_at, p.paused_until, p.paused_by, p.pause_reason"
+    " from {schema}.paused_domains(cast(%s as text[])) p"
+)
+_DUE_IN: LiteralString = "select d.domain, d.seconds from {schema}.due_in(cast(%s as text[])) d"
+
+
+class PostgresFlow:
+    """The part of commandbus.database.store.Store that is about time and pause."""
+
+    gateway: Gateway
+
+    async def reschedule(
+        self,
+        domain: str,
+        ids: Sequence[UUID],
+        *,
+        deliver_at: datetime | None,
+        delay_seconds: float | None,
+        actor: str | None,
+    ) -> None:
+        params = (domain, list(ids), deliver_at, delay_seconds, actor)
+        await self.gateway.rows(_RESCHEDULE, params, domain=domain)
+
+    async def pause(
+        self,
+        domain: str,
+        command_type: str | None,
+        *,
+        reason: str,
+        until: datetime | timedelta | None,
+        actor: str | None,
+    ) -> None:
+        _refuse_type(command_type)
+        lasts = until.total_seconds() if isinstance(until, timedelta) else None
+        params = (domain, reason, None if lasts is not None else until, lasts, actor)
+        await self.gateway.rows(_PAUSE, params, domain=domain)
+
+    async def resume(self, domain: str, command_type: str | None, *, actor: str | None) -> bool:
+        _refuse_type(command_type)
+        return bool(await self.gateway.value(_RESUME, (domain, actor), domain=domain))
+
+    async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:
+        wanted = None if domains is None else list(domains)
+        return await self.gateway.rows(_PAUSES, (wanted,), into=Pause)
+
+    async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
+        rows = await self.gateway.rows(_DUE_IN, (list(domains),))
+        return dict(rows)
+
+
+def _refuse_type(command_type: str | None) -> None:
+    if command_type is not None:
+        raise InvalidOperationError("command types cannot be paused yet; pause the domain")

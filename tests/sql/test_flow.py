@@ -1,0 +1,188 @@
+"""When a command may start: its time, its expiry, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.sql.helpers import FAILURE, Session
+
+QUEUE = "pgmq.q_payments__commands"
+
+
+async def due_in(db: Session, command_id: UUID) -> float:
+    seconds: float = await db.value(
+        f"select extract(epoch from vt - clock_timestamp())::float8 from {QUEUE}"
+        " where message ->> 'command_id' = %s",
+        str(command_id),
+    )
+    return seconds
+
+
+async def expired(db: Session, *ids: UUID) -> None:
+    """As if the time of these were over."""
+    await db.rows(
+        "update commandbus.command_bus_command set expires_at = clock_timestamp() - interval '1 ms'"
+        " where command_id = any(%s)",
+        list(ids),
+    )
+    await db.rows(
+        "update commandbus.command_bus_expiry set look_at = clock_timestamp()"
+        " where command_id = any(%s)",
+        list(ids),
+    )
+
+
+async def test_a_delayed_command_is_due_after_its_delay_by_the_clock_of_the_database(
+    db: Session,
+) -> None:
+    (sent,) = await db.send(delay_seconds=60)
+
+    assert await db.receive() == []
+    assert 55 < await due_in(db, sent) <= 60
+    assert 55 < await db.value("select commandbus.next_due('payments')") <= 60
+    assert (await db.command(sent))["status"] == "PENDING"
+
+
+async def test_a_time_in_the_past_is_now(db: Session) -> None:
+    (early,) = await db.send(deliver_at="2001-01-01T00:00:00Z")
+
+    assert -5 < await due_in(db, early) <= 0
+    assert [held.command_id for held in await db.receive()] == [early]
+
+
+async def test_the_audit_says_when_it_was_to_start(db: Session) -> None:
+    (sent,) = await db.send(
+        deliver_at="2001-01-01T00:00:00Z", priority=1, limit_key="c", expires_in_seconds=60
+    )
+    details = await db.value(
+        "select details_json from commandbus.command_bus_audit where command_id = %s", sent
+    )
+
+    assert details.pop("expires_at")
+    assert details == {
+        "deliver_at": "2001-01-01T00:00:00.000000Z", "priority": 1, "limit_key": "c",
+    }  # fmt: skip
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "both times": {"deliver_at": "2026-01-01T00:00:00Z", "delay_seconds": 1},
+    "both expiries": {"expires_at": "2100-01-01T00:00:00Z", "expires_in_seconds": 1},
+    "a negative delay": {"delay_seconds": -1},
+    "more than a year": {"delay_seconds": 4e7},
+    "a time in a hundred years": {"deliver_at": "2126-01-01T00:00:00Z"},
+    "an expiry in the past": {"expires_at": "2001-01-01T00:00:00Z"},
+    "an expiry in a hundred years": {"expires_at": "2126-01-01T00:00:00Z"},
+    "an expiry of nothing": {"expires_in_seconds": 0},
+    "an expiry before the delivery": {"delay_seconds": 60, "expires_in_seconds": 60},
+    "a level too high": {"priority": 3},
+    "an empty key": {"ordering_key": ""},
+    "a long key": {"limit_key": "k" * 201},
+    "a key and a delay": {"ordering_key": "k", "delay_seconds": 1},
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("how", ["send", "store"])
+async def test_what_cannot_be_is_refused_and_nothing_is_stored(
+    db: Session, case: str, how: str
+) -> None:
+    document = Jsonb([{"command_id": str(uuid4()), "type": "Debit"} | BAD[case]])
+    query = {
+        "send": "select commandbus.send_commands('payments', %s)",
+        "store": "select commandbus.store_commands('payments', %s, null, 'pending_queue')",
+    }[how]
+    with pytest.raises(psycopg.Error) as info:
+        await db.value(query, document)
+
+    assert info.value.sqlstate == "CB012"
+    assert info.value.diag.message_hint
+    assert await db.value("select count(*) from commandbus.command_bus_command") == 0
+
+
+async def test_an_expired_command_is_not_begun_but_ended_by_the_receive_that_finds_it(
+    db: Session,
+) -> None:
+    batch = await db.batch()
+    (late,) = await db.send(expires_in_seconds=60, batch_id=batch)
+    await expired(db, late)
+
+    assert await db.receive() == []
+    row = await db.command(late)
+    assert (row["status"], row["attempts"], row["leased_by"]) == ("CANCELED", 0, None)
+    reply = await db.value("select message from pgmq.q_payments__replies")
+    assert (reply["outcome"], reply["error"]["code"]) == ("CANCELED", "EXPIRED")
+    events = await db.rows(
+        "select event_type from commandbus.command_bus_audit where command_id = %s"
+        " order by audit_id",
+        late,
+    )
+    assert [event["event_type"] for event in events] == ["SENT", "EXPIRED"]
+    assert await db.value(
+        "select canceled_count from commandbus.command_bus_batch where batch_id = %s", batch
+    ) == 1  # fmt: skip
+
+
+async def test_the_chore_ends_what_expired_and_nobody_has(db: Session) -> None:
+    delayed, kept = await db.send(uuid4(), uuid4(), delay_seconds=60, expires_in_seconds=120)
+    await expired(db, delayed)
+
+    assert await db.value("select commandbus.end_expired()") == 1
+    assert (await db.command(delayed))["status"] == "CANCELED"
+    assert (await db.command(kept))["status"] == "PENDING"
+    assert await db.value("select commandbus.end_expired()") == 0
+    assert await db.value("select count(*) from commandbus.command_bus_expiry") == 1
+    assert await db.value("select count(*) from pgmq.q_payments__replies") == 1
+
+
+async def test_a_running_command_does_not_expire_but_its_retry_does(db: Session) -> None:
+    (late,) = await db.send(expires_in_seconds=60)
+    (held,) = await db.receive()
+    await expired(db, late)
+    await db.value("select commandbus.end_expired()")
+    assert (await db.command(late))["status"] == "IN_PROGRESS"
+    await db.settle("retry", held.item(delay_seconds=0, **FAILURE))
+
+    assert await db.receive() == []
+    assert (await db.command(late))["status"] == "CANCELED"
+
+
+async def test_a_lapsed_lease_of_an_expired_command_ends_it_and_fences_the_worker(
+    db: Session,
+) -> None:
+    (late,) = await db.send(expires_in_seconds=60)
+    (held,) = await db.receive()
+    await expired(db, late)
+    await db.lapse(held)
+
+    assert await db.receive() == []
+    assert (await db.command(late))["status"] == "CANCELED"
+    assert await db.settle("complete", held.item(data=None)) == [late]
+
+
+async def test_the_retry_of_an_operator_lifts_the_expiry(db: Session) -> None:
+    (late,) = await db.send(expires_in_seconds=60)
+    (held,) = await db.receive()
+    await db.settle("park", held.item(reason="PERMANENT", **FAILURE))
+    await expired(db, late)
+    await db.value("select commandbus.end_expired()")
+    assert (await db.command(late))["status"] == "IN_TROUBLESHOOTING_QUEUE"
+    await db.value("select commandbus.operator_retry('payments', %s)", [late])
+
+    assert [held.command_id for held in await db.receive()] == [late]
+
+
+async def test_one_command_by_hand_takes_the_options(db: Session) -> None:
+    sent = await db.value(
+        "select commandbus.send_command('payments', 'Debit', %s, p_delay => interval '1 hour',"
+        " p_expires_at => now() + interval '2 hours', p_priority => 1, p_limit_key => 'c')",
+        uuid4(),
+    )
+
+    assert 3_500 < await due_in(db, sent) <= 3_600
+    row = await db.command(sent)
+    assert (row["priority"], row["limit_key"]) == (1, "c")
