@@ -19,6 +19,7 @@ from commandbus.cli import (
     doctor,
     governed,
     list,  # noqa: A004  (each module has the name of its command)
+    priority,
     seals,
     send,
     serve,
@@ -179,6 +180,7 @@ app.add_typer(batch.batch, name="batch", rich_help_panel="Send and look")
 app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)
+app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")
 command(app, "doctor", panel="Operate")(doctor.doctor)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")

@@ -39,9 +39,8 @@ FUNCTION_FILES = (
     "gates", "keys", "sending", "receiving", "leases", "outcomes", "cancels", "progress",
     "expiry", "settle", "dispatch", "recovery", "loading", "operator", "reschedule", "bulk",
     "bulk_run", "search", "figures", "rights", "roles", "doctor", "doctor_server", "repair",
-    "retention", "retention_batches", "limits",
-    "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner",
-    "security",
+    "retention", "retention_batches", "limits", "governance", "governed", "approvals", "edits",
+    "reviews", "tickets", "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.
