@@ -126,7 +126,13 @@ class LeaseKeeper:
         while self._said:
             # Taken one by one: others are added meanwhile, from other threads.
             words.append(self._said.popitem()[1])
-        self.thread.extender.record_progress(self.domain, [redacted_word(word) for word in words])
+        try:
+            said = [redacted_word(word) for word in words]
+            self.thread.extender.record_progress(self.domain, said)
+        except Exception:
+            for word in words:  # tried again, unless a newer word has come meanwhile
+                self._said.setdefault(word[0].command_id, word)
+            raise
 
     def _extend_due(self) -> None:
         """Extend what is due, in the thread."""
