@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from commandbus.flow import Pause, SendOptions
     from commandbus.handler import Handler, HandlerOptions
     from commandbus.models import (
-        AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CommandMetadata, Reply,
-        SendReport, TroubleshootingItem,
+        AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
+        CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
     from commandbus.retry import RetryPolicy
 
@@ -178,12 +178,13 @@ class BlockingVerbs:
         ))
 
     def cancel(
-        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None,
-        conn: Any = None,
-    ) -> None:
-        """Cancel a command that is still PENDING; one that a worker has is refused."""
+        self, domain: str, command_id: UUID, reason: str, *, running: Running = "refuse",
+        operator: str | None = None, conn: Any = None,
+    ) -> CancelAnswer:
+        """Cancel a command that is PENDING: "canceled". One that a worker has is refused, or, with
+        `running="request"`, its worker is asked to end it: "requested". It may still complete."""
         return self._bridge.run(self._bus.cancel(
-            domain, command_id, reason, operator=operator, conn=conn,
+            domain, command_id, reason, running=running, operator=operator, conn=conn,
         ))
 
     def register_handler(

@@ -107,6 +107,15 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """How far a command has come, as its handler says; redacted already."""
+
+    lease: Lease
+    fraction: float
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class OutgoingCommands:
     """Commands that a handler sends, to be committed with its outcome."""
 

@@ -165,19 +165,19 @@ class Shared:
         """The domains that are served."""
         return sorted({member.domain for member in self._members})
 
-    def add(self, member: Member, channel: str, wake: Callable[[], None] | None) -> None:
-        """This worker begins: `wake` is called when the channel is notified."""
+    def add(self, member: Member, hints: Mapping[str, Callable[[], None]]) -> None:
+        """This worker begins: what to call when a channel is notified."""
         self._members.add(member)
         for part in (_Heartbeats(self), self._pauses, *self._chores):
             self._run(part.name, part.run())
-        if wake is not None:
+        for channel, wake in hints.items():
             self.listener.subscribe(channel, wake)
             self._run("listener", self.listener.run())
 
-    def remove(self, member: Member, channel: str, wake: Callable[[], None] | None) -> None:
+    def remove(self, member: Member, hints: Mapping[str, Callable[[], None]]) -> None:
         """This worker has ended."""
         self._members.discard(member)
-        if wake is not None:
+        for channel, wake in hints.items():
             self.listener.unsubscribe(channel, wake)
 
     async def beat(self) -> None:

@@ -21,10 +21,11 @@ begin
             -- end_leases is called by outcomes only, and planned under their settings: to set five more for
             -- each group would cost a group of one a few per cent.
             (c_by_item, array[
-                'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.extend_leases',
+                'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.keep_leases',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
-                'commandbus.snooze_commands', 'commandbus.discard_commands',
+                'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leased',
+                'commandbus.cancel_requests',
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',

@@ -50,6 +50,11 @@ language sql immutable as $$
         ('receive_commands', '{worker}'),
         ('confirm_start', '{worker}'),
         ('extend_leases', '{worker}'),
+        ('keep_leases', '{worker}'),
+        ('cancel_requests', '{worker}'),
+        ('record_progress', '{worker}'),
+        ('sweep_progress', '{worker}'),
+        ('progress_of', '{worker,operator,api,reader}'),
         ('complete_commands', '{worker}'),
         ('settle_commands', '{worker}'),
         ('settle_own', '{worker}'),
@@ -59,13 +64,10 @@ language sql immutable as $$
         ('use_levels', '{sender,worker,operator,api}'),
         ('use_keys', '{sender,worker,operator,api}'),
         ('end_expired', '{worker}'),
-<<<<<<< HEAD
         ('what_is_left', '{worker}'),
-=======
         ('tend_gates', '{worker}'),
         ('ruled_domains', '{worker}'),
         ('release_waiting', '{worker,operator,api}'),
->>>>>>> gates
         ('end_pauses', '{worker}'),
         ('paused_domains', '{worker,operator,api,reader}'),
         ('worker_heartbeat', '{worker}'),
@@ -82,6 +84,8 @@ language sql immutable as $$
         ('add_seal', '{worker,operator}'),
         -- decisions of operators
         ('cancel_commands', '{operator,api}'),
+        ('request_cancel', '{operator,api}'),
+        ('request_batch_cancel', '{operator,api}'),
         ('reschedule_commands', '{operator,api}'),
         ('pause_domain', '{operator,api}'),
         ('resume_domain', '{operator,api}'),
@@ -249,6 +253,7 @@ language sql immutable as $$
         ('command_bus_bulk_item', null, '{worker,operator,api,reader}'),
         ('command_bus_secret_key', null, '{worker,operator,api,reader}'),
         ('command_bus_worker', null, '{worker,operator,api,reader}'),
+        ('command_bus_progress', null, '{worker,operator,api,reader}'),
         ('command_bus_retention', null, '{worker,operator,api,reader}'),
         ('command_bus_dispatch', null, '{operator,api,reader}'),
         ('command_bus_unconfirmed', null, '{operator,api,reader}'),
