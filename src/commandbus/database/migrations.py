@@ -38,8 +38,8 @@ FUNCTION_FILES = (
     "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels",
     "gates", "keys", "sending", "receiving", "leases", "outcomes", "expiry", "settle", "dispatch",
     "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run", "search", "figures",
-    "rights", "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches", "limits",
-    "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "schedules",
+    "rights", "roles", "doctor", "doctor_server", "repair", "retention", "retention_batches",
+    "limits", "governance", "governed", "approvals", "edits", "reviews", "tickets", "tokens", "schedules",
     "firing", "planner", "security",
 )  # fmt: skip
 
