@@ -260,9 +260,9 @@ STRATEGIES: dict[str, st.SearchStrategy[Step]] = {
 }
 
 
-async def both_agree(worlds: list[World], sequence: Sequence[Step]) -> None:
+async def both_agree(worlds: list[World], sequence: Sequence[Step], kind: type[Run] = Run) -> None:
     base = secrets.randbits(100) << 20  # the audit remembers every id: new ones for each sequence
-    runs = [Run(world, base) for world in worlds]
+    runs = [kind(world, base) for world in worlds]
     for run in runs:
         await run.world.store.ensure_domain(DOMAIN)
         await run.world.add_batch(batch_id=run.batches[0])
@@ -276,30 +276,32 @@ async def both_agree(worlds: list[World], sequence: Sequence[Step]) -> None:
         assert memory[part] == content, part
 
 
-@pytest.mark.postgres
-def test_any_sequence_of_verbs_has_the_same_effect_on_both_stores(shared_dsn: str) -> None:
+def compare_stores(
+    dsn: str, steps: st.SearchStrategy[Step], kind: type[Run] = Run, *, sequences: int
+) -> None:
+    """Run this many sequences of steps on both stores."""
     with asyncio.Runner() as runner:
 
         async def open_world() -> tuple[AsyncConnectionPool[Any], PostgresWorld]:
-            pool = AsyncConnectionPool[Any](shared_dsn, min_size=1, max_size=2, open=False)
+            pool = AsyncConnectionPool[Any](dsn, min_size=1, max_size=2, open=False)
             await pool.open()
-            conn = await psycopg.AsyncConnection.connect(shared_dsn, autocommit=True)
+            conn = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
             return pool, PostgresWorld(pool, conn)
 
         pool, postgres = runner.run(open_world())
 
         async def compare(sequence: Sequence[Step]) -> None:
             await postgres.clear()
-            await both_agree([MemoryWorld(), postgres], sequence)
+            await both_agree([MemoryWorld(), postgres], sequence, kind)
 
         @settings(
-            max_examples=60,
+            max_examples=sequences,
             derandomize=True,
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
         )
-        @given(st.lists(steps(), min_size=10, max_size=25))
+        @given(st.lists(steps, min_size=10, max_size=25))
         def any_sequence(sequence: Sequence[Step]) -> None:
             runner.run(compare(sequence))
 
@@ -308,3 +310,8 @@ def test_any_sequence_of_verbs_has_the_same_effect_on_both_stores(shared_dsn: st
         finally:
             runner.run(postgres.conn.close())
             runner.run(pool.close())
+
+
+@pytest.mark.postgres
+def test_any_sequence_of_verbs_has_the_same_effect_on_both_stores(shared_dsn: str) -> None:
+    compare_stores(shared_dsn, steps(), sequences=60)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, LiteralString, Protocol, Unpack
 from uuid import UUID, uuid4
 
 import orjson
@@ -31,24 +31,35 @@ from commandbus.database.pgmq.client import PgmqClient
 from commandbus.database.postgres import PostgresStore
 from commandbus.database.rows import COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
+from commandbus.flow import SendOptions, check_flow
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewCommand, ParkReason
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
-from commandbus.testing.memory.tables import made
+from commandbus.testing.memory.reads import shown_command
+from commandbus.testing.memory.tables import DomainFlow
 from tests.conformance.showing import decoded, shown, shown_envelope, sorted_replies
 
 DOMAIN = "payments"
+#: What a test leaves behind, as far as the schema has it.
 TABLES = [
-    sql.Identifier("commandbus", f"command_bus_{name}")
+    f"command_bus_{name}"
     for name in (
-        "command",
-        "batch",
-        "troubleshooting",
-        "failure_group",
-        "reply_inbox",
-        "worker",
+        "command", "batch", "troubleshooting", "failure_group", "reply_inbox", "worker", "expiry",
+        "waiting", "flow", "key", "key_due", "flow_rule", "gate", "slot", "unique", "progress",
     )
+]  # fmt: skip
+#: What time does to a database whose clock cannot be moved: everything was earlier.
+EARLIER: list[LiteralString] = [
+    "update commandbus.command_bus_command"
+    " set deliver_at = deliver_at - make_interval(secs => %(s)s),"
+    " expires_at = expires_at - make_interval(secs => %(s)s)"
+    " where num_nonnulls(deliver_at, expires_at) > 0",
+    "update commandbus.command_bus_expiry set look_at = look_at - make_interval(secs => %(s)s)",
+    "update commandbus.command_bus_flow"
+    " set paused_until = paused_until - make_interval(secs => %(s)s)",
 ]
+#: What workers do from time to time.
+CHORES: list[LiteralString] = ["select commandbus.end_expired()", "select commandbus.end_pauses()"]
 FAILURE = Failure(
     "TRANSIENT",
     "BANK_DOWN",
@@ -68,6 +79,7 @@ def new(
     reply_to: str = replies_queue(DOMAIN),
     correlation_id: UUID | None = None,
     max_attempts: int = 3,
+    **options: Unpack[SendOptions],
 ) -> NewCommand:
     return NewCommand(
         command_type=command_type,
@@ -76,6 +88,7 @@ def new(
         reply_to=reply_to,
         correlation_id=correlation_id or uuid4(),
         max_attempts=max_attempts,
+        flow=check_flow(options),
     )
 
 
@@ -283,7 +296,11 @@ class World(ABC):
 
     @abstractmethod
     async def advance(self, seconds: float) -> None:
-        """Let time pass for every message."""
+        """Let time pass for every message, expiry and pause; then what is over ends."""
+
+    @abstractmethod
+    async def step_over_parked(self) -> None:
+        """From now on a parked command does not block its ordering key."""
 
     @abstractmethod
     async def lose_archive(self, domain: str = DOMAIN) -> None:
@@ -312,10 +329,13 @@ class MemoryWorld(World):
         rows = [r for r in self.memory._state.commands.values() if domain in {None, r.domain}]
         rows.sort(key=lambda row: row.command_id)
         rows.sort(key=lambda row: row.created_at, reverse=True)  # among equals, as before
-        return [made(CommandMetadata, row) for row in rows]
+        return [shown_command(self.memory._state, row) for row in rows]
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
+
+    async def step_over_parked(self) -> None:
+        self.memory._state.flows[DOMAIN] = DomainFlow(on_park="skip")
 
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         self.memory.pgmq.queues.get(commands_queue(domain)).archive.clear()
@@ -364,7 +384,14 @@ class PostgresWorld(World):
     async def clear(self) -> None:
         """Make the database as good as new; the audit stays, but it knows other ids."""
         async with self.conn.transaction():
-            for table in TABLES:
+            found = await self.rows(
+                "select tablename from pg_tables where schemaname = 'commandbus'"
+                " and tablename = any(%s) order by array_position(%s, tablename::text)",
+                TABLES,
+                TABLES,
+            )
+            for row in found:
+                table = sql.Identifier("commandbus", row["tablename"])
                 await self.conn.execute(sql.SQL("delete from {}").format(table))
             await self.conn.execute("select pgmq.drop_queue(queue_name) from pgmq.meta")
             await self.conn.execute(
@@ -390,6 +417,17 @@ class PostgresWorld(World):
                 sql.SQL("update {} set vt = vt - make_interval(secs => %s)").format(table),
                 (seconds,),
             )
+        for change in EARLIER:
+            await self.conn.execute(change, {"s": seconds})
+        for chore in CHORES:
+            await self.conn.execute(chore)
+
+    async def step_over_parked(self) -> None:
+        await self.conn.execute(
+            "insert into commandbus.command_bus_flow (domain, on_park) values (%s, 'skip')"
+            " on conflict (domain) do update set on_park = excluded.on_park",
+            (DOMAIN,),
+        )
 
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         table = sql.Identifier("pgmq", f"a_{physical_queue(commands_queue(domain))}")

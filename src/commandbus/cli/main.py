@@ -19,6 +19,9 @@ from commandbus.cli import (
     doctor,
     governed,
     list,  # noqa: A004  (each module has the name of its command)
+    pause,
+    priority,
+    reschedule,
     schedule,
     scheduler,
     seals,
@@ -183,6 +186,10 @@ app.add_typer(schedule.schedule, name="schedule", rich_help_panel="Send and look
 app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)
+command(app, "reschedule", panel="Operate")(reschedule.reschedule)
+command(app, "pause", panel="Operate")(pause.pause)
+command(app, "resume", panel="Operate")(pause.resume)
+app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")
 command(app, "doctor", panel="Operate")(doctor.doctor)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -19,6 +19,8 @@ from commandbus.testing.clock import FakeClock
 
 #: How many of the oldest messages are the head of a queue; as in the SQL function read_messages.
 HEAD = 1_000
+#: The vt of a message that does not become due by itself: PostgreSQL's 'infinity'.
+INFINITY = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class StoredMessage:
     enqueued_at: datetime
     vt: datetime
     body: bytes
+    #: The priority of its command; on PostgreSQL it is in the headers.
+    level: int = 0
 
     @property
     def message(self) -> Any:
@@ -98,16 +102,15 @@ class Queues:
         bodies = [encode(message) for message in messages]
         if not bodies:
             raise DatabaseError("PGMQ refuses an empty group of messages")
-        target = self.get(queue)
         now = self.clock.now()
-        sent = []
-        for body in bodies:
-            target.last_id += 1
-            target.messages[target.last_id] = StoredMessage(
-                target.last_id, 0, now, now + timedelta(seconds=delay), body
-            )
-            sent.append(target.last_id)
-        return sent
+        return [self.put(queue, body, now, now + timedelta(seconds=delay)) for body in bodies]
+
+    def put(self, queue: str, body: bytes, now: datetime, due: datetime, level: int = 0) -> int:
+        """Put one message that is due at this time, at this level."""
+        target = self.get(queue)
+        target.last_id += 1
+        target.messages[target.last_id] = StoredMessage(target.last_id, 0, now, due, body, level)
+        return target.last_id
 
     def read(self, queue: str, vt: int, qty: int = 1) -> list[StoredMessage]:
         """Lease the oldest visible messages."""
@@ -124,15 +127,25 @@ class Queues:
         *,
         from_head: bool = False,
         left_out: Collection[str] = (),
+        level_seconds: float = 0.0,
     ) -> list[StoredMessage]:
-        """Lease the messages that have been due for longest, as the SQL function read_messages."""
+        """Lease the messages that have been due for longest, as the SQL function read_due.
+
+        A level is worth `level_seconds` of waiting. So a higher one goes first, and no lower one
+        waits for ever.
+        """
         now = self.clock.now()
         oldest = sorted(self.get(queue).messages.values(), key=lambda m: m.msg_id)
         if left_out:
             oldest = [m for m in oldest if m.type not in left_out]
-        head = [m for m in oldest[:HEAD] if m.vt <= now] if from_head else []
-        others = [m for m in oldest if m.vt <= now and m not in head]
-        chosen = [*head, *sorted(others, key=lambda m: (m.vt, m.msg_id))][:qty]
+        due = [m for m in oldest if m.vt <= now]
+        # Without low levels: an old backlog of them would go before everything else.
+        head = [m for m in oldest[:HEAD] if m.vt <= now and m.level >= 0] if from_head else []
+        others = sorted(
+            (m for m in due if m not in head),
+            key=lambda m: (m.vt - timedelta(seconds=m.level * level_seconds), m.msg_id),
+        )
+        chosen = [*head, *others][:qty]
         return self._lease(queue, vt, sorted(chosen, key=lambda m: m.msg_id))
 
     def _lease(self, queue: str, vt: int, messages: list[StoredMessage]) -> list[StoredMessage]:
@@ -157,11 +170,9 @@ class Queues:
         messages.update((i, replace(messages[i], vt=moment)) for i in found)
         return found
 
-    def next_visible(self, queue: str) -> datetime | None:
-        """When the next message shows up; the past, if one is there."""
-        if not self.exists(queue):
-            return None
-        return min((m.vt for m in self.get(queue).messages.values()), default=None)
+    def set_level(self, queue: str, msg_id: int, level: int) -> None:
+        messages = self.get(queue).messages
+        messages[msg_id] = replace(messages[msg_id], level=level)
 
 
 class FakePgmqClient:

@@ -10,11 +10,11 @@ from typing import Any
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.models import Command
-from commandbus.names import commands_queue
 from commandbus.payload import decode_payload
 from commandbus.settings import Settings
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.memory import InMemoryStore
+from commandbus.testing.memory.pausing import due_at
 from commandbus.testing.memory.tables import made
 
 #: Real seconds that run_until_idle waits for handlers; a handler that hangs should fail its test.
@@ -132,6 +132,5 @@ def _is_busy(store: InMemoryStore, domains: tuple[str, ...]) -> bool:
 
 def _due_times(store: InMemoryStore, domains: tuple[str, ...]) -> list[datetime]:
     """When the next command of each is due: a new one, a retry, or one whose lease lapses."""
-    queues = [commands_queue(domain) for domain in domains]
-    found = store.read(lambda state: [state.queues.next_visible(queue) for queue in queues])
+    found = store.read(lambda state: [due_at(state, domain) for domain in domains])
     return [moment for moment in found if moment is not None]

@@ -309,6 +309,10 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.WARNING, "workers run, but none of them has done the chores for an hour",
         "switch COMMANDBUS_MAINTENANCE on in one of them",
     ),
+    "DOMAIN_PAUSED": KnownFinding(
+        Severity.NOTICE, "a domain is paused: none of its commands is started",
+        "when its reason is over, end it with `commandbus resume`",
+    ),
     "LOAD_INTERRUPTED": KnownFinding(
         Severity.NOTICE, "a load has stopped, and no process continues it",
         "continue it with `commandbus batch resume`, or end it with `commandbus batch seal` or "

@@ -20,7 +20,10 @@ from commandbus.database.model import Outcome
 from commandbus.errors import InvalidOperationError, LeaseLostError, PermanentCommandError
 from commandbus.testing.clock import FakeClock
 from commandbus.testing.fakes import FakePgmqClient
+from commandbus.testing.memory.expiry import end_expired
+from commandbus.testing.memory.keys import promote
 from commandbus.testing.memory.leasing import settle
+from commandbus.testing.memory.pausing import end_pauses
 from commandbus.testing.memory.tables import IdScope, State
 
 Args = ParamSpec("Args")
@@ -52,8 +55,7 @@ class MemoryEngine:
         #: Workers that live: those that gave a heartbeat and did not say that they have ended.
         self.workers: set[str] = set()
         self._secret_keys: dict[tuple[str, str], frozenset[str]] = {}
-        # Time has passed: anything may be due.
-        self.clock.on_advance(lambda: self._notify([None]))
+        self.clock.on_advance(self._time_has_passed)
 
     async def run(self, conn: Any, change: Callable[[State], Value]) -> Value:
         """Run a verb: in the transaction of this connection, if it is one of ours, or at once."""
@@ -66,7 +68,7 @@ class MemoryEngine:
         with self._lock:
             backup = self._state.copy()
             try:
-                value = change(self._state)
+                value = applied(change, self._state)
             except BaseException:
                 self._state.restore(backup)
                 raise
@@ -78,6 +80,12 @@ class MemoryEngine:
         """Look at the state while nothing changes."""
         with self._lock:
             return question(self._state)
+
+    def _time_has_passed(self) -> None:
+        # What the chores of a worker do; then anything may be due.
+        self.commit(end_expired)
+        self.commit(end_pauses)
+        self._notify([None])
 
     def _notify(self, channels: Iterable[str | None]) -> None:
         for channel in channels:
@@ -94,6 +102,13 @@ class MemoryEngine:
             yield
         finally:
             self._watchers.remove(watcher)
+
+
+def applied(change: Callable[[State], Value], state: State) -> Value:
+    """Make a change. Where it has ended a command, the next of its ordering key is due."""
+    value = change(state)
+    promote(state)
+    return value
 
 
 def verb(
@@ -160,14 +175,14 @@ class MemoryTransaction:
             raise InvalidOperationError("the transaction of this connection has ended")
         fork = self._fork()
         self.replay(fork)
-        value = change(fork)
+        value = applied(change, fork)
         self._done.append((change, value))
         return value
 
     def replay(self, state: State) -> None:
         """Do everything again, on this state."""
         for change, value in self._done:
-            if change(state) != value:
+            if applied(change, state) != value:
                 raise LeaseLostError("a lease was lost before the transaction was committed")
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:

@@ -19,15 +19,16 @@ from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
 from commandbus.database.store import ReceiveOptions
 from commandbus.models import AuditEventType, CommandStatus, ParkReason, ReplyOutcome
 from commandbus.names import commands_queue
+from commandbus.testing.memory.expiry import expire, has_expired
+from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.sending import (
-    iso8601,
     move_batch_counters,
     publish_cancel,
     publish_reply,
     send_commands,
     start_batch,
 )
-from commandbus.testing.memory.tables import CommandRow, State, made
+from commandbus.testing.memory.tables import CommandRow, State, iso8601, made
 
 #: Leases in a row that may lapse before a command is parked without a further start.
 MAX_LAPSES = 10
@@ -36,11 +37,17 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
 
 
 def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
-    queue, seconds = commands_queue(domain), options["vt_seconds"]
-    from_head, left_out = options.get("from_head", False), options.get("except_types", ())
+    queue, now = commands_queue(domain), state.clock.now()
+    if is_paused(state, domain, now):
+        return []
     leases: list[Lease] = []
     for read in state.queues.read_due(
-        queue, seconds, options["quantity"], from_head=from_head, left_out=left_out
+        queue,
+        options["vt_seconds"],
+        options["quantity"],
+        from_head=options.get("from_head", False),
+        left_out=[*options.get("except_types", ()), *paused_types(state, domain, now)],
+        level_seconds=state.flow(domain).level_seconds,
     ):
         message = read.message
         row = _row_of(state, domain, read.msg_id, message)
@@ -54,7 +61,9 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
         counts_every = every is None or row.command_type in every
         attempts = row.attempts + (row.leased_by is None or row.started_alone or counts_every)
         row = state.change(row, max_attempts=limit)
-        if attempts > limit or (abs(row.lapses) >= MAX_LAPSES and not counts_every):
+        if has_expired(row, now):
+            _expire_received(state, row)
+        elif attempts > limit or (abs(row.lapses) >= MAX_LAPSES and not counts_every):
             _park_used_up(state, row, options["worker"])
         else:
             leases.append(_lease(state, row, attempts, message, options))
@@ -108,6 +117,13 @@ def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
     # A new lease fences the worker that may still be running it.
     row = state.change(row, leased_by=worker, lease_epoch=row.lease_epoch + 1)
     _park(state, row, ParkReason.EXHAUSTED, failure, state.clock.now())
+
+
+def _expire_received(state: State, row: CommandRow) -> None:
+    # A new lease fences the worker that may still be running it; it ends at once.
+    epoch = row.lease_epoch + 1
+    ended: dict[str, Any] = {"leased_by": None, "lease_expires_at": None, "lapses": 0}
+    expire(state, row, lease_epoch=epoch, started_alone=False, **ended)
 
 
 def _lapsed_lease(row: CommandRow) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from commandbus.database.store import RetryOptions
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
 from commandbus.names import check_domain, commands_queue
+from commandbus.testing.memory.placing import put_command
 from commandbus.testing.memory.reads import rows_of_batch
 from commandbus.testing.memory.sending import (
     move_batch_counters,
@@ -33,7 +34,7 @@ def operator_retry(
 ) -> None:
     check_domain(domain)
     edits = options.get("edits") or {}
-    parked = _movable(state, domain, ids, lambda row: row.key in state.parked)
+    parked = movable(state, domain, ids, lambda row: row.key in state.parked)
     for row in parked:
         if row.command_id in edits and edits[row.command_id].previous_msg_id != row.msg_id:
             raise InvalidOperationError(
@@ -41,7 +42,7 @@ def operator_retry(
                 "read; read the payload again, and edit that"
             )
     moved = _requeue(state, domain, parked, options)
-    _refuse(state, domain, ids, moved, "retry", _PARKED)
+    refuse(state, domain, ids, moved, "retry", _PARKED)
 
 
 def _requeue(
@@ -65,13 +66,13 @@ def _requeue(
         edited = {} if edit is None else {"data": orjson.loads(edit.data)}
         messages.append({**archive[row.msg_id].message, **edited})
     now = state.clock.now()
-    msg_ids = state.queues.send_batch(queue, messages)
-    for ended, msg_id in zip(rows, msg_ids, strict=True):
+    for ended, message in zip(rows, messages, strict=True):
         row = state.change(
-            ended,
+            put_command(state, ended, message),
             status=CommandStatus.PENDING,
-            msg_id=msg_id,
             updated_at=now,
+            # An operator wants it to run, also after its time.
+            expires_at=None,
             lapses=0,
             # Without a reset there is still one attempt to use.
             attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
@@ -81,7 +82,7 @@ def _requeue(
         move_batch_counters(
             state, row, "in_troubleshooting" if was_parked else "failed", "open", actor
         )
-        details: dict[str, Any] = {"msg_id": msg_id, "reset_attempts": reset_attempts}
+        details: dict[str, Any] = {"msg_id": row.msg_id, "reset_attempts": reset_attempts}
         if edit := edits.get(row.command_id):
             changes = dict(edit.changes)
             details["edited"] = {"previous_msg_id": edit.previous_msg_id, "changes": changes}
@@ -113,8 +114,8 @@ def cancel_commands(
 ) -> None:
     del conn  # the engine has used it
     check_domain(domain)
-    rows = _movable(state, domain, ids, lambda row: row.is_waiting)
-    _refuse(state, domain, ids, rows, "cancel", "a command that is PENDING")
+    rows = movable(state, domain, ids, lambda row: row.is_waiting)
+    refuse(state, domain, ids, rows, "cancel", "a command that is PENDING")
     for pending in rows:
         now = state.clock.now()
         row = state.change(pending, status=CommandStatus.CANCELED, updated_at=now)
@@ -151,14 +152,14 @@ def _resolve(
     state: State, domain: str, ids: Sequence[UUID], status: CommandStatus, verb: str
 ) -> list[CommandRow]:
     """End all of these parked commands, or none."""
-    rows = _movable(state, domain, ids, lambda row: row.key in state.parked)
-    _refuse(state, domain, ids, rows, verb, _PARKED)
+    rows = movable(state, domain, ids, lambda row: row.key in state.parked)
+    refuse(state, domain, ids, rows, verb, _PARKED)
     for row in rows:
         del state.parked[row.key]
     return [state.change(row, status=status, updated_at=state.clock.now()) for row in rows]
 
 
-def _movable(
+def movable(
     state: State, domain: str, ids: Sequence[UUID], may_move: Callable[[CommandRow], bool]
 ) -> list[CommandRow]:
     """Those of the commands that can be moved, in the order of their ids."""
@@ -166,7 +167,7 @@ def _movable(
     return [row for row in found if row is not None and may_move(row)]
 
 
-def _refuse(
+def refuse(
     state: State, domain: str, ids: Sequence[UUID], moved: Sequence[CommandRow], *words: str
 ) -> None:
     """All or none: raise the error about the first that was not moved. `words`: verb, wanted."""

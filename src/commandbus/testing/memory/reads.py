@@ -22,13 +22,25 @@ from commandbus.models import (
 )
 from commandbus.names import check_domain, commands_queue
 from commandbus.payload import decode_payload
-from commandbus.testing.fakes import StoredMessage
+from commandbus.testing.fakes import INFINITY, StoredMessage
 from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
 
 
 def get_command(state: State, domain: str, command_id: UUID) -> CommandMetadata | None:
     row = state.commands.get((domain, command_id))
-    return None if row is None else made(CommandMetadata, row)
+    return None if row is None else shown_command(state, row)
+
+
+def shown_command(state: State, row: CommandRow) -> CommandMetadata:
+    """The row, and what the queue says: when it is due, if that is later; what it waits for."""
+    has_message = row.is_waiting and state.queues.exists(row.queue_name)
+    messages = state.queues.get(row.queue_name).messages if has_message else {}
+    message = messages.get(row.msg_id)
+    if message is None or message.vt <= state.clock.now():
+        return made(CommandMetadata, row)
+    if message.vt == INFINITY:
+        return made(CommandMetadata, row, waiting_for=f"behind others of key {row.ordering_key}")
+    return made(CommandMetadata, row, due_at=message.vt)
 
 
 def get_payload(state: State, domain: str, command_id: UUID) -> str | None:
@@ -129,7 +141,7 @@ def list_batch_commands(
 ) -> list[CommandMetadata]:
     rows = rows_of_batch(state, domain, batch_id)
     found = [row for row in rows if status in {None, row.status}]
-    return [made(CommandMetadata, row) for row in found[offset : offset + limit]]
+    return [shown_command(state, row) for row in found[offset : offset + limit]]
 
 
 def closed_batches(state: State, batch_ids: Sequence[UUID]) -> list[BatchMetadata]:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -21,6 +22,7 @@ from commandbus.errors import (
     InvalidNameError,
     InvalidOperationError,
 )
+from commandbus.flow import Flow
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, NewCommand, ReplyOutcome
 from commandbus.names import (
     INBOX,
@@ -33,7 +35,8 @@ from commandbus.names import (
     replies_queue,
 )
 from commandbus.testing.fakes import encode
-from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
+from commandbus.testing.memory.placing import Place, place_of, put_command
+from commandbus.testing.memory.tables import BatchRow, CommandRow, State, iso8601, made
 
 #: The classes of states that counters depend on; never whether a command was IN_PROGRESS.
 StateClass = Literal["open", "in_troubleshooting", "completed", "failed", "canceled"]
@@ -41,7 +44,8 @@ StateClass = Literal["open", "in_troubleshooting", "completed", "failed", "cance
 _NEW_COMMAND: dict[str, Any] = {
     "status": CommandStatus.PENDING, "attempts": 0, "lease_epoch": 0, "lapses": 0,
     "started_alone": False, "snoozes": None, "leased_by": None, "lease_expires_at": None,
-    "last_error_type": None, "last_error_code": None, "last_error_msg": None,
+    "last_error_type": None, "last_error_code": None, "last_error_msg": None, "key_seq": None,
+    "due_at": None, "waiting_for": None,
 }  # fmt: skip
 _NEW_BATCH: dict[str, Any] = {
     "status": BatchStatus.PENDING, "completed_count": 0, "failed_count": 0, "canceled_count": 0,
@@ -84,21 +88,20 @@ def send_commands(
     batch = None if batch_id is None else require_batch(state, domain, batch_id)
     for queue in {command.reply_to for command in commands} - {NO_REPLY, INBOX}:
         _ensure_queue(state, queue)
+    now = state.clock.now()
+    places = [place_of(command, now) for command in commands]
     known = _known_ids(state, domain, [command.command_id for command in commands])
     if known:
         raise DuplicateCommandError(domain, known)
-    now = state.clock.now()
-    msg_ids = state.queues.send_batch(
-        commands_queue(domain), [_envelope(domain, command, now) for command in commands]
-    )
-    for number, (command, msg_id) in enumerate(zip(commands, msg_ids, strict=True), 1):
+    for number, (command, place) in enumerate(zip(commands, places, strict=True), 1):
         row = made(
-            CommandRow, command, **_NEW_COMMAND, domain=domain, queue_name=commands_queue(domain),
-            msg_id=msg_id, created_at=now, updated_at=now, reply_queue=command.reply_to,
-            batch_id=batch_id, sequence_no=number if is_creation else None,
+            CommandRow, command, **_NEW_COMMAND, **asdict(place), domain=domain, msg_id=0,
+            queue_name=commands_queue(domain), created_at=now, updated_at=now,
+            reply_queue=command.reply_to, batch_id=batch_id,
+            sequence_no=number if is_creation else None,
         )  # fmt: skip
-        state.commands[row.key] = row
-        state.record(row, AuditEventType.SENT, now, actor=actor)
+        row = put_command(state, row, _envelope(domain, command, now))
+        state.record(row, AuditEventType.SENT, now, _shown_place(place), actor)
     if batch is not None and not is_creation:
         if batch.completed_at is not None:
             raise InvalidOperationError(
@@ -124,6 +127,16 @@ def _envelope(domain: str, command: NewCommand, now: datetime) -> dict[str, Any]
         "created_at": iso8601(now),
         "data": orjson.loads(command.data),
     }
+
+
+def _shown_place(place: Place) -> dict[str, Any] | None:
+    """For the audit: what was said, without what was not."""
+    said = {name: value for name, value in asdict(place).items() if value is not None}
+    shown = {
+        name: iso8601(value) if isinstance(value, datetime) else value
+        for name, value in said.items()
+    }
+    return shown or None
 
 
 # -- batches
@@ -216,6 +229,7 @@ def _send_closing_command(
         reply_to=replies_queue(domain) if reply_to is None else reply_to,
         correlation_id=batch.batch_id,
         max_attempts=asked.get("max_attempts") or 3,
+        flow=Flow(**{each.name: asked[each.name] for each in fields(Flow) if each.name in asked}),
     )
     send_commands(state, domain, [command], actor=actor)
 
@@ -253,8 +267,3 @@ def publish_cancel(
     """Publish the reply of a command that was canceled."""
     error = {"code": code, "message": reason, "class": "CANCELED"}
     publish_reply(state, row, ReplyOutcome.CANCELED, error=error)
-
-
-def iso8601(moment: datetime) -> str:
-    """UTC with microseconds and a Z, as in every envelope."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

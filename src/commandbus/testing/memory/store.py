@@ -12,9 +12,8 @@ from uuid import UUID
 from commandbus.database.model import Lease, NewBatch
 from commandbus.database.store import Store
 from commandbus.errors import InvalidOperationError
-from commandbus.flow import Pause
 from commandbus.models import NewCommand
-from commandbus.testing.memory import leasing, operator, reads
+from commandbus.testing.memory import leasing, operator, pausing, reads, rescheduling
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,
     MemoryEngine,
@@ -82,6 +81,13 @@ class InMemoryStore(MemoryEngine):
     operator_cancel = verb(operator.operator_cancel)
     operator_complete = verb(operator.operator_complete)
     add_note = verb(operator.add_note)
+    reschedule = verb(rescheduling.reschedule)
+    set_priority = verb(rescheduling.set_priority)
+    set_level_seconds = verb(rescheduling.set_level_seconds)
+    pause = verb(pausing.pause)
+    resume = verb(pausing.resume)
+    pauses = verb(pausing.pauses)
+    due_in = verb(pausing.due_in)
 
     get_command = verb(reads.get_command)
     get_payload = verb(reads.get_payload)
@@ -114,21 +120,6 @@ class InMemoryStore(MemoryEngine):
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         for beat in beats:
             await self.heartbeat(**beat)
-
-    async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
-        return dict.fromkeys(domains, 0.0)  # to receive costs no more here
-
-    async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:  # noqa: ARG002
-        return []
-
-    async def reschedule(self, domain: str, ids: Sequence[UUID], **given: Any) -> None:  # noqa: ARG002
-        raise InvalidOperationError(NEEDS_POSTGRES)
-
-    async def pause(self, domain: str, command_type: str | None, **given: Any) -> None:  # noqa: ARG002
-        raise InvalidOperationError(NEEDS_POSTGRES)
-
-    async def resume(self, domain: str, command_type: str | None, **given: Any) -> bool:  # noqa: ARG002
-        raise InvalidOperationError(NEEDS_POSTGRES)
 
     async def worker_gone(self, worker: str) -> None:
         self.workers.discard(worker)

@@ -7,12 +7,13 @@ which is how a verb that fails halfway leaves nothing behind.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
 from commandbus.database.model import Lease
+from commandbus.flow import Pause
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Key = tuple[str, UUID]
+#: Domain and ordering key.
+OrderingKey = tuple[str, str]
 Made = TypeVar("Made", bound="DataclassInstance")
+#: Stands in the audit where an event is about no single command.
+NOBODY = UUID(int=0)
 IdScope = Literal["domain", "global"]
 
 
@@ -44,6 +49,8 @@ class CommandRow(CommandMetadata):
     lapses: int = 0
     started_alone: bool = False
     snoozes: int | None = None
+    #: Its number among those of its ordering key.
+    key_seq: int | None = None
 
     @property
     def key(self) -> Key:
@@ -71,6 +78,18 @@ class CommandRow(CommandMetadata):
 
 
 @dataclass(frozen=True, slots=True)
+class DomainFlow:
+    """A row of command_bus_flow, and the pauses of command types."""
+
+    #: Of the domain (None), and of command types.
+    pauses: Mapping[str | None, Pause] = field(default_factory=dict)
+    #: How much waiting one level of priority is worth.
+    level_seconds: float = 60.0
+    #: Whether a parked command blocks its ordering key.
+    on_park: Literal["block", "skip"] = "block"
+
+
+@dataclass(frozen=True, slots=True)
 class BatchRow(BatchMetadata):
     """A row of command_bus_batch. All are sealed: there are no loads here."""
 
@@ -84,6 +103,11 @@ class BatchRow(BatchMetadata):
         return self.completed_count + self.failed_count + self.canceled_count == self.total_count
 
 
+def iso8601(moment: datetime) -> str:
+    """UTC with microseconds and a Z, as in every envelope."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def made(kind: type[Made], row: object, **others: Any) -> Made:
     """A value of this kind: these fields, and all others from the attributes of `row`."""
     same = {f.name: getattr(row, f.name) for f in fields(kind) if f.name not in others}
@@ -93,7 +117,7 @@ def made(kind: type[Made], row: object, **others: Any) -> Made:
 class State:
     """Everything that the store in memory remembers."""
 
-    TABLES = ("commands", "parked", "batches", "inbox", "audit")
+    TABLES = ("commands", "parked", "batches", "inbox", "audit", "flows", "heads")
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
@@ -104,6 +128,9 @@ class State:
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
         self.audit: list[AuditEvent] = []
+        self.flows: dict[str, DomainFlow] = {}
+        #: By ordering key, the command whose turn it is: it is due, runs, backs off or is parked.
+        self.heads: dict[OrderingKey, UUID] = {}
         #: Channels to notify after the verb, as NOTIFY does at commit.
         self.notices: list[str] = []
 
@@ -127,6 +154,10 @@ class State:
         changed = self.commands[row.key] = replace(row, **changes)
         return changed
 
+    def flow(self, domain: str) -> DomainFlow:
+        """What holds for a domain, if nothing was said about it too."""
+        return self.flows.get(domain) or DomainFlow()
+
     def change_batch(self, batch: BatchRow, **changes: Any) -> BatchRow:
         """Replace the row of a batch by one with these changes."""
         changed = self.batches[batch.batch_id] = replace(batch, **changes)
@@ -145,6 +176,21 @@ class State:
         known = (len(self.audit) + 1, row.domain, subject, event.value, ts)
         kept = None if details is None else dict(details)
         self.audit.append(AuditEvent(*known, kept, row.batch_id, actor))
+
+    def record_domain(
+        self, domain: str, event: AuditEventType, details: Mapping[str, Any], actor: str | None
+    ) -> None:
+        """Add an event of a domain: of no command, without details that are None."""
+        known = {
+            name: iso8601(value) if isinstance(value, datetime) else value
+            for name, value in details.items()
+            if value is not None
+        }
+        ts = self.clock.now()
+        number = len(self.audit) + 1
+        self.audit.append(
+            AuditEvent(number, domain, NOBODY, event.value, ts, known or None, None, actor)
+        )
 
     def wake_workers(self, domain: str) -> None:
         """Wake the workers of a domain after the verb."""

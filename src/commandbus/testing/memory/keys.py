@@ -1,0 +1,64 @@
+"""Ordering keys: what sql/functions/keys.sql does.
+
+The head of a key is the only one of its commands that can be due: the messages of those behind it
+are at INFINITY, in the order of their key_seq.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from commandbus.testing.fakes import INFINITY
+from commandbus.testing.memory.tables import CommandRow, OrderingKey, State
+
+
+def take_place(
+    state: State, domain: str, command_id: UUID, ordering_key: str, now: datetime
+) -> tuple[int, datetime]:
+    """The number of a command that goes to the end of its key, and when its message is due."""
+    number = 1 + max((row.key_seq or 0 for row in state.commands.values()), default=0)
+    head = state.heads.setdefault((domain, ordering_key), command_id)
+    return number, now if head == command_id else INFINITY
+
+
+def is_behind(state: State, row: CommandRow) -> bool:
+    """Whether it is the turn of another command of its key."""
+    if row.ordering_key is None:
+        return False
+    return state.heads.get((row.domain, row.ordering_key)) != row.command_id
+
+
+def promote(state: State) -> None:
+    """Where the head of a key holds it no more, the next one is due; it may always be called."""
+    if not state.heads:
+        return
+    now = state.clock.now()
+    for place, head in tuple(state.heads.items()):
+        if _holds(state, state.commands.get((place[0], head))):
+            continue
+        waiting = _open_rows(state, place)
+        if not waiting:
+            del state.heads[place]
+            continue
+        row = waiting[0]
+        state.heads[place] = row.command_id
+        state.queues.set_vt(row.queue_name, [row.msg_id], now)
+        state.wake_workers(row.domain)
+
+
+def _holds(state: State, row: CommandRow | None) -> bool:
+    """Whether it runs or will run; or is parked where that blocks a key."""
+    if row is None:
+        return False
+    is_blocked = row.key in state.parked and state.flow(row.domain).on_park == "block"
+    return row.is_open or is_blocked
+
+
+def _open_rows(state: State, place: OrderingKey) -> list[CommandRow]:
+    rows = [
+        row
+        for row in state.commands.values()
+        if (row.domain, row.ordering_key) == place and row.is_open
+    ]
+    return sorted(rows, key=lambda row: row.key_seq or 0)
