@@ -24,6 +24,8 @@ STEPS: dict[str, tuple[frozenset[str | None], str | None]] = {
     "LEASE_EXPIRED": (OPEN, None),
     "FAILED": (OPEN, "PENDING"),
     "RELEASED": (OPEN, "PENDING"),
+    "SNOOZED": (OPEN, "PENDING"),
+    "DISCARDED": (OPEN, "CANCELED"),
     "COMPLETED": (frozenset({"IN_PROGRESS"}), "COMPLETED"),
     "MOVED_TO_TROUBLESHOOTING_QUEUE": (frozenset({"PENDING"}), PARKED),
     "GIVEN_UP": (frozenset({"PENDING"}), "FAILED"),
@@ -32,7 +34,9 @@ STEPS: dict[str, tuple[frozenset[str | None], str | None]] = {
     "OPERATOR_CANCEL": (frozenset({PARKED}), "CANCELED"),
     "OPERATOR_COMPLETE": (frozenset({PARKED}), "COMPLETED"),
 }
-ENDS = frozenset({"COMPLETED", "CANCELED", "GIVEN_UP", "OPERATOR_CANCEL", "OPERATOR_COMPLETE"})
+ENDS = frozenset(
+    {"COMPLETED", "CANCELED", "DISCARDED", "GIVEN_UP", "OPERATOR_CANCEL", "OPERATOR_COMPLETE"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +287,7 @@ def extra_runs(facts: Facts) -> Iterator[tuple[str, int, int]]:
     lapses = Counter(change.command_id for change in facts.changes if change.is_takeover)
     wanted: Counter[str] = Counter()
     for event in facts.events:
-        if event.kind in {"FAILED", "OPERATOR_RETRY"}:
+        if event.kind in {"FAILED", "OPERATOR_RETRY", "SNOOZED"}:
             wanted[event.command_id] += 1
         elif event.kind == "RELEASED":
             lapses[event.command_id] += 1

@@ -32,6 +32,7 @@ from commandbus.errors import (
 )
 from commandbus.flow import SendOptions
 from commandbus.handler import HandlerContext, HandlerOptions
+from commandbus.ids import derive_id
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -49,9 +50,10 @@ from commandbus.models import (
     TroubleshootingItem,
 )
 from commandbus.names import INBOX, NO_REPLY, new_id
+from commandbus.outcomes import Discard, RetryAfter, Snooze
 from commandbus.paging import Page
 from commandbus.privacy.secrets import Secret
-from commandbus.retry import RetryPolicy
+from commandbus.retry import Exponential, RetryPolicy
 from commandbus.settings import Settings
 
 __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
@@ -60,8 +62,10 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "BlockingBus",
     "Settings",
     "RetryPolicy",
+    "Exponential",
     # Sending
     "new_id",
+    "derive_id",
     "SendOptions",
     "BatchCommand",
     "BatchCompletionCallback",
@@ -75,6 +79,9 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "TransientCommandError",
     "PermanentCommandError",
     "Fail",
+    "RetryAfter",
+    "Snooze",
+    "Discard",
     # What comes back
     "CommandMetadata",
     "CommandStatus",

@@ -1,4 +1,4 @@
-"""The verbs of a bus that change when commands start: reschedule, send now, pause, resume."""
+"""The verbs of a bus that change when commands start: time, pause, priority."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from uuid import UUID
 
 from commandbus.errors import InvalidInputError
 from commandbus.facets import Facets
-from commandbus.flow import MAX_DELAY_SECONDS, MAX_PAUSE_SECONDS, Pause, check_seconds, check_time
+from commandbus.flow import (
+    MAX_DELAY_SECONDS,
+    MAX_PAUSE_SECONDS,
+    Pause,
+    check_priority,
+    check_seconds,
+    check_time,
+)
 from commandbus.names import (
     check_command_type,
     check_domain,
@@ -24,7 +31,7 @@ MAX_REASON_LENGTH = 1_000
 
 
 class FlowVerbs(Facets):
-    """Reschedule and pause."""
+    """Reschedule, pause, prioritize."""
 
     async def reschedule(
         self,
@@ -98,6 +105,31 @@ class FlowVerbs(Facets):
             None if type is None else check_command_type(type),
             actor=check_operator(operator),
         )
+
+    async def set_priority(
+        self,
+        domain: str,
+        command_ids: UUID | Sequence[UUID],
+        priority: int,
+        *,
+        operator: str | None = None,
+    ) -> None:
+        """Give commands that nobody has begun another level, -2 to 2, all of them or none."""
+        ids, level = _check_ids(command_ids), check_priority(priority)
+        actor = check_operator(operator)
+        await self._store.set_priority(check_domain(domain), ids, level, actor=actor)
+
+    async def set_level_seconds(
+        self, domain: str, seconds: float | timedelta, *, operator: str | None = None
+    ) -> None:
+        """Say how much waiting one level of priority is worth in a domain: 60 seconds at first.
+
+        A command of a lower level goes first once it has waited that much longer for each level
+        between the two. With 0 levels are ignored.
+        """
+        worth = check_seconds(seconds, "seconds", 0.0, MAX_DELAY_SECONDS)
+        actor = check_operator(operator)
+        await self._store.set_level_seconds(check_domain(domain), worth, actor=actor)
 
     async def pauses(self, domain: str | None = None) -> list[Pause]:
         """The domains that are paused now: since when, until when, by whom and why."""

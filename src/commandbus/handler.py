@@ -195,6 +195,11 @@ class OfLease:
         return self.lease.max_attempts
 
     @property
+    def snoozes(self) -> int:
+        """How often it was snoozed before; those are no attempts."""
+        return self.lease.snoozes or 0
+
+    @property
     def msg_id(self) -> int:
         """The PGMQ message; an operator's retry makes a new one."""
         return self.lease.msg_id

@@ -1,4 +1,4 @@
-"""settle: complete, retry, park, fail, release; twice; too late; and what handlers send with it."""
+"""settle: each way a lease ends; twice; too late; and what handlers send with it."""
 
 from collections.abc import Callable
 from uuid import UUID, uuid4
@@ -9,9 +9,22 @@ from commandbus.database.model import Outcome, OutcomeKind, OutgoingCommands
 from commandbus.database.store import Store
 from commandbus.errors import DuplicateCommandError
 from commandbus.models import CommandStatus, ParkReason
-from tests.conformance.worlds import DOMAIN, World, done, failed, new, parked, released, retried
+from tests.conformance.worlds import (
+    DOMAIN,
+    World,
+    discarded,
+    done,
+    failed,
+    new,
+    parked,
+    released,
+    retried,
+    snoozed,
+)
 
-ENDINGS: list[Callable[..., Outcome]] = [done, retried, parked, failed, released]
+ENDINGS: list[Callable[..., Outcome]] = [
+    done, retried, parked, failed, released, snoozed, discarded,
+]  # fmt: skip
 #: Where each ending leaves a command, and the events that it writes.
 STANDING = {
     done: ("COMPLETED", ["COMPLETED"]),
@@ -19,6 +32,8 @@ STANDING = {
     parked: ("IN_TROUBLESHOOTING_QUEUE", ["FAILED", "MOVED_TO_TROUBLESHOOTING_QUEUE"]),
     failed: ("FAILED", ["FAILED", "GIVEN_UP"]),
     released: ("PENDING", ["RELEASED"]),
+    snoozed: ("PENDING", ["SNOOZED"]),
+    discarded: ("CANCELED", ["DISCARDED"]),
 }
 FAILED_DETAILS = {
     "attempt": 1,
@@ -150,7 +165,7 @@ async def test_an_outcome_of_a_command_that_is_not_there_is_ignored(world: World
 
 
 async def test_one_group_may_end_leases_in_every_way(world: World) -> None:
-    leases = await world.send_and_receive(*(new() for _ in range(6)))
+    leases = await world.send_and_receive(*(new() for _ in range(len(ENDINGS) + 1)))
     late = leases.pop()
     await world.lapse()
     for lease in await world.receive():

@@ -133,6 +133,14 @@ def released(lease: Lease) -> Outcome:
     return Outcome(lease, OutcomeKind.RELEASE)
 
 
+def snoozed(lease: Lease, delay: float = 600.0, reason: str | None = None) -> Outcome:
+    return Outcome(lease, OutcomeKind.SNOOZE, delay_seconds=delay, reason=reason)
+
+
+def discarded(lease: Lease, reason: str = "not needed") -> Outcome:
+    return Outcome(lease, OutcomeKind.DISCARD, reason=reason)
+
+
 class Pgmq(Protocol):
     """What PgmqClient and FakePgmqClient have in common here."""
 

@@ -31,7 +31,14 @@ def test_every_code_that_the_sql_returns_is_known() -> None:
         for code in re.findall(r"(?:select|then|else|\()\s*'([A-Z_]{2,})'", functions[name].body)
     }
     states = {"PENDING", "COMPLETED", "SENT", "RECEIVED", "FAILED", "RELEASED", "CANCELED"}
-    states |= {"OPERATOR_RETRY", "OPERATOR_COMPLETE", "OPERATOR_CANCEL", "GIVEN_UP"}
+    states |= {
+        "SNOOZED",
+        "DISCARDED",
+        "OPERATOR_RETRY",
+        "OPERATOR_COMPLETE",
+        "OPERATOR_CANCEL",
+        "GIVEN_UP",
+    }
     states |= {"MOVED_TO_TROUBLESHOOTING_QUEUE"}
     by_the_program = {
         "SCHEMA_OLD", "FUNCTION_CHANGED", "PGMQ_LACKS", "CLOCK_DIFFERENCE", "CHECK_FAILED",

@@ -24,6 +24,11 @@ OPEN = ("PENDING", "IN_PROGRESS")
 ENDED = ("COMPLETED", "CANCELED", "FAILED")
 PARKED = "IN_TROUBLESHOOTING_QUEUE"
 MOST_LAPSES = 10
+#: In the order in which settle_commands takes them.
+KINDS = (
+    "complete", "retry", "retry later", "fail", "release", "snooze", "snooze later", "discard",
+    "park",
+)  # fmt: skip
 MOST_QUEUE_ATTEMPTS = 3
 
 
@@ -46,6 +51,7 @@ class Command:
     epoch: int = 0
     attempts: int = 0
     lapses: int = 0
+    snoozes: int = 0
     is_alone: bool = False
     is_leased: bool = False
     dispatch: str = "queued"
@@ -64,7 +70,7 @@ class Command:
     def shown(self) -> tuple[Any, ...]:
         return (
             self.status, self.epoch, self.attempts, self.max_attempts, self.lapses, self.is_alone,
-            self.is_leased, self.dispatch, self.has_msg, self.batch,
+            self.is_leased, self.dispatch, self.has_msg, self.batch, self.snoozes,
         )  # fmt: skip
 
 
@@ -256,7 +262,7 @@ class Expected:
         """Returns whose lease is lost. Events of a group come kind by kind."""
         stale: set[int] = set()
         moved: list[Command] = []
-        for kind in ("complete", "retry", "retry later", "fail", "release", "park"):
+        for kind in KINDS:
             for lease, verb in outcomes:
                 if verb != kind:
                     continue
@@ -295,6 +301,18 @@ class Expected:
                 c.lapses, c.attempts = -abs(c.lapses), max(c.attempts - 1, 0)
                 c.status, c.is_due = "PENDING", True
                 self._tell(c.name, "RELEASED")
+            case "snooze" | "snooze later":
+                self._give_back(c)
+                c.lapses, c.attempts = 0, max(c.attempts - 1, 0)
+                c.snoozes += 1
+                c.status, c.is_due = "PENDING", verb == "snooze"
+                self._tell(c.name, "SNOOZED")
+            case "discard":
+                self._give_back(c)
+                c.lapses = 0
+                self._archive(c)
+                self._end(c, "CANCELED", "CANCELED")
+                self._tell(c.name, "DISCARDED")
             case _:
                 self._park(c)
 
@@ -335,6 +353,7 @@ class Expected:
             self._move(c, "PENDING")
             c.lapses, c.dispatch = 0, "queued"
             c.attempts = 0 if resets else min(c.attempts, c.max_attempts - 1)
+            c.snoozes = 0 if resets else c.snoozes
             c.has_msg = c.is_queued = c.is_due = True
             # its payload is in the archive under the old message's number, and so out of reach
             c.is_archived = False

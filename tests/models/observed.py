@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 STATES = {
     "SENT": "PENDING", "FAILED": "PENDING", "RELEASED": "PENDING", "OPERATOR_RETRY": "PENDING",
     "MOVED_TO_TROUBLESHOOTING_QUEUE": "IN_TROUBLESHOOTING_QUEUE", "GIVEN_UP": "FAILED",
+    "SNOOZED": "PENDING", "DISCARDED": "CANCELED",
     "COMPLETED": "COMPLETED", "OPERATOR_COMPLETE": "COMPLETED", "CANCELED": "CANCELED",
     "OPERATOR_CANCEL": "CANCELED",
 }  # fmt: skip
@@ -99,7 +100,7 @@ class Observer:
             row["status"], row["lease_epoch"], row["attempts"], row["max_attempts"],
             row["lapses"], row["started_alone"], row["leased_by"] is not None,
             row["dispatch_status"], row["msg_id"] is not None,
-            None if batch_id is None else self._batches[batch_id],
+            None if batch_id is None else self._batches[batch_id], row["snoozes"] or 0,
         )  # fmt: skip
 
     def _events(self, audit: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -42,7 +42,17 @@ from commandbus.errors import CommandBusError
 from commandbus.models import NewCommand
 from commandbus.troubleshooting.bulk import BulkOperations
 from commandbus.troubleshooting.model import BulkFilter, BulkVerb
-from tests.conformance.worlds import done, failed, new, new_batch, parked, released, retried
+from tests.conformance.worlds import (
+    discarded,
+    done,
+    failed,
+    new,
+    new_batch,
+    parked,
+    released,
+    retried,
+    snoozed,
+)
 from tests.models.expected import Expected, Lease, Refusal
 from tests.models.observed import Observer
 from tests.models.schedules import DOCTOR
@@ -60,6 +70,9 @@ OUTCOMES: dict[str, Callable[[RealLease], Outcome]] = {
     "park": parked,
     "fail": failed,
     "release": released,
+    "snooze": lambda lease: snoozed(lease, 0),
+    "snooze later": lambda lease: snoozed(lease, 6_000),
+    "discard": discarded,
 }
 name = st.integers(0, COMMANDS - 1)
 names = st.lists(name, min_size=1, max_size=3)

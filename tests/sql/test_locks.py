@@ -393,6 +393,8 @@ HELD: dict[str, dict[str, Any]] = {
     "park_commands(%s, %s)": {"reason": "PERMANENT", **FAILURE},
     "fail_commands(%s, %s)": FAILURE,
     "release_commands(%s, %s)": {},
+    "snooze_commands(%s, %s)": {"delay_seconds": 1},
+    "discard_commands(%s, %s)": {"reason": "why"},
     "extend_leases(%s, %s, 60)": {},
 }
 

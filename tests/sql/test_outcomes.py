@@ -112,6 +112,39 @@ async def test_a_release_gives_the_attempt_back_and_shows_the_message_at_once(db
     assert not again.row["is_suspect"]
 
 
+async def test_a_snooze_gives_the_attempt_back_and_hides_the_message_for_the_delay(
+    db: Session,
+) -> None:
+    batch = await db.batch()
+    held = await db.put("IN_PROGRESS", batch)
+    await db.settle("snooze", held.item(delay_seconds=600, reason="too early"))
+    (message,) = await db.queued()
+    assert message["msg_id"] == held.msg_id
+    delay = await db.value(
+        f"select extract(epoch from vt - clock_timestamp())::float from pgmq.q_{DOMAIN}__commands"
+    )
+    assert 500 < delay <= 600
+    row = await db.command(held.command_id)
+    assert (row["attempts"], row["snoozes"], row["lapses"]) == (0, 1, 0)
+    assert await db.replies(held.command_id) == []
+    assert (await db.events(held.command_id))[2:] == ["SNOOZED"]
+    assert counters(await db.batch_row(batch)) == {}
+
+
+async def test_a_discard_archives_the_message_and_replies_with_the_reason(db: Session) -> None:
+    batch = await db.batch()
+    held = await db.put("IN_PROGRESS", batch)
+    await db.settle("discard", held.item(reason="void"))
+    assert (await db.queued(), await db.archived()) == ([], [held.msg_id])
+    (reply,) = await db.replies(held.command_id)
+    assert (reply["outcome"], reply["data"]) == ("CANCELED", None)
+    assert reply["error"] == {"code": "DISCARDED", "message": "void", "class": "CANCELED"}
+    assert (await db.events(held.command_id))[2:] == ["DISCARDED"]
+    assert await db.details(held.command_id, "DISCARDED") == {"reason": "void"}
+    found = await db.batch_row(batch)
+    assert (found["status"], counters(found)) == ("COMPLETED_WITH_FAILURES", {"canceled": 1})
+
+
 async def test_no_reply_is_published_when_nobody_wants_one(db: Session) -> None:
     await db.send(reply_to="")
     (held,) = await db.receive()
@@ -156,17 +189,19 @@ async def test_an_outcome_is_undone_when_its_reply_cannot_be_published(
 
 
 async def test_mixed_outcomes_are_settled_in_one_call(db: Session) -> None:
-    kinds = ["complete", "retry", "park", "fail", "release"]
+    kinds = ["complete", "retry", "park", "fail", "release", "snooze", "discard"]
     ids = await db.send(*(uuid4() for _ in kinds))
     held = {h.command_id: h for h in await db.receive()}
     items: dict[str, dict[str, Any]] = {
         "complete": {"data": 1}, "retry": {"delay_seconds": 60, **FAILURE},
         "park": {"reason": "PERMANENT", **FAILURE}, "fail": FAILURE, "release": {},
+        "snooze": {"delay_seconds": 60}, "discard": {"reason": "void"},
     }  # fmt: skip
     document = {kind: [held[i].item(**items[kind])] for kind, i in zip(kinds, ids, strict=True)}
     assert await db.rows("select commandbus.settle_commands(%s, %s)", DOMAIN, Jsonb(document)) == []
     assert [await db.status(i) for i in ids] == [
-        "COMPLETED", "PENDING", "IN_TROUBLESHOOTING_QUEUE", "FAILED", "PENDING",
+        "COMPLETED", "PENDING", "IN_TROUBLESHOOTING_QUEUE", "FAILED", "PENDING", "PENDING",
+        "CANCELED",
     ]  # fmt: skip
 
 

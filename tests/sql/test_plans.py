@@ -76,9 +76,10 @@ async def test_a_table_that_was_analyzed_while_it_was_small_is_not_walked_throug
     outcomes: dict[str, dict[str, Any]] = {
         "complete": {"data": None}, "retry": {"delay_seconds": 60, **FAILURE},
         "park": {"reason": "PERMANENT", **FAILURE}, "fail": FAILURE, "release": {},
+        "snooze": {"delay_seconds": 60}, "discard": {"reason": "void"},
     }  # fmt: skip
     for number, (kind, values) in enumerate(outcomes.items()):
-        group = held[number * 400 : number * 400 + 400]
+        group = held[number * 280 : number * 280 + 280]
         await db.settle(kind, *(h.item(**values) for h in group))
     _, settled = await read(db)
     assert settled - received < 5 * len(held)

@@ -98,7 +98,8 @@ async def test_a_message_that_names_a_command_awaiting_approval_does_not_start_i
     ("verb", "more"),
     [
         ("complete", {"data": None}), ("fail", FAILURE), ("park", PARK), ("release", {}),
-        ("retry", {"delay_seconds": 0, **FAILURE}),
+        ("retry", {"delay_seconds": 0, **FAILURE}), ("snooze", {"delay_seconds": 0}),
+        ("discard", {"reason": "void"}),
     ],
 )  # fmt: skip
 async def test_an_outcome_counts_once_and_takes_only_its_own_message(

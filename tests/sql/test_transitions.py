@@ -20,6 +20,8 @@ OUTCOMES: dict[str, tuple[str, dict[str, Any]]] = {
     "park": (PARKED, {"reason": "EXHAUSTED", **FAILURE}),
     "fail": ("FAILED", FAILURE),
     "release": ("PENDING", {}),
+    "snooze": ("PENDING", {"delay_seconds": 30}),
+    "discard": ("CANCELED", {"reason": "void"}),
 }
 #: Verb of an operator -> where it may start, and where it leads.
 OPERATOR: dict[str, tuple[str, str, str]] = {

@@ -121,6 +121,8 @@ CASES: dict[str, tuple[Prepare, Act, str, int]] = {
     "complete": (leased_in_a_batch, settle("complete", data=None), "COMPLETED", 0),
     "fail": (leased_in_a_batch, settle("fail", **FAILURE), "FAILED", 0),
     "release": (leased_in_a_batch, settle("release"), "PENDING", 1),
+    "snooze": (leased_in_a_batch, settle("snooze", delay_seconds=0), "PENDING", 1),
+    "discard": (leased_in_a_batch, settle("discard", reason="void"), "CANCELED", 0),
     "retry": (leased_in_a_batch, settle("retry", delay_seconds=0, **FAILURE), "PENDING", 1),
     "park": (leased_in_a_batch, settle("park", reason="PERMANENT", **FAILURE), PARKED, 0),
     "queue": (

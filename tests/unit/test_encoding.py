@@ -64,6 +64,8 @@ def test_completions_carry_the_result_as_it_was_encoded() -> None:
         ),
         (Outcome(LEASE, OutcomeKind.FAIL, failure=FAILURE), FAILED),
         (Outcome(LEASE, OutcomeKind.RELEASE), {}),
+        (Outcome(LEASE, OutcomeKind.SNOOZE, delay_seconds=2.5), {"delay_seconds": 2.5}),
+        (Outcome(LEASE, OutcomeKind.DISCARD, reason="why"), {"reason": "why"}),
     ],
 )
 def test_an_outcome_stands_under_its_kind_with_what_it_needs(
@@ -73,7 +75,9 @@ def test_an_outcome_stands_under_its_kind_with_what_it_needs(
 
 
 def test_every_kind_of_outcome_is_covered_by_the_test_above() -> None:
-    assert {kind.value for kind in OutcomeKind} == {"complete", "retry", "park", "fail", "release"}
+    assert {kind.value for kind in OutcomeKind} == {
+        "complete", "retry", "park", "fail", "release", "snooze", "discard",
+    }  # fmt: skip
 
 
 def test_outcomes_are_grouped_by_kind() -> None:

@@ -19,7 +19,7 @@ from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.worker.outcomes import failed, failure_of
 from tests.unit.stubs import a_lease
 
-Decision = tuple[OutcomeKind, float, ParkReason | None]
+Decision = tuple[OutcomeKind, float, str | None]
 
 GIVEN_UP: Decision = (OutcomeKind.FAIL, 0.0, None)
 ENTRY = HandlerEntry("shop", "Work", print, None, is_transactional=False, is_async=False)

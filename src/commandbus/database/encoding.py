@@ -160,10 +160,10 @@ def _item(outcome: Outcome) -> dict[str, Any]:
     if outcome.kind is OutcomeKind.COMPLETE:
         return _completion(outcome)
     item = _fence(outcome.lease)
-    if outcome.kind is OutcomeKind.RETRY:
+    if outcome.kind in {OutcomeKind.RETRY, OutcomeKind.SNOOZE}:
         item["delay_seconds"] = outcome.delay_seconds
     if outcome.reason is not None:
-        item["reason"] = outcome.reason.value
+        item["reason"] = str(outcome.reason)
     if outcome.failure is not None:
         item["error_type"] = outcome.failure.error_type
         item["error_code"] = outcome.failure.code

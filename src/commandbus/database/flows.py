@@ -28,6 +28,14 @@ _PAUSES: LiteralString = (
 _DUE_IN: LiteralString = "select d.domain, d.seconds from {schema}.due_in(cast(%s as text[])) d"
 
 
+_SET_PRIORITY: LiteralString = (
+    "select {schema}.set_priority(%s, cast(%s as uuid[]), cast(%s as int), cast(%s as text))"
+)
+_SET_LEVEL_SECONDS: LiteralString = (
+    "select {schema}.set_level_seconds(%s, cast(%s as float8), cast(%s as text))"
+)
+
+
 class PostgresFlow:
     """The part of commandbus.database.store.Store that is about time and pause."""
 
@@ -66,6 +74,15 @@ class PostgresFlow:
     async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:
         wanted = None if domains is None else list(domains)
         return await self.gateway.rows(_PAUSES, (wanted,), into=Pause)
+
+    async def set_priority(
+        self, domain: str, ids: Sequence[UUID], priority: int, *, actor: str | None
+    ) -> None:
+        params = (domain, list(ids), priority, actor)
+        await self.gateway.rows(_SET_PRIORITY, params, domain=domain)
+
+    async def set_level_seconds(self, domain: str, seconds: float, *, actor: str | None) -> None:
+        await self.gateway.rows(_SET_LEVEL_SECONDS, (domain, seconds, actor), domain=domain)
 
     async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
         rows = await self.gateway.rows(_DUE_IN, (list(domains),))

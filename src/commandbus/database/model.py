@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from commandbus.errors import GovernedTypeError
-from commandbus.models import NewCommand, ParkReason
+from commandbus.models import NewCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Lease:
     batch_id: UUID | None
     created_at: datetime
     payload: str | None = field(repr=False)
-    #: How often its handler has put it off; None: never.
+    #: How often its handler said Snooze; None: never.
     snoozes: int | None = None
 
 
@@ -88,6 +88,8 @@ class OutcomeKind(StrEnum):
     PARK = "park"
     FAIL = "fail"
     RELEASE = "release"
+    SNOOZE = "snooze"
+    DISCARD = "discard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class Outcome:
     kind: OutcomeKind
     result: bytes = b"null"
     delay_seconds: float = 0.0
-    reason: ParkReason | None = None
+    #: Of a command that is parked a ParkReason, of one that is snoozed or discarded a text.
+    reason: str | None = None
     failure: Failure | None = None
     sends: tuple[OutgoingCommands, ...] = ()
 

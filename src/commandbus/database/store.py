@@ -205,6 +205,14 @@ class Store(Protocol):
     async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:
         """Which of these domains, or of all, are paused now."""
 
+    async def set_priority(
+        self, domain: str, ids: Sequence[UUID], priority: int, *, actor: str | None
+    ) -> None:
+        """Another level for what is PENDING and not leased, all or none."""
+
+    async def set_level_seconds(self, domain: str, seconds: float, *, actor: str | None) -> None:
+        """How much waiting one level is worth in a domain; 0: levels are ignored."""
+
     async def add_note(
         self, domain: str, command_id: UUID, *, text: str, actor: str | None
     ) -> None:

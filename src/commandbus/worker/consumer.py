@@ -25,6 +25,7 @@ from commandbus.errors import (
 from commandbus.handler import HandlerEntry, HandlerRegistry, OfLease
 from commandbus.loops import Backoff
 from commandbus.models import Command, ParkReason
+from commandbus.outcomes import Discard, Snooze
 from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import MAX_BACKOFF_SECONDS, RetryPolicy
@@ -47,7 +48,7 @@ class LeasedCommand(OfLease):
     command: Command
     lease: Lease = field(repr=False)
     _consumer: Consumer = field(repr=False)
-    #: completed, retried, failed, parked, released or lost; None while it is open.
+    #: completed, retried, failed, parked, released, snoozed, discarded or lost; None: still open.
     ended_as: str | None = None
 
     async def complete(self, result: Any = None, *, conn: Any = None) -> None:
@@ -86,6 +87,21 @@ class LeasedCommand(OfLease):
         reason = ParkReason.PERMANENT
         outcome = Outcome(self.lease, OutcomeKind.PARK, reason=reason, failure=failure)
         await self._settle(outcome, "parked")
+
+    async def snooze(self, seconds: float, *, reason: str | None = None) -> None:
+        """It is too early: due again after `seconds`, and the attempt does not count.
+
+        Beyond `max_snoozes` of the retry policy it is a failed attempt.
+        """
+        self.check_open()
+        outcome = await self._consumer.failed(self, Snooze(seconds, reason))
+        await self._settle(outcome, "snoozed")
+
+    async def discard(self, reason: str = "the consumer discarded it") -> None:
+        """It is not needed any more: end it as CANCELED at once; the reply says why."""
+        self.check_open()
+        outcome = await self._consumer.failed(self, Discard(reason))
+        await self._settle(outcome, "discarded")
 
     async def release(self) -> None:
         """Give it back, as if it had never been leased: no attempt is counted."""

@@ -15,6 +15,7 @@ from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.errors import (
     DatabaseUnavailableError,
+    HandlerError,
     HandlerNotFoundError,
     InvalidPayloadError,
     LeaseLostError,
@@ -83,7 +84,7 @@ class Execution:
         run.begin(entry, timeout)
         try:
             result = await self._call(run, entry, context)
-            outcome = completed(run.lease, result, context.sends, max_bytes=self.max_result_bytes)
+            outcome = self._returned(run, entry, context, result)
         except KeyboardInterrupt:
             raise  # it ends the process
         except BaseException as error:
@@ -97,6 +98,13 @@ class Execution:
             return self.failure(run, entry, error)
         run.end()
         return outcome
+
+    def _returned(
+        self, run: Run, entry: HandlerEntry, context: HandlerContext, result: object
+    ) -> Outcome:
+        if isinstance(result, HandlerError):  # the same as if it had been raised
+            return self.failure(run, entry, result)
+        return completed(run.lease, result, context.sends, max_bytes=self.max_result_bytes)
 
     async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:
         if entry.is_async:

@@ -57,6 +57,13 @@ def log_retry(
     _log_traceback(lease, entry, error, failure)
 
 
+def log_chosen(lease: Lease, what: str, reason: str | None) -> None:
+    """One line about a command whose handler chose what becomes of it."""
+    why = f": {' '.join(reason.split())}" if reason else ""
+    where = f"{lease.domain} {lease.command_type} {lease.command_id}"
+    _write(logging.INFO, f"{where} was {what} by its handler{why}")
+
+
 def log_end(
     lease: Lease,
     failure: Failure,

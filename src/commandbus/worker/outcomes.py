@@ -16,11 +16,12 @@ from commandbus.errors import (
 )
 from commandbus.handler import HandlerEntry
 from commandbus.models import Command, NewCommand, ParkReason
+from commandbus.outcomes import CHOSEN, MAX_REASON, Discard, RetryAfter, Snooze
 from commandbus.payload import decode_payload, encode_json
 from commandbus.privacy.redaction import redact_details, redact_text
 from commandbus.privacy.values import NONE, Secrets, secret_values, text_of
 from commandbus.retry import RetryPolicy
-from commandbus.worker.failure_log import log_end, log_retry
+from commandbus.worker.failure_log import log_chosen, log_end, log_retry
 from commandbus.worker.stacks import stack_of
 
 
@@ -88,9 +89,9 @@ def _part_of(error: BaseException, name: str) -> Any:
 def timed_out(seconds: float, error: BaseException | None, policy: RetryPolicy) -> BaseException:
     """What a handler that ran too long has failed with; `error` is what it raised in the end.
 
-    One that no retry can fix says more than the time-out.
+    One that no retry can fix says more than the time-out, and so does what the handler chose.
     """
-    if error is not None and policy.is_permanent(error):
+    if error is not None and (policy.is_permanent(error) or isinstance(error, CHOSEN)):
         return error
     text = f"the handler ran longer than {seconds:g} s"
     if error is None:
@@ -122,11 +123,48 @@ def completed(
     return Outcome(lease, OutcomeKind.COMPLETE, result=encoded, sends=sends)
 
 
+def snoozed(
+    lease: Lease, entry: HandlerEntry | None, seconds: float, reason: str | None
+) -> Outcome:
+    """The handler wants the command later; the attempt does not count."""
+    text = None if reason is None else _reason(lease, entry, reason)
+    log_chosen(lease, f"snoozed for {seconds:g} s", text)
+    return Outcome(lease, OutcomeKind.SNOOZE, delay_seconds=seconds, reason=text)
+
+
+def discarded(lease: Lease, entry: HandlerEntry | None, reason: str) -> Outcome:
+    """The handler says that the command is not needed any more."""
+    text = _reason(lease, entry, reason)
+    log_chosen(lease, "discarded", text)
+    return Outcome(lease, OutcomeKind.DISCARD, reason=text)
+
+
+def too_many_snoozes(lease: Lease, error: Snooze) -> BaseException:
+    """What a command has failed with that was snoozed as often as its policy allows."""
+    text = f"it was snoozed {lease.snoozes or 0} times, as often as its policy allows"
+    failure = TransientCommandError("SNOOZED_TOO_OFTEN", text)
+    return failure.with_traceback(error.__traceback__)
+
+
+def _reason(lease: Lease, entry: HandlerEntry | None, reason: object) -> str:
+    """A reason as it is kept: a handler may repeat parts of its payload in it."""
+    return redact_text(str(reason), MAX_REASON, secrets=secrets_of(lease, entry))
+
+
 def failed(
     lease: Lease, entry: HandlerEntry, error: BaseException, default_policy: RetryPolicy
 ) -> Outcome:
-    """The handler has failed; its retry policy decides what happens next."""
+    """The handler has failed; its retry policy decides what happens next.
+
+    Or it has chosen what happens: later, or never.
+    """
     policy = entry.retry_policy or default_policy
+    if isinstance(error, Snooze):
+        if policy.allows_snooze(lease.snoozes or 0):
+            return snoozed(lease, entry, error.seconds, error.reason)
+        error = too_many_snoozes(lease, error)
+    elif isinstance(error, Discard):
+        return discarded(lease, entry, error.reason)
     try:
         failure = failure_of(lease, entry, error, policy)
     except KeyboardInterrupt:
@@ -139,7 +177,11 @@ def failed(
         is_permanent = True
         failure = replace(failure, error_type="PERMANENT", code="DUPLICATE_COMMAND", details=None)
     elif not is_permanent and lease.attempt < lease.max_attempts:
-        delay = policy.delay_after(lease.attempt)
+        delay = (
+            error.seconds
+            if isinstance(error, RetryAfter)
+            else policy.delay_after(lease.attempt, lease.command_id)
+        )
         log_retry(lease, entry, error, failure, delay)
         return Outcome(lease, OutcomeKind.RETRY, delay_seconds=delay, failure=failure)
     elif policy.when_exhausted == "fail" or isinstance(error, Fail):

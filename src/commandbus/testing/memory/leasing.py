@@ -23,6 +23,7 @@ from commandbus.testing.memory.expiry import expire, has_expired
 from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.sending import (
     move_batch_counters,
+    publish_cancel,
     publish_reply,
     send_commands,
     start_batch,
@@ -221,7 +222,7 @@ def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> Non
             visible_at = now + timedelta(seconds=outcome.delay_seconds)
             state.queues.set_vt(row.queue_name, [row.msg_id], visible_at)
         case OutcomeKind.PARK:
-            _park(state, row, outcome.reason or ParkReason.PERMANENT, failure, now)
+            _park(state, row, ParkReason(outcome.reason or ParkReason.PERMANENT), failure, now)
         case OutcomeKind.FAIL:
             row = _ended(state, row, CommandStatus.FAILED, now, **_errors(failure))
             state.queues.archive(row.queue_name, [row.msg_id])
@@ -236,6 +237,20 @@ def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> Non
             state.queues.set_vt(row.queue_name, [row.msg_id], now)
             state.record(row, AuditEventType.RELEASED, now)
             state.wake_workers(row.domain)
+        case OutcomeKind.SNOOZE:
+            attempts, snoozes = max(row.attempts - 1, 0), (row.snoozes or 0) + 1
+            row = _ended(state, row, CommandStatus.PENDING, now, attempts=attempts, snoozes=snoozes)
+            visible_at = now + timedelta(seconds=outcome.delay_seconds)
+            state.queues.set_vt(row.queue_name, [row.msg_id], visible_at)
+            why = {} if outcome.reason is None else {"reason": outcome.reason}
+            details = {"seconds": outcome.delay_seconds, "snoozes": snoozes, **why}
+            state.record(row, AuditEventType.SNOOZED, now, details)
+        case OutcomeKind.DISCARD:
+            row = _ended(state, row, CommandStatus.CANCELED, now)
+            state.queues.archive(row.queue_name, [row.msg_id])
+            publish_cancel(state, row, outcome.reason, code="DISCARDED")
+            move_batch_counters(state, row, "open", "canceled")
+            state.record(row, AuditEventType.DISCARDED, now, {"reason": outcome.reason})
 
 
 def _ended(

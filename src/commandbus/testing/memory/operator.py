@@ -76,6 +76,7 @@ def _requeue(
             lapses=0,
             # Without a reset there is still one attempt to use.
             attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
+            snoozes=None if reset_attempts else ended.snoozes,
         )
         was_parked = state.parked.pop(row.key, None) is not None
         move_batch_counters(

@@ -152,11 +152,13 @@ returns table (code text, domain text, subject text, msg_id bigint) language sql
         ('RECEIVED', array['PENDING', 'IN_PROGRESS'], false),
         ('FAILED', array['PENDING'], false),
         ('RELEASED', array['PENDING'], false),
+        ('SNOOZED', array['PENDING'], false),
         ('OPERATOR_RETRY', array['PENDING'], false),
         ('MOVED_TO_TROUBLESHOOTING_QUEUE', array['IN_TROUBLESHOOTING_QUEUE'], false),
         ('COMPLETED', array['COMPLETED'], true),
         ('OPERATOR_COMPLETE', array['COMPLETED'], true),
         ('CANCELED', array['CANCELED'], true),
+        ('DISCARDED', array['CANCELED'], true),
         ('OPERATOR_CANCEL', array['CANCELED'], true),
         ('GIVEN_UP', array['FAILED'], true)
     ), event as (
@@ -209,7 +211,7 @@ begin
              cross join lateral (
                    select count(*) filter (where a.event_type in (
                               'COMPLETED', 'OPERATOR_COMPLETE', 'CANCELED', 'OPERATOR_CANCEL',
-                              'GIVEN_UP')) as ends,
+                              'DISCARDED', 'GIVEN_UP')) as ends,
                           count(*) filter (where a.event_type = 'SENT') as births
                      from commandbus.command_bus_audit a
                     where a.command_id = r.command_id and a.domain = r.domain) e

@@ -20,17 +20,20 @@ end $$;
 -- The one way out of a lease: ends those that still hold, and returns their commands, each with what its
 -- item says, and what the audit keeps of a failure. The caller has locked the messages.
 --   p_has_failed: the attempt failed, and its error is kept. If it has not, and p_status is PENDING, the
---   command was never started: the attempt does not count, and a suspect is still one.
+--   attempt does not count: the command was never started, and a suspect is still one; or, with p_is_snooze,
+--   its handler ran to its end and wants it later.
 create or replace function commandbus.end_leases(
-    p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamptz
+    p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamptz,
+    p_is_snooze boolean default false
 ) returns table (
     command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid,
     reply_queue text, attempts int, data jsonb, delay_seconds float8, reason text, error_type text,
-    error_code text, error_msg text, failure jsonb)
+    error_code text, error_msg text, failure jsonb, snoozes int)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_is_unstarted boolean := p_status = 'PENDING' and not p_has_failed;
+    v_is_uncounted boolean := p_status = 'PENDING' and not p_has_failed;
+    v_is_unstarted boolean := v_is_uncounted and not p_is_snooze;
 begin
     return query
     with item as materialized (
@@ -43,7 +46,8 @@ begin
     update commandbus.command_bus_command c
        set status = p_status, leased_by = null, lease_expires_at = null, started_alone = false,
            lapses = case when v_is_unstarted then -abs(c.lapses) else 0 end,
-           attempts = case when v_is_unstarted then greatest(c.attempts - 1, 0) else c.attempts end,
+           attempts = case when v_is_uncounted then greatest(c.attempts - 1, 0) else c.attempts end,
+           snoozes = case when p_is_snooze then coalesce(c.snoozes, 0) + 1 else c.snoozes end,
            last_error_type = case when p_has_failed then i.error_type else c.last_error_type end,
            last_error_code = case when p_has_failed then i.error_code else c.last_error_code end,
            last_error_msg = case when p_has_failed then i.error_msg else c.last_error_msg end,
@@ -58,7 +62,8 @@ begin
                    then commandbus.failure_details(c.attempts, i.error_type, i.error_code, i.error_msg,
                                                    i.error_details, i.delay_seconds)
                         || case when i.error_stack is null then '{}'
-                                else jsonb_build_object('stack', i.error_stack) end end;
+                                else jsonb_build_object('stack', i.error_stack) end end,
+              c.snoozes;
 end $$;
 
 -- What the audit keeps of a failed attempt.

@@ -74,7 +74,6 @@ language plpgsql as $$
 declare
     v_now   timestamptz := commandbus.lock_leases(p_domain, p_items);
     v_moved record;
-    v_delay float8;
 begin
     with moved as materialized (
         select * from commandbus.end_leases(p_domain, p_items, 'PENDING', true, v_now)
@@ -86,14 +85,84 @@ begin
     select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs,
            array_agg(m.delay_seconds) as delays
       into v_moved from moved m;
-    for v_delay in select distinct d from unnest(v_moved.delays) d loop
+    perform commandbus.delay_messages(p_domain, v_moved.msgs, v_moved.delays, v_now);
+    perform commandbus.leave_flow(p_domain, v_moved.ids, false);
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+end $$;
+
+-- Each message shows up again when its delay is over, counted from p_now. The caller has locked them.
+create or replace function commandbus.delay_messages(
+    p_domain text, p_msg_ids bigint[], p_delays float8[], p_now timestamptz
+) returns void
+language plpgsql as $$
+declare
+    v_delay float8;
+begin
+    for v_delay in select distinct d from unnest(p_delays) d loop
         perform pgmq.set_vt(
             commandbus.physical_queue(p_domain || '.commands'),
-            array(select m.msg_id from unnest(v_moved.msgs, v_moved.delays) m(msg_id, delay)
+            array(select m.msg_id from unnest(p_msg_ids, p_delays) m(msg_id, delay)
                    where m.delay = v_delay order by m.msg_id),
-            v_now + make_interval(secs => v_delay));
+            p_now + make_interval(secs => v_delay));
     end loop;
+end $$;
+
+-- IN_PROGRESS -> PENDING because the handler wants it later: the same message shows up again after the delay,
+-- and the attempt does not count.
+--   items: delay_seconds, reason
+create or replace function commandbus.snooze_commands(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql as $$
+declare
+    v_now   timestamptz := commandbus.lock_leases(p_domain, p_items);
+    v_moved record;
+begin
+    with moved as materialized (
+        select * from commandbus.end_leases(p_domain, p_items, 'PENDING', false, v_now, true)
+    ), audited as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, m.command_id, 'SNOOZED', v_now, jsonb_strip_nulls(jsonb_build_object(
+                   'seconds', m.delay_seconds, 'snoozes', m.snoozes, 'reason', m.reason)), m.batch_id
+          from moved m
+    )
+    select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs,
+           array_agg(m.delay_seconds) as delays
+      into v_moved from moved m;
+    perform commandbus.delay_messages(p_domain, v_moved.msgs, v_moved.delays, v_now);
     perform commandbus.leave_flow(p_domain, v_moved.ids, false);
+    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+end $$;
+
+-- IN_PROGRESS -> CANCELED because the handler found that it is not needed: ended, with a reply.
+--   items: reason
+create or replace function commandbus.discard_commands(p_domain text, p_items jsonb)
+returns setof uuid
+language plpgsql as $$
+declare
+    v_now   timestamptz := commandbus.lock_leases(p_domain, p_items);
+    v_done  text := commandbus.iso8601(v_now);
+    v_moved record;
+begin
+    with moved as materialized (
+        select * from commandbus.end_leases(p_domain, p_items, 'CANCELED', false, v_now)
+    ), audited as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, m.command_id, 'DISCARDED', v_now, jsonb_build_object('reason', m.reason), m.batch_id
+          from moved m
+    )
+    select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
+           array_agg(m.reply_queue) as queues, array_agg(commandbus.reply_body(
+               p_domain, m.command_id, m.correlation_id, m.command_type, 'CANCELED', v_done, null,
+               commandbus.reply_error('DISCARDED', m.reason, 'CANCELED'))) as replies
+      into v_moved from moved m;
+    if v_moved.ids is not null then
+        perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);
+        perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
+        perform commandbus.move_batch_counters(v_moved.batches, 'open', 'canceled');
+        perform commandbus.leave_flow(p_domain, v_moved.ids, true);
+    end if;
     return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
 end $$;
 
