@@ -32,6 +32,7 @@ from commandbus.errors import (
 )
 from commandbus.flow import SendOptions
 from commandbus.handler import HandlerContext, HandlerOptions
+from commandbus.ids import derive_id
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -47,6 +48,7 @@ from commandbus.models import (
     Reply,
     ReplyError,
     ReplyOutcome,
+    SendReport,
     TroubleshootingItem,
 )
 from commandbus.names import INBOX, NO_REPLY, new_id
@@ -65,8 +67,10 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "Exponential",
     # Sending
     "new_id",
+    "derive_id",
     "SendOptions",
     "BatchCommand",
+    "SendReport",
     "BatchCompletionCallback",
     "INBOX",
     "NO_REPLY",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -62,6 +62,7 @@ class AuditEventType(StrEnum):
     """What the audit records."""
 
     SENT = "SENT"
+    REPLACED = "REPLACED"
     EXPIRED = "EXPIRED"
     RESCHEDULED = "RESCHEDULED"
     PRIORITY_CHANGED = "PRIORITY_CHANGED"
@@ -111,6 +112,14 @@ class AuditEventType(StrEnum):
     LIMIT_EXEMPTED = "LIMIT_EXEMPTED"
     LIMIT_EXEMPTION_ENDED = "LIMIT_EXEMPTION_ENDED"
     LIMITS_CHANGED = "LIMITS_CHANGED"
+    SCHEDULE_PUT = "SCHEDULE_PUT"
+    SCHEDULE_PAUSED = "SCHEDULE_PAUSED"
+    SCHEDULE_RESUMED = "SCHEDULE_RESUMED"
+    SCHEDULE_DELETED = "SCHEDULE_DELETED"
+    SCHEDULE_TRIGGERED = "SCHEDULE_TRIGGERED"
+    SCHEDULE_SKIPPED = "SCHEDULE_SKIPPED"
+    SCHEDULE_MISSED = "SCHEDULE_MISSED"
+    SCHEDULE_FAILED = "SCHEDULE_FAILED"
     TOKEN_CREATED = "TOKEN_CREATED"  # noqa: S105  (a word, no secret)
     TOKEN_ROTATED = "TOKEN_ROTATED"  # noqa: S105
     TOKEN_REVOKED = "TOKEN_REVOKED"  # noqa: S105
@@ -175,6 +184,27 @@ class BatchCommand:
         put(self, "reply_to", reply_to)
         put(self, "correlation_id", correlation_id)
         put(self, "options", options or None)
+
+
+class SendReport(list[UUID]):
+    """The ids of what `send_many` has sent, in the order of the call, and of what it has not.
+
+    `skipped`, with `on_duplicate="skip"`: for each command that was left out the id of the one that
+    is there instead, which is its own unless its unique key is held by another.
+    """
+
+    def __init__(self, sent: Iterable[UUID] = (), skipped: Iterable[UUID] = ()) -> None:
+        super().__init__(sent)
+        self.skipped = list(skipped)
+
+    @property
+    def sent(self) -> list[UUID]:
+        """The ids of what was sent."""
+        return list(self)
+
+    def __repr__(self) -> str:
+        """Both lists."""
+        return f"SendReport(sent={self.sent!r}, skipped={self.skipped!r})"
 
 
 @dataclass(frozen=True, slots=True)

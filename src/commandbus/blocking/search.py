@@ -36,6 +36,26 @@ class BlockingAuditTail(BlockingFacet["AuditTail"]):
 class BlockingSearch(BlockingFacet["Search"]):
     """Searches that never read a whole table. `bus.search`; all but `progress` need PostgreSQL."""
 
+    def scheduled(
+        self, domain: str, *, command_type: str | None = None, viewer: Viewer = EVERYTHING,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[CommandMetadata]:
+        """Commands that are due later, because they were delayed or back off; the next one
+        first."""
+        return self._bridge.run(self._facet.scheduled(
+            domain, command_type=command_type, viewer=viewer, limit=limit, cursor=cursor,
+        ))
+
+    def waiting(
+        self, domain: str, *, command_type: str | None = None, viewer: Viewer = EVERYTHING,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[CommandMetadata]:
+        """Commands that may not start though they are due, by what they wait for, first come
+        first."""
+        return self._bridge.run(self._facet.waiting(
+            domain, command_type=command_type, viewer=viewer, limit=limit, cursor=cursor,
+        ))
+
     def progress(self, domain: str, command_ids: Iterable[UUID]) -> dict[UUID, Progress]:
         """How far those of these commands have come that run, and whose handlers said so."""
         return self._bridge.run(self._facet.progress(domain, command_ids))

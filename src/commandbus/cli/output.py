@@ -44,6 +44,7 @@ class ExitCode(enum.IntEnum):
     PENDING_MIGRATIONS = 3, "the database needs `commandbus db init` or `db migrate`"
     UNAVAILABLE = 4, "no database: unreachable, wrong login, or it cannot start"
     TOO_NEW = 5, "the database needs a newer release of commandbus than this one"
+    PAUSED = 6, "a worker was to empty the queue of a paused domain"
     INTERRUPTED = 130, "interrupted (Ctrl-C, or a second signal)"
 
 

@@ -78,6 +78,8 @@ class Lease:
     payload: str | None = field(repr=False)
     #: How often its handler said Snooze; None: never.
     snoozes: int | None = None
+    #: Whether its domain has limits of execution: then its end makes room for another.
+    is_limited: bool = False
 
 
 class OutcomeKind(StrEnum):
@@ -122,6 +124,18 @@ class OutgoingCommands:
     batch_id: UUID | None = None
     #: Who sends them, for the audit.
     actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a command that was offered with a unique key."""
+
+    #: Its place in the call, from 1.
+    number: int
+    #: `sent`, `skipped` or `replaced`.
+    verdict: str
+    #: Its own id, or that of the command which holds its key.
+    command_id: UUID
 
 
 @dataclass(frozen=True, slots=True)

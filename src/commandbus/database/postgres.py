@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: one method, one call of a SQL function. Its reads are in reads.py."""
+"""The store on PostgreSQL: one method, one call of a SQL function. See also reads.py, sends.py."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply, Said
 from commandbus.database.pgmq.notify import PostgresListener
-from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known, raw_leases
+from commandbus.database.sends import PostgresSends
 from commandbus.database.sessions import UnreadableAnswerError
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
@@ -38,9 +38,9 @@ from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-    " correlation_id, reply_queue, batch_id, created_at, data, snoozes"
+    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules"
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
-    " cast(%s as text[]), cast(%s as text[]))"
+    " cast(%s as text[]), cast(%s as text[]), cast(%s as int))"
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
@@ -88,6 +88,7 @@ _HEARTBEATS: LiteralString = (
     " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
     " concurrency int, in_flight int, stuck int) order by b.worker"
 )
+_WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -99,11 +100,7 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
-def _has_level(command: NewCommand) -> bool:
-    return command.flow is not None and command.flow.priority is not None
-
-
-class PostgresStore(PostgresReads, PostgresFlow):
+class PostgresStore(PostgresSends, PostgresFlow):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -128,8 +125,8 @@ class PostgresStore(PostgresReads, PostgresFlow):
     ) -> None:
         gateway = self.gateway
         await gateway.ensure_domain(domain)
-        if isinstance(commands, Collection) and any(_has_level(each) for each in commands):
-            await gateway.ensure_levels(domain)
+        if isinstance(commands, Collection):
+            await self._ensure_flow(domain, commands)
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
@@ -153,7 +150,7 @@ class PostgresStore(PostgresReads, PostgresFlow):
             domain, options["vt_seconds"], options["quantity"], options["worker"],
             encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
             options.get("from_head", False), list(options.get("except_types", ())),
-            None if every is None else list(every),
+            None if every is None else list(every), options.get("places"),
         )  # fmt: skip
         try:
             rows = await self.gateway.rows(_RECEIVE, params, domain=domain)
@@ -254,8 +251,7 @@ class PostgresStore(PostgresReads, PostgresFlow):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
-        if any(_has_level(each) for each in commands):
-            await self.gateway.ensure_levels(domain)
+        await self._ensure_flow(domain, commands)
         document = encoding.sends(commands)
         params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)
@@ -339,6 +335,11 @@ class PostgresStore(PostgresReads, PostgresFlow):
 
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
+
+    async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
+        params = (domain, include_delayed)
+        left: str | None = await self.gateway.value(_WHAT_IS_LEFT, params, domain=domain)
+        return left
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})

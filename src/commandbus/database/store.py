@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from commandbus.database.gateway import Gateway
-    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Said
+    from commandbus.database.model import (
+        Edit,
+        Lease,
+        NewBatch,
+        Outcome,
+        QueuedReply,
+        Said,
+        Sent,
+    )
     from commandbus.flow import Pause
     from commandbus.models import (
         AuditEvent,
@@ -29,6 +37,15 @@ if TYPE_CHECKING:
         Progress,
         TroubleshootingItem,
     )
+
+
+class SendPlace(TypedDict, total=False):
+    """Where to commands are sent."""
+
+    batch_id: UUID | None
+    #: Who sends, for the audit.
+    actor: str | None
+    conn: Any
 
 
 class ReceiveOptions(TypedDict):
@@ -50,6 +67,8 @@ class ReceiveOptions(TypedDict):
     except_types: NotRequired[Sequence[str]]
     #: The command types of which every lapsed lease is an attempt; None: all.
     count_every: NotRequired[Collection[str] | None]
+    #: Handlers that are free now; commands under a limit are not leased ahead of them. None: any.
+    places: NotRequired[int | None]
 
 
 class WorkerFigures(TypedDict):
@@ -139,6 +158,27 @@ class Store(Protocol):
         """Store and queue all, or raise DuplicateCommandError and store none.
 
         `actor`: who sends, for the audit.
+        """
+
+    async def send_new(
+        self, domain: str, commands: Iterable[NewCommand], **options: Unpack[SendPlace]
+    ) -> list[int]:
+        """The same for those whose id is new; returns the places of the others, from 1.
+
+        Of an id that is there twice the first is sent. Bodies are not compared.
+        """
+
+    async def send_unique(
+        self,
+        domain: str,
+        commands: Sequence[NewCommand],
+        *,
+        skips_known: bool = False,
+        **options: Unpack[SendPlace],
+    ) -> list[Sent]:
+        """Send commands of which some have a unique key; returns what became of each.
+
+        All or none if an id is known (unless `skips_known`) or a key is held that must not be.
         """
 
     # -- receiving and the ways a lease ends
@@ -330,6 +370,13 @@ class Store(Protocol):
         """Seconds until the next command of each domain is due, 0 if one is.
 
         Without those that have none, and those that are paused without an end.
+        """
+
+    async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
+        """What a worker that empties a queue has to wait for: `due`, `delayed`, or nothing.
+
+        `delayed`, only if asked for: what becomes due later, and no worker has leased. `paused`:
+        nothing will be due before the domain is resumed.
         """
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:

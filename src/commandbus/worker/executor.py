@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,7 +20,6 @@ from commandbus.errors import CommandBusError
 from commandbus.privacy.redaction import redact_text
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
-from commandbus.worker.outcomes import secrets_of
 from commandbus.worker.places import ThreadPlaces
 from commandbus.worker.running import Key, OnProgress, Run, TimeOuts
 
@@ -98,12 +95,23 @@ class Executor:
         ahead = self._prefetch()
         if self.completer.backlog > 2 * (self.concurrency + self.max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
-        free = self.concurrency - self._held - len(self._running) - len(self._buffer)
+        free = self._free
         if free <= 0 and len(self._buffer) * 2 > ahead:
             return 0
         if not self._places.are_free:
             free = self._places.limit(free, ahead)
         return max(free + ahead, 0)
+
+    @property
+    def _free(self) -> int:
+        return self.concurrency - self._held - len(self._running) - len(self._buffer)
+
+    def places(self) -> int:
+        """How many commands under a limit to lease now: no more than would start at once.
+
+        But one, or they would never have their turn beside others that are leased ahead.
+        """
+        return max(self._free, 1)
 
     @property
     def leaves_threads_out(self) -> bool:
@@ -157,11 +165,16 @@ class Executor:
         """Whether something is leased and not started."""
         return bool(self._buffer or self._suspects or self._places.waiting)
 
-    def release_unstarted(self) -> None:
-        """Give back what has not started."""
+    def release_unstarted(self, types: Collection[str] | None = None) -> int:
+        """Give back what has not started, of these types or of all; returns how many."""
+        count = 0
         for waiting in (self._buffer, self._suspects, self._places.waiting):
-            self.release(waiting)
-            waiting.clear()
+            back = [each for each in waiting if types is None or each.command_type in types]
+            self.release(back)
+            for lease in back:
+                waiting.remove(lease)
+            count += len(back)
+        return count
 
     def lose(self, lease: Lease, why: str) -> None:
         """Stop working on a command that is not ours any more."""
@@ -318,7 +331,7 @@ class Executor:
             if isinstance(error, GeneratorExit) and not run.is_alive:
                 raise  # the task is destroyed with its loop
             # A lease must not be kept without end, whatever this is.
-            outcome = self._broken(run, error)
+            outcome = self.execution.broken(run, error)
         finally:
             if run.is_abandoned:
                 self._abandoned.discard(run)
@@ -355,15 +368,6 @@ class Executor:
     def _thread_freed(self) -> None:
         self._places.look()
         self._go_on()
-
-    def _broken(self, run: Run, error: BaseException) -> Outcome | None:
-        """An error that is not the handler's: it counts as its failure, so that it has an end."""
-        secrets = secrets_of(run.lease, run.entry)
-        text = redact_text("".join(traceback.format_exception(error)), 4_000, secrets=secrets)
-        _log.error("%s could not be executed: %s", run.lease.command_id, text)
-        with suppress(Exception):  # then the lease lapses
-            return None if run.entry is None else self.execution.failure(run, run.entry, error)
-        return None
 
     def _abandon(self, run: Run) -> None:
         """An async handler goes on after its time-out: its command has failed without it."""

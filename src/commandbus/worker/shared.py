@@ -52,8 +52,8 @@ class Member(Protocol):
     def has_unstarted(self) -> bool:
         """Whether it has leases of commands that it has not started."""
 
-    def give_back_unstarted(self) -> None:
-        """Let go of them."""
+    def give_back_unstarted(self, types: Collection[str] | None = None) -> int:
+        """Let go of them, of these types or of all; returns how many there were."""
 
 
 class Shared:
@@ -196,10 +196,11 @@ class Shared:
         waiting = [member for member in self._members if member.has_unstarted]
         if not waiting:
             return
-        paused = {p.domain for p in await self.control.pauses([m.domain for m in waiting])}
+        pauses = await self.control.pauses([member.domain for member in waiting])
         for member in waiting:
-            if member.domain in paused:
-                member.give_back_unstarted()
+            mine = [pause.type for pause in pauses if pause.domain == member.domain]
+            types = None if None in mine else {each for each in mine if each is not None}
+            if mine and member.give_back_unstarted(types):
                 _log.info("%s is paused: what was not started is given back", member.domain)
 
     async def due_in(self, domain: str) -> float | None:

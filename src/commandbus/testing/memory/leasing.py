@@ -25,10 +25,10 @@ from commandbus.testing.memory.sending import (
     move_batch_counters,
     publish_cancel,
     publish_reply,
-    send_commands,
     start_batch,
 )
 from commandbus.testing.memory.tables import CommandRow, State, iso8601, made
+from commandbus.testing.memory.unique import send_unique
 
 #: Outcomes after which a command starts again, unless its cancel was requested.
 STARTS_AGAIN = {OutcomeKind.RETRY, OutcomeKind.RELEASE, OutcomeKind.SNOOZE}
@@ -230,7 +230,7 @@ def settle(
                 _move(state, row, outcome, now)
         lost.update(_reject_stale(state, domain, group))
     for outgoing in sends:
-        send_commands(
+        send_unique(
             state, outgoing.domain, outgoing.commands, outgoing.batch_id, actor=outgoing.actor
         )
     return lost

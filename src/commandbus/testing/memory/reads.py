@@ -24,6 +24,7 @@ from commandbus.models import (
 from commandbus.names import check_domain, commands_queue
 from commandbus.payload import decode_payload
 from commandbus.testing.fakes import INFINITY, StoredMessage
+from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
 
 
@@ -188,3 +189,18 @@ def archive_replies(state: State, queue: str, msg_ids: Collection[int]) -> None:
 def take_inbox_reply(state: State, domain: str, command_id: UUID) -> str | None:
     body: Any = state.inbox.pop((domain, command_id), None)
     return None if body is None else body.decode()
+
+
+def what_is_left(state: State, domain: str, *, include_delayed: bool) -> str | None:
+    now = state.clock.now()
+    if is_paused(state, domain, now):
+        return "paused"
+    # Those of a paused type are not leased either; in PostgreSQL they have no time then.
+    left_out = paused_types(state, domain, now)
+    queue = state.queues.get(commands_queue(domain)).messages
+    messages = [each for each in queue.values() if each.type not in left_out]
+    if any(message.vt <= now for message in messages):
+        return "due"
+    waiting = {row.msg_id for row in state.commands.values() if row.is_waiting}
+    later = (each for each in messages if each.vt < INFINITY and each.msg_id in waiting)
+    return "delayed" if include_delayed and any(later) else None

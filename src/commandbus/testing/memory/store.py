@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
-from commandbus.database.model import Lease, NewBatch, Said
-from commandbus.database.store import Store
+from commandbus.database.model import Lease, NewBatch, Said, Sent
+from commandbus.database.store import SendPlace, Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import NewCommand
-from commandbus.testing.memory import leasing, operator, pausing, reads, rescheduling
+from commandbus.testing.memory import leasing, operator, pausing, reads, rescheduling, unique
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,
     MemoryEngine,
@@ -52,6 +52,33 @@ class InMemoryStore(MemoryEngine):
         await self.ensure_domain(domain)
         await self.run(
             conn, lambda state: send_commands(state, domain, given, batch_id, actor=actor)
+        )
+
+    async def send_new(
+        self, domain: str, commands: Iterable[NewCommand], **options: Unpack[SendPlace]
+    ) -> list[int]:
+        given, batch_id, actor = tuple(commands), options.get("batch_id"), options.get("actor")
+        await self.ensure_domain(domain)
+        return await self.run(
+            options.get("conn"),
+            lambda state: unique.send_new(state, domain, given, batch_id, actor=actor),
+        )
+
+    async def send_unique(
+        self,
+        domain: str,
+        commands: Sequence[NewCommand],
+        *,
+        skips_known: bool = False,
+        **options: Unpack[SendPlace],
+    ) -> list[Sent]:
+        batch_id, actor = options.get("batch_id"), options.get("actor")
+        await self.ensure_domain(domain)
+        return await self.run(
+            options.get("conn"),
+            lambda state: unique.send_unique(
+                state, domain, commands, batch_id, actor=actor, skips_known=skips_known
+            ),
         )
 
     async def create_batch(
@@ -106,6 +133,7 @@ class InMemoryStore(MemoryEngine):
     delete_replies = verb(reads.delete_replies)
     archive_replies = verb(reads.archive_replies)
     take_inbox_reply = verb(reads.take_inbox_reply)
+    what_is_left = verb(reads.what_is_left)
 
     # -- workers
 

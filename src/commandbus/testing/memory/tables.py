@@ -30,6 +30,8 @@ from commandbus.testing.fakes import Queues
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from commandbus.testing.memory.unique import KeyRow
+
 Key = tuple[str, UUID]
 #: Domain and ordering key.
 OrderingKey = tuple[str, str]
@@ -121,7 +123,17 @@ def made(kind: type[Made], row: object, **others: Any) -> Made:
 class State:
     """Everything that the store in memory remembers."""
 
-    TABLES = ("commands", "parked", "batches", "inbox", "audit", "flows", "heads", "progress")
+    TABLES = (
+        "commands",
+        "parked",
+        "batches",
+        "inbox",
+        "unique",
+        "audit",
+        "flows",
+        "heads",
+        "progress",
+    )
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
@@ -131,6 +143,7 @@ class State:
         self.parked: dict[Key, tuple[ParkReason, datetime]] = {}
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
+        self.unique: dict[tuple[str, str], KeyRow] = {}
         self.audit: list[AuditEvent] = []
         #: What handlers said, and the lease that they had.
         self.progress: dict[Key, tuple[int, Progress]] = {}

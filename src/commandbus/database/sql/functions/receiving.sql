@@ -17,6 +17,8 @@ end $$;
 --   p_count_every: the types whose policy there counts every lapse as an attempt; null: all.
 --   p_from_head: what is due at the head of the queue goes before what has been due for longest.
 --   p_except: command types that are left to other workers.
+--   p_places: handlers that are free now; what has a limit is not leased ahead of them (gate_reads.sql).
+--   has_rules: the domain has limits, so that the end of a lease makes room for another.
 -- A lease that ended without a word (crash, pause, cut) does not count against the command unless it
 -- is known to have run alone, or its type is in p_count_every. After the second one in a row `is_suspect` asks the worker to run it by
 -- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
@@ -24,11 +26,12 @@ end $$;
 create or replace function commandbus.receive_commands(
     p_domain text, p_vt int, p_quantity int, p_worker text,
     p_limits jsonb default '{}', p_mark_in_progress boolean default true,
-    p_from_head boolean default false, p_except text[] default '{}', p_count_every text[] default '{}'
+    p_from_head boolean default false, p_except text[] default '{}', p_count_every text[] default '{}',
+    p_places int default null
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
-    created_at timestamptz, data text, snoozes int)
+    created_at timestamptz, data text, snoozes int, has_rules boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -46,7 +49,7 @@ begin
     if v_flow.has_levels or v_flow.has_rules or v_flow.has_keys then
         select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
           into v_msg_ids, v_messages
-          from commandbus.read_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except) r;
+          from commandbus.read_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except, p_places) r;
     else
         select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
           into v_msg_ids, v_messages
@@ -117,7 +120,8 @@ begin
                   from leased h) e
     )
     select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
-           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data, h.snoozes
+           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data, h.snoozes,
+           coalesce(v_flow.has_rules, false)
       from leased h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then
