@@ -91,6 +91,16 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.lapse(held)
     await db.receive()
     await db.settle("complete", held.item(data=None))
+    later, late = await db.send(uuid4(), uuid4(), delay_seconds=60, expires_in_seconds=90)
+    await db.rows("select commandbus.reschedule_commands(%s, %s, now())", db.domain, [later])
+    await db.rows("select commandbus.set_priority(%s, %s, 1)", db.domain, [later])
+    await db.rows("select commandbus.set_level_seconds(%s, 60)", db.domain)
+    await db.rows(
+        "update commandbus.command_bus_command set expires_at = now() where command_id = %s", late
+    )
+    await db.rows("select commandbus.expire_in(%s, %s)", db.domain, [late])
+    await db.rows("select commandbus.pause_domain(%s, 'x')", db.domain)
+    await db.rows("select commandbus.resume_domain(%s)", db.domain)
     for end in ("seal_load(%s, %s)", "cancel_batch(%s, %s, 'x')"):
         load = await begun(db)
         await db.rows(f"select commandbus.{end}", db.domain, load)

@@ -18,15 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from commandbus.database.gateway import Gateway
-    from commandbus.database.model import (
-        Edit,
-        Lease,
-        NewBatch,
-        Outcome,
-        QueuedReply,
-        Said,
-        Sent,
-    )
+    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Said, Sent
     from commandbus.flow import Pause
     from commandbus.models import (
         AuditEvent,

@@ -124,8 +124,8 @@ class Maintenance(Loop):
         return recovery | {
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
-            "sweep progress": self._sweep_progress,
             "prune unique keys": self._prune_keys,
+            "sweep progress": self._sweep_progress,
             "prune old rows": self._prune_old,
             "expire what nobody decided": self._expire,
         }
@@ -186,14 +186,14 @@ class Maintenance(Loop):
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
 
-    async def _sweep_progress(self) -> None:
-        await self._gateway.value(_SWEEP_PROGRESS)
-
     async def _prune_keys(self) -> None:
         """Those that nobody holds any more."""
         for _ in range(KEY_TURNS):
             if await self._gateway.value(_PRUNE_KEYS, (KEYS_AT_ONCE,)) < KEYS_AT_ONCE:
                 return
+
+    async def _sweep_progress(self) -> None:
+        await self._gateway.value(_SWEEP_PROGRESS)
 
     async def _seal(self) -> None:
         """Close what was written to the audit; a process without the key leaves it to others."""

@@ -124,16 +124,8 @@ class State:
     """Everything that the store in memory remembers."""
 
     TABLES = (
-        "commands",
-        "parked",
-        "batches",
-        "inbox",
-        "unique",
-        "audit",
-        "flows",
-        "heads",
-        "progress",
-    )
+        "commands", "parked", "batches", "inbox", "unique", "audit", "flows", "heads", "progress",
+    )  # fmt: skip
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
