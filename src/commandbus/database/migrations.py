@@ -39,9 +39,9 @@ FUNCTION_FILES = (
     "pause", "levels", "gates", "keys", "key_turns", "sending", "receiving", "leases",
     "outcomes", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
     "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "figures",
-    "schedules", "firing", "rights", "roles", "doctor", "doctor_server", "key_doctor", "repair", "retention",
-    "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
-    "tickets", "tokens", "planner", "security",
+    "schedules", "firing", "rights", "roles", "doctor", "doctor_server", "key_doctor", "repair",
+    "retention", "retention_batches", "limits", "governance", "governed", "approvals", "edits",
+    "reviews", "tickets", "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.
