@@ -83,6 +83,8 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.rows("select commandbus.add_note(%s, %s, 'x')", db.domain, noted.command_id)
     await db.settle("snooze", (await db.put("IN_PROGRESS")).item(delay_seconds=60))
     await db.settle("discard", (await db.put("IN_PROGRESS")).item(reason="void"))
+    asked = (await db.put("IN_PROGRESS")).command_id
+    await db.rows("select commandbus.request_cancel(%s, %s, 'x')", db.domain, [asked])
     held = await db.put("IN_PROGRESS")
     await db.settle("release", held.item())
     (held, *_) = await db.receive()

@@ -11,7 +11,7 @@ from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.base import DomainPath, PageOf50, TypeQuery
 from commandbus.http.schemas.commands import CommandView
-from commandbus.http.schemas.flow import Paused, PauseDomain, PauseView, ResumeDomain
+from commandbus.http.schemas.flow import LevelWorth, Paused, PauseDomain, PauseView, ResumeDomain
 from commandbus.http.schemas.service import DomainView, Whoami
 from commandbus.http.schemas.views import ListView, SearchPageView
 from commandbus.http.strict import StrictRoute
@@ -82,6 +82,17 @@ async def resume_domain(
     of_type = None if form is None else form.type
     resumed = await here.bus.resume(domain, type=of_type, operator=caller.user_id)
     return await _paused(here, domain, was_paused=resumed)
+
+
+@router.put("/domains/{domain}/level-worth")
+async def set_level_worth(
+    domain: DomainPath, form: LevelWorth, here: Here, caller: Operator
+) -> LevelWorth:
+    """Say how many seconds of waiting one level of priority is worth in a domain."""
+    if not await here.bus.upkeep.figures.knows_domain(domain):
+        raise not_found("no such domain")
+    await here.bus.set_level_seconds(domain, form.level_seconds, operator=caller.user_id)
+    return form
 
 
 @router.get("/whoami")

@@ -70,6 +70,24 @@ class Reschedule(Form):
         return {"deliver_at": self.deliver_at, "delay": delay}
 
 
+class NewPriority(Form):
+    """Another level for a command that has not begun."""
+
+    model_config = example(priority=2)
+
+    priority: Whole = Field(
+        ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY, description="The highest goes first; 0 is normal."
+    )
+
+
+class LevelWorth(Form):
+    """How many seconds of waiting one level of priority is worth."""
+
+    model_config = example(level_seconds=60)
+
+    level_seconds: Seconds = Field(ge=0, le=MAX_DELAY_SECONDS, description="0: levels are ignored.")
+
+
 class PauseDomain(Form):
     """Why, and until when; without an end until it is resumed."""
 
