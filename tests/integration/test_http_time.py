@@ -184,7 +184,9 @@ async def test_a_domain_is_paused_shown_and_resumed(
 
     for was_paused in (True, False):
         resumed = await client.post("/api/v1/domains/shop/resume")
-        assert resumed.json() == {"domain": "shop", "paused": None, "was_paused": was_paused}
+        assert resumed.json() == {
+            "domain": "shop", "paused": None, "paused_types": [], "was_paused": was_paused,
+        }  # fmt: skip
     (shown,) = (await client.get("/api/v1/domains")).json()["items"]
     assert shown["paused"] is None
 
@@ -209,6 +211,18 @@ async def test_a_pause_that_cannot_be_is_refused(
     assert answer.status_code == status, answer.text
     assert await bus.pauses() == []
     assert (await client.post("/api/v1/domains/no/pause", json={"reason": "x"})).status_code == 404
+
+
+async def test_a_type_is_paused_beside_its_domain(client: httpx2.AsyncClient) -> None:
+    await client.post(COMMANDS, json=form())
+    body = {"reason": "broken", "type": "Work"}
+    for was_paused in (False, True):
+        paused = await client.post("/api/v1/domains/shop/pause", json=body)
+        assert (paused.json()["paused"], paused.json()["was_paused"]) == (None, was_paused)
+    (shown,) = (await client.get("/api/v1/domains")).json()["items"]
+    assert (shown["paused"], shown["paused_types"][0]["type"]) == (None, "Work")
+    resumed = await client.post("/api/v1/domains/shop/resume", json={"type": "Work"})
+    assert (resumed.json()["paused_types"], resumed.json()["was_paused"]) == ([], True)
 
 
 async def test_a_pause_needs_the_scope_operate_and_the_domain(bus: CommandBus) -> None:

@@ -123,7 +123,11 @@ async def test_rows_that_expire_before_a_load_is_complete_end_and_the_rest_goes_
         await held.complete()
     batch = await bus.get_batch("shop", stopped.batch_id)
     assert batch is not None
-    assert (batch.status, batch.completed_count, batch.canceled_count) == ("COMPLETED_WITH_FAILURES", 1, 1)
+    assert (batch.status, batch.completed_count, batch.canceled_count) == (
+        "COMPLETED_WITH_FAILURES",
+        1,
+        1,
+    )
 
 
 async def test_options_of_batch_commands_of_a_load_count(bus: CommandBus) -> None:
