@@ -855,7 +855,7 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 17a7128b52b4f16e2c606170bf037fb9
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7dabf50389a4cc64be55921dff208afc
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)

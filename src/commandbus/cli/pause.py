@@ -43,9 +43,10 @@ async def pause(
         await session.bus.pause(
             domain, type=command_type, reason=reason, until=end or length, operator=operator
         )
-        found = await session.bus.pauses(domain)
+        pauses = await session.bus.pauses(domain)
+    found = [each for each in pauses if each.type == command_type]
     what = domain if command_type is None else f"{command_type} of {domain}"
-    text = str(found[0]) if found and command_type is None else "paused"
+    text = str(found[0]) if found else "paused"
     return View.line(
         f"{what} is {text}", domain=domain, type=command_type, paused=found[0] if found else None
     )

@@ -39,7 +39,7 @@ FUNCTION_FILES = (
     "gates", "gate_reads", "gate_rules", "keys", "key_turns", "sending", "receiving", "leases",
     "outcomes", "expiry", "settle", "dispatch", "recovery", "loading", "operator", "key_operator",
     "reschedule", "bulk", "bulk_run", "search", "timetable", "figures", "rights", "roles",
-    "doctor", "doctor_server", "key_doctor", "repair", "gate_upkeep", "retention",
+    "doctor", "gate_upkeep", "doctor_server", "key_doctor", "repair", "retention",
     "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
     "tickets", "tokens", "schedules", "firing", "planner", "security",
 )  # fmt: skip

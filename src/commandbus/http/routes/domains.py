@@ -23,7 +23,8 @@ router = APIRouter(tags=["service"], route_class=StrictRoute)
 async def list_domains(here: Here, caller: Reader) -> ListView[DomainView]:
     """How many commands wait, run and are parked in each domain that the caller reaches."""
     figures = await here.bus.upkeep.figures.domains()
-    paused = {pause.domain: PauseView.of(pause) for pause in await here.bus.pauses()}
+    pauses = await here.bus.pauses()
+    paused = {pause.domain: PauseView.of(pause) for pause in pauses if pause.type is None}
     items = [
         DomainView.of(each, paused=paused.get(each.domain))
         for each in figures
@@ -32,10 +33,9 @@ async def list_domains(here: Here, caller: Reader) -> ListView[DomainView]:
     return ListView[DomainView](items=items)
 
 
-async def _paused(here: Platform, domain: str, *, was_paused: bool) -> Paused:
-    found = await here.bus.pauses(domain)
-    now = PauseView.of(found[0]) if found else None
-    return Paused(domain=domain, paused=now, was_paused=was_paused)
+async def _pause(here: Platform, domain: str, of_type: str | None) -> PauseView | None:
+    found = [pause for pause in await here.bus.pauses(domain) if pause.type == of_type]
+    return PauseView.of(found[0]) if found else None
 
 
 @router.get("/domains/{domain}/scheduled", dependencies=[requires(Scope.READ)])
@@ -67,11 +67,12 @@ async def pause_domain(
         raise InvalidInputError("until and seconds were both given; give one of them")
     if not await here.bus.upkeep.figures.knows_domain(domain):
         raise not_found("no such domain")
-    before = await here.bus.pauses(domain)
+    before = await _pause(here, domain, form.type)
     await here.bus.pause(
         domain, type=form.type, reason=form.reason, until=form.end(), operator=caller.user_id
     )
-    return await _paused(here, domain, was_paused=bool(before))
+    now = await _pause(here, domain, form.type)
+    return Paused(domain=domain, paused=now, was_paused=before is not None)
 
 
 @router.post("/domains/{domain}/resume")
@@ -81,7 +82,8 @@ async def resume_domain(
     """End the pause of a domain, or of one type. A second request changes nothing."""
     of_type = None if form is None else form.type
     resumed = await here.bus.resume(domain, type=of_type, operator=caller.user_id)
-    return await _paused(here, domain, was_paused=resumed)
+    now = await _pause(here, domain, of_type)
+    return Paused(domain=domain, paused=now, was_paused=resumed)
 
 
 @router.put("/domains/{domain}/level-worth")
