@@ -18,6 +18,7 @@ from commandbus.cli import (
     demo,
     doctor,
     governed,
+    limits,
     list,  # noqa: A004  (each module has the name of its command)
     pause,
     priority,
@@ -190,6 +191,7 @@ app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)
 command(app, "reschedule", panel="Operate")(reschedule.reschedule)
+app.add_typer(limits.limits, name="limits", rich_help_panel="Operate")
 command(app, "pause", panel="Operate")(pause.pause)
 command(app, "resume", panel="Operate")(pause.resume)
 app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")
