@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import UUID
 
+from commandbus.commands.cancels import cancel_command
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import SendOptions
 from commandbus.flow_verbs import FlowVerbs
@@ -21,9 +22,11 @@ from commandbus.models import (
     BatchCompletionCallback,
     BatchMetadata,
     BatchStatus,
+    CancelAnswer,
     CommandMetadata,
     CommandStatus,
     Reply,
+    Running,
     SendReport,
     TroubleshootingItem,
 )
@@ -33,12 +36,10 @@ from commandbus.names import (
     check_command_type,
     check_domain,
     check_operator,
-    check_text,
     check_uuid,
     new_id,
 )
 from commandbus.paging import check_page
-from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.sensitive import also_redact
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout, check_worker_settings
@@ -188,13 +189,16 @@ class CommandBus(FlowVerbs):
         command_id: UUID,
         reason: str,
         *,
+        running: Running = "refuse",
         operator: str | None = None,
         conn: Any = None,
-    ) -> None:
-        """Cancel a command that is still PENDING; one that a worker has is refused."""
-        text = redact_text(check_text(reason, "reason"))
-        ids, actor = [check_uuid(command_id)], check_operator(operator)
-        await self._store.cancel(check_domain(domain), ids, reason=text, actor=actor, conn=conn)
+    ) -> CancelAnswer:
+        """Cancel a command that is PENDING: "canceled". One that a worker has is refused, or, with
+        `running="request"`, its worker is asked to end it: "requested". It may still complete.
+        """
+        return await cancel_command(
+            self._store, domain, command_id, reason, running=running, operator=operator, conn=conn
+        )
 
     # -- handlers and workers
 

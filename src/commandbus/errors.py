@@ -29,6 +29,7 @@
     ├── InvalidOperationError           the command is not in a state that allows it
     │   └── DomainPausedError           a worker was to empty the queue of a paused domain
     ├── LeaseLostError                  another worker has leased the command
+    ├── CommandCanceledError            somebody asked for the end of the command that runs
     ├── PayloadLostError                the archive no longer has the payload
     ├── HandlerAlreadyRegisteredError
     ├── HandlerNotFoundError
@@ -332,6 +333,10 @@ class DomainPausedError(InvalidOperationError):
 
 class LeaseLostError(CommandBusError):
     """The lease lapsed and another worker has the command now; nothing was changed."""
+
+
+class CommandCanceledError(CommandBusError):
+    """Somebody asked to cancel the command that runs; let this error pass, and it is canceled."""
 
 
 class PayloadLostError(CommandBusError):

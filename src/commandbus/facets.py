@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from commandbus.commands.search import Search
     from commandbus.database.gateway import Session
     from commandbus.database.store import Store
+    from commandbus.gates.service import ExecutionLimits
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
     from commandbus.models import AuditEvent, Reply
@@ -212,6 +213,13 @@ class Facets:
             self._store, self._preparer, self._settings, self._registry, self._replies.listener
         )
         return self._keep(governance)
+
+    @cached_property
+    def limits(self) -> ExecutionLimits:
+        """How many commands run at once, and how often they start, over all workers."""
+        from commandbus.gates.service import ExecutionLimits
+
+        return ExecutionLimits(self._store)
 
     @cached_property
     def schedules(self) -> Schedules:

@@ -104,6 +104,8 @@ class Pause:
     until: datetime | None
     by: str | None
     reason: str
+    #: The command type, if not all of the domain is paused.
+    type: str | None = None
 
     def __str__(self) -> str:
         who = f" by {self.by}" if self.by else ""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 from uuid import UUID
 
 from commandbus.flow import Flow, SendOptions
@@ -45,6 +45,12 @@ class ReplyOutcome(StrEnum):
     FAILED = "FAILED"
 
 
+#: What to do with commands that a worker has: refuse to cancel them, or ask the worker to end them.
+Running = Literal["refuse", "request"]
+#: What a cancel came to: the command has ended, or its worker is asked to end it.
+CancelAnswer = Literal["canceled", "requested"]
+
+
 class ParkReason(StrEnum):
     """Why a command is in troubleshooting."""
 
@@ -70,6 +76,7 @@ class AuditEventType(StrEnum):
     CANCELED = "CANCELED"
     GIVEN_UP = "GIVEN_UP"
     RELEASED = "RELEASED"
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"
     SNOOZED = "SNOOZED"
     DISCARDED = "DISCARDED"
     UNCONFIRMED = "UNCONFIRMED"
@@ -249,6 +256,17 @@ class CommandMetadata:
     due_at: datetime | None = None
     #: What it waits for beside its time, in words.
     waiting_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running command has come, as its handler last said."""
+
+    #: From 0 to 1.
+    fraction: float
+    message: str | None
+    #: When that was written, by the clock of the database.
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,8 @@ SHOWN_FIELDS = {
     "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
     "created_at started_at finished_at edited_paths",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
-    "CommandDetail": f"{_COMMAND} payload stack parent_ticket_id sequence_no status_url",
+    "CommandDetail": f"{_COMMAND} progress payload stack parent_ticket_id sequence_no status_url",
+    "ProgressView": "fraction message at",
     "CommandView": _COMMAND,
     "Counted": "count",
     "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "

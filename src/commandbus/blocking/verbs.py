@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commandbus.blocking.bridge import Bridge
     from commandbus.blocking.bulk import BlockingBulkOperations
     from commandbus.blocking.governance import BlockingGovernance
+    from commandbus.blocking.limits import BlockingExecutionLimits
     from commandbus.blocking.loads import BlockingLoads
     from commandbus.blocking.schedules import BlockingSchedules
     from commandbus.blocking.search import BlockingSearch
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from commandbus.flow import Pause, SendOptions
     from commandbus.handler import Handler, HandlerOptions
     from commandbus.models import (
-        AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CommandMetadata, Reply,
-        SendReport, TroubleshootingItem,
+        AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
+        CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
     from commandbus.retry import RetryPolicy
 
@@ -177,12 +178,13 @@ class BlockingVerbs:
         ))
 
     def cancel(
-        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None,
-        conn: Any = None,
-    ) -> None:
-        """Cancel a command that is still PENDING; one that a worker has is refused."""
+        self, domain: str, command_id: UUID, reason: str, *, running: Running = "refuse",
+        operator: str | None = None, conn: Any = None,
+    ) -> CancelAnswer:
+        """Cancel a command that is PENDING: "canceled". One that a worker has is refused, or, with
+        `running="request"`, its worker is asked to end it: "requested". It may still complete."""
         return self._bridge.run(self._bus.cancel(
-            domain, command_id, reason, operator=operator, conn=conn,
+            domain, command_id, reason, running=running, operator=operator, conn=conn,
         ))
 
     def register_handler(
@@ -331,6 +333,13 @@ class BlockingVerbs:
         from commandbus.blocking.governance import BlockingGovernance
 
         return BlockingGovernance(self._bridge, lambda: self._bridge.find("governance"))
+
+    @cached_property
+    def limits(self) -> BlockingExecutionLimits:
+        """How many commands run at once, and how often they start, over all workers."""
+        from commandbus.blocking.limits import BlockingExecutionLimits
+
+        return BlockingExecutionLimits(self._bridge, lambda: self._bridge.find("limits"))
 
     @cached_property
     def schedules(self) -> BlockingSchedules:

@@ -78,6 +78,8 @@ class Lease:
     payload: str | None = field(repr=False)
     #: How often its handler said Snooze; None: never.
     snoozes: int | None = None
+    #: Whether its domain has limits of execution: then its end makes room for another.
+    is_limited: bool = False
 
 
 class OutcomeKind(StrEnum):
@@ -102,6 +104,15 @@ class Failure:
     details: dict[str, Any] | None = None
     #: Where in the code it was raised, as commandbus.worker.stacks makes it.
     stack: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How far a command has come, as its handler says; redacted already."""
+
+    lease: Lease
+    fraction: float
+    message: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
+from commandbus.worker.gatekeeper import Gatekeeper
 from commandbus.worker.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ _NEXT_BULKS: LiteralString = (
     "select d.name, {schema}.next_bulk(d.name, %s, p_can_edit => true)"
     " from unnest(cast(%s as text[])) d(name)"
 )
+_SWEEP_PROGRESS: LiteralString = "select {schema}.sweep_progress()"
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
 _PRUNE_KEYS: LiteralString = "select {schema}.prune_unique(%s)"
 _EXPIRED: LiteralString = "select * from {schema}.expired_decisions(%s)"
@@ -75,7 +77,8 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    return [Maintenance(store, domains, settings), runner, Timekeeper(store), Firing(store)]
+    keepers = [Timekeeper(store), Firing(store), Gatekeeper(store, domains)]
+    return [Maintenance(store, domains, settings), runner, *keepers]
 
 
 class Maintenance(Loop):
@@ -122,6 +125,7 @@ class Maintenance(Loop):
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
             "prune unique keys": self._prune_keys,
+            "sweep progress": self._sweep_progress,
             "prune old rows": self._prune_old,
             "expire what nobody decided": self._expire,
         }
@@ -187,6 +191,9 @@ class Maintenance(Loop):
         for _ in range(KEY_TURNS):
             if await self._gateway.value(_PRUNE_KEYS, (KEYS_AT_ONCE,)) < KEYS_AT_ONCE:
                 return
+
+    async def _sweep_progress(self) -> None:
+        await self._gateway.value(_SWEEP_PROGRESS)
 
     async def _seal(self) -> None:
         """Close what was written to the audit; a process without the key leaves it to others."""

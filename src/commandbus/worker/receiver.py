@@ -42,6 +42,9 @@ class Room(Protocol):
     def wanted(self) -> int:
         """How many commands to lease now."""
 
+    def places(self) -> int:
+        """How many could start at once: what is under a limit is not leased ahead."""
+
     def left_out(self) -> Sequence[str]:
         """Command types of which to lease none now; asked after `wanted`."""
 
@@ -123,6 +126,7 @@ class Receiver(Loop):
             from_head=from_head,
             except_types=self.room.left_out(),
             count_every=self.count_every(),
+            places=self.room.places(),
         )
         if from_head:
             # There may be more than there was room for.

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,10 @@ from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
 from commandbus.handler import HandlerRegistry, SendPreparer
-from commandbus.names import wakeup_channel
+from commandbus.names import cancels_channel, wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
+from commandbus.worker.cancels import CancelWatch
 from commandbus.worker.completer import Completer
 from commandbus.worker.emptying import Emptying, UntilEmpty
 from commandbus.worker.execution import Execution
@@ -278,6 +279,11 @@ class _Parts:
             deadline_seconds=settings.lease_deadline_seconds,
             on_lost=self.executor.lose,
             on_overdue=self.executor.overdue,
+            on_canceled=self.executor.cancel,
+        )
+        self.executor.on_progress = self.keeper.say
+        self.cancels = CancelWatch(
+            control, options.domain, lambda: self.executor.leases, self.executor.cancel
         )
         self._until_empty = worker.until_empty
         if self._until_empty is not None:
@@ -294,15 +300,21 @@ class _Parts:
     def start(self) -> None:
         """Begin to be one of the workers of the bus."""
         self.keeper.start()
-        self._shared.add(self, wakeup_channel(self.domain), self._wake())
+        self._shared.add(self, self._hints())
 
     async def stop(self) -> None:
         """Cease to be one."""
-        self._shared.remove(self, wakeup_channel(self.domain), self._wake())
+        self._shared.remove(self, self._hints())
+        await self.cancels.stop()
         await self.keeper.stop()
 
-    def _wake(self) -> Callable[[], None] | None:
-        return self._hint if self._worker.options.use_notify else None
+    def _hints(self) -> dict[str, Callable[[], None]]:
+        if not self._worker.options.use_notify:
+            return {}
+        return {
+            wakeup_channel(self.domain): self._hint,
+            cancels_channel(self.domain): self.cancels.hint,
+        }
 
     def _hint(self) -> None:
         self.receiver.wake()
@@ -313,14 +325,17 @@ class _Parts:
     def has_unstarted(self) -> bool:
         return self.executor.has_unstarted
 
-    def give_back_unstarted(self) -> None:
-        self.executor.release_unstarted()
+    def give_back_unstarted(self, types: Collection[str] | None = None) -> int:
+        return self.executor.release_unstarted(types)
 
     def give_back_aged(self) -> None:
         self.executor.release_aged()
 
     def wanted(self) -> int:
         return self.executor.wanted()
+
+    def places(self) -> int:
+        return self.executor.places()
 
     def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
         self.keeper.add(leases, asked_at)
@@ -331,7 +346,11 @@ class _Parts:
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
-        self.receiver.room_freed()
+        if any(lease.is_limited for lease in leases):
+            # Others may wait for the place that has just been given back.
+            self.receiver.wake()
+        else:
+            self.receiver.room_freed()
         if self._until_empty is not None:
             self._until_empty.committed(is_idle=not self.executor.in_flight)
 

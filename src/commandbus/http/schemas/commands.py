@@ -20,7 +20,14 @@ from commandbus.http.schemas.base import (
 )
 from commandbus.http.schemas.flow import FlowForm
 from commandbus.http.schemas.views import View, view_of
-from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
+from commandbus.models import (
+    AuditEvent,
+    AuditEventType,
+    CommandMetadata,
+    CommandStatus,
+    Progress,
+    Running,
+)
 
 
 class SendCommand(FlowForm):
@@ -74,8 +81,17 @@ class CommandView(View):
     """A command. Its payload is not part of it."""
 
 
+@view_of(Progress)
+class ProgressView(View):
+    """How far a running command has come, as its handler last said."""
+
+
 class CommandDetail(CommandView):
     """A command, with its payload if that was asked for and may be seen; secrets are masked."""
+
+    progress: ProgressView | None = Field(
+        None, description="How far it has come, while it runs, if its handler says so."
+    )
 
     payload: Any = None
     stack: dict[str, Any] | None = Field(
@@ -109,6 +125,14 @@ class WithReason(Form):
     """A reason for the audit."""
 
     reason: Reason
+
+
+class CancelForm(WithReason):
+    """A cancel, and what to do with commands that a worker has."""
+
+    running: Running = Field(
+        "refuse", description="request: the worker that has a command is asked to end it."
+    )
 
 
 @view_of(AuditEvent)

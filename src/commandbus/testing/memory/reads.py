@@ -18,6 +18,7 @@ from commandbus.models import (
     AuditEventType,
     BatchMetadata,
     CommandMetadata,
+    Progress,
     TroubleshootingItem,
 )
 from commandbus.names import check_domain, commands_queue
@@ -42,6 +43,16 @@ def shown_command(state: State, row: CommandRow) -> CommandMetadata:
     if message.vt == INFINITY:
         return made(CommandMetadata, row, waiting_for=f"behind others of key {row.ordering_key}")
     return made(CommandMetadata, row, due_at=message.vt)
+
+
+def progress(state: State, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+    found = {}
+    for command_id in ids:
+        row = state.commands.get((domain, command_id))
+        epoch, told = state.progress.get((domain, command_id), (0, None))
+        if row is not None and told is not None and row.leased_by and row.lease_epoch == epoch:
+            found[command_id] = told
+    return found
 
 
 def get_payload(state: State, domain: str, command_id: UUID) -> str | None:
