@@ -942,7 +942,7 @@ function commandbus.key_places(p_domain text, p_command_ids uuid[], p_keys text[
 function commandbus.key_policy(p_domain text) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 05230ca93f6da5f430651cece152a7e0
 function commandbus.key_text(p_domain text, p_key text, p_number bigint) returns text
-    sql, stable, body ffabb7ff4436de509d6763c0a6df014c
+    sql, stable, body e52301daca029a406d0f048bc6d3644b
 function commandbus.knows_domain(p_domain text) returns boolean
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 55cb320bf1a17f34e0e9f85092b6975d
 function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
@@ -965,8 +965,8 @@ function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body aa9383e027424ca458a979bad8ee71ac
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
-function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7ca7064edb576ef60d28de9c3ea5775
+function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_viewer text DEFAULT NULL::text, p_after_blocked boolean DEFAULT NULL::boolean, p_after_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9239bba265021fca6ea5bfcd02df7ecb
 function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
@@ -1301,8 +1301,8 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b0e18544f0bd5427d2823e6b8a0c9068
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
-function commandbus.show_key(p_domain text, p_key text, p_limit integer DEFAULT 100) returns TABLE(place bigint, command_id uuid, command_type text, status text, number bigint, since timestamp with time zone, is_blocking boolean)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c34d0a09558440dbd3c381bc9b1fe272
+function commandbus.show_key(p_domain text, p_key text, p_viewer text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(place bigint, command_id uuid, command_type text, status text, number bigint, since timestamp with time zone, is_blocking boolean)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body f9519c768d27e132263e635a0526477b
 function commandbus.skip_key(p_domain text, p_key text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_expected uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 89a922b09c418855196d0f7117b2c25a
 function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid
