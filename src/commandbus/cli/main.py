@@ -39,6 +39,7 @@ from commandbus.cli.output import ExitCode, print_error, start_logging
 from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
+    DomainPausedError,
     EmbeddedServerError,
     InvalidInputError,
     SchemaMissingError,
@@ -106,6 +107,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
             return ExitCode.PENDING_MIGRATIONS
         case SchemaTooNewError():
             return ExitCode.TOO_NEW
+        case DomainPausedError():
+            return ExitCode.PAUSED
         case InvalidInputError():
             return ExitCode.USAGE
         case _:
