@@ -130,6 +130,10 @@ class Metrics(NoMetrics):
                 ("unconfirmed_seconds", "unconfirmed_age_seconds",
                  "Time since such a queue accepted the oldest of them."),
                 ("paused", "paused", "1 while nothing of the domain is started, else 0."),
+                ("blocked_keys", "blocked_keys",
+                 "Ordering keys that a parked command blocks, up to 10,000."),
+                ("blocked_seconds", "blocked_keys_age_seconds",
+                 "Time since the first of them was blocked."),
             )
         }  # fmt: skip
         self._pool = {

@@ -17,9 +17,11 @@ _DOMAIN_FIGURES: LiteralString = (
     "select f.domain, f.ready, f.delayed, f.oldest_seconds, f.parked, f.workers, f.concurrency,"
     " f.in_flight, f.heartbeat_seconds, f.batch_remaining, f.replies, f.replies_refused,"
     " d.lag_seconds, d.pending_retry, d.unconfirmed, d.unconfirmed_seconds,"
-    " (select count(*) from {schema}.paused_domains(array[f.domain]))"
+    " (select count(*) from {schema}.paused_domains(array[f.domain])),"
+    " k.blocked_keys, k.blocked_seconds"
     " from {schema}.domain_figures() f"
     " cross join lateral {schema}.dispatch_figures(f.domain) d"
+    " cross join lateral {schema}.key_figures(f.domain) k"
 )
 _GOVERNED_FIGURES: LiteralString = (
     "select b.batch_id, b.batch_type, b.created_at, b.completed_at, b.completed_count,"
@@ -63,6 +65,10 @@ class DomainFigures:
     unconfirmed_seconds: float = 0.0
     #: 1 while nothing of it is started, else 0.
     paused: int = 0
+    #: Ordering keys that a parked command blocks; 10,000 at most.
+    blocked_keys: int = 0
+    #: Since the first of them was blocked.
+    blocked_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,6 +337,22 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.WARNING, "a table has more dead rows than live ones, so vacuum is too slow",
         "look for what delays vacuum, then vacuum the table",
     ),
+    "KEY_STANDS": KnownFinding(
+        Severity.ERROR, "the turn of a command of an ordering key is over, and the next is not due",
+        f"{_FIX} makes the next one due, or removes the key", "repair_keys",
+    ),
+    "KEY_PLACE_LOST": KnownFinding(
+        Severity.ERROR, "a command with an ordering key has no place in it",
+        f"{_FIX} puts it where its number belongs", "repair_keys",
+    ),
+    "KEY_PLACE_UNKNOWN": KnownFinding(
+        Severity.ERROR, "a place in an ordering key belongs to no command that waits",
+        f"{_FIX} removes it", "repair_keys",
+    ),
+    "KEY_BLOCKED": KnownFinding(
+        Severity.WARNING, "a parked command blocks its ordering key: nothing behind it starts",
+        "retry, cancel or complete the command, or step over it with `commandbus keys skip`",
+    ),
     "SCHEDULE_OVERDUE": KnownFinding(
         Severity.WARNING, "a schedule was due more than a minute ago, and nobody fired it",
         "start a worker of any domain, the HTTP service or `commandbus scheduler`; if one runs, "
