@@ -282,7 +282,7 @@ def _differences(path: str, memory: Any, postgres: Any) -> str:
         keys = memory.keys() | postgres.keys()
         pairs = [(key, memory.get(key), postgres.get(key)) for key in keys]
     elif isinstance(memory, list) and isinstance(postgres, list) and len(memory) == len(postgres):
-        pairs = [(n, one, other) for n, (one, other) in enumerate(zip(memory, postgres))]
+        pairs = [(n, one, postgres[n]) for n, one in enumerate(memory)]
     else:
         return f"{path}: {memory!r} in memory, {postgres!r} on PostgreSQL"
     return "\n".join(
