@@ -32,6 +32,7 @@ from commandbus.errors import (
 )
 from commandbus.flow import SendOptions
 from commandbus.handler import HandlerContext, HandlerOptions
+from commandbus.ids import derive_id
 from commandbus.models import (
     AuditEvent,
     AuditEventType,
@@ -64,6 +65,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "Exponential",
     # Sending
     "new_id",
+    "derive_id",
     "SendOptions",
     "BatchCommand",
     "BatchCompletionCallback",

@@ -165,6 +165,7 @@ class CommandBus(FlowVerbs):
         command_id: UUID | None = None,
         correlation_id: UUID | None = None,
         timeout: float = 30.0,
+        **options: Unpack[SendOptions],
     ) -> Reply:
         """Send a command and wait for its reply; ReplyTimeoutError if none comes in time.
 
@@ -173,7 +174,7 @@ class CommandBus(FlowVerbs):
         """
         check_timeout(timeout)
         sent = await self.send(
-            domain, command_type, command_id or new_id(), data, INBOX, correlation_id
+            domain, command_type, command_id or new_id(), data, INBOX, correlation_id, **options
         )
         return await self.wait_reply(domain, sent, timeout=timeout)
 

@@ -21,6 +21,7 @@
     ├── CommandNotFoundError            no such command
     ├── BatchNotFoundError              no such batch
     ├── BulkOperationNotFoundError      no such bulk operation
+    ├── ScheduleNotFoundError           no such schedule
     ├── TokenNotFoundError              no such API token, or one of another user
     ├── DuplicateCommandError           the id was sent before
     │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
@@ -231,6 +232,18 @@ class BulkOperationNotFoundError(CommandBusError):
             f"no bulk operation {operation_id}; `commandbus bulk list` lists what there is"
         )
         self.operation_id = operation_id
+
+
+class ScheduleNotFoundError(CommandBusError):
+    """No schedule of this name in this domain."""
+
+    def __init__(self, domain: str, name: str) -> None:
+        super().__init__(
+            f"no schedule {name!r} in domain {domain!r}; `commandbus schedule list` lists what "
+            "there is"
+        )
+        self.domain = domain
+        self.name = name
 
 
 class TokenNotFoundError(CommandBusError):

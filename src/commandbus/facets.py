@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
     from commandbus.models import AuditEvent
+    from commandbus.schedules.service import Schedules
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
     from commandbus.upkeep.findings import Finding
@@ -173,6 +174,15 @@ class Facets:
             self._store, self._preparer, self._settings, self._registry, self._replies.listener
         )
         return self._keep(governance)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Commands that are sent by the clock."""
+        from commandbus.schedules.service import Schedules
+
+        return Schedules(
+            self._store, self._preparer, self._settings, self.troubleshooting.secret_keys
+        )
 
     @cached_property
     def tokens(self) -> Tokens:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict, cast
 
 from commandbus.errors import InvalidInputError
 
@@ -41,6 +42,16 @@ class SendOptions(TypedDict, total=False):
     limit_key: str | None
 
 
+#: The members that the document of a command has for them: in rows of loads, over HTTP, in SQL.
+OPTION_MEMBERS = {
+    "deliver_at": "deliver_at", "delay_seconds": "delay", "expires_at": "expires_at",
+    "expires_in_seconds": "expires_in", "priority": "priority", "ordering_key": "ordering_key",
+    "limit_key": "limit_key",
+}  # fmt: skip
+#: Two ways to say the same.
+_PAIRS = ({"delay", "deliver_at"}, {"expires_in", "expires_at"})
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """Options that were checked. What only the database can tell, such as what is past, is not."""
@@ -57,6 +68,13 @@ class Flow:
         """Its members in the document of a command, without those that are not set."""
         named = ((each.name, getattr(self, each.name)) for each in fields(self))
         return {name: value for name, value in named if value is not None}
+
+    def digestible(self) -> dict[str, Any]:
+        """The same, in one form for one meaning: a time is the same in every zone."""
+        return {
+            name: value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+            for name, value in self.document().items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +127,35 @@ def check_flow(options: SendOptions) -> Flow | None:
     if flow.expires_in_seconds and flow.expires_in_seconds <= (flow.delay_seconds or 0.0):
         raise InvalidInputError("expires_in must be longer than delay")
     return None if flow == Flow() else flow
+
+
+def options_of(document: Mapping[str, Any] | None) -> SendOptions:
+    """The options that the document of a command has; its times may be texts."""
+    found: dict[str, Any] = {}
+    for member, name in OPTION_MEMBERS.items():
+        value = None if document is None else document.get(member)
+        if value is not None:
+            is_time = member.endswith("_at") and isinstance(value, str)
+            found[name] = parse_time(value, member) if is_time else value
+    return cast("SendOptions", found)
+
+
+def parse_time(text: str, name: str) -> datetime:
+    """Read a time with its zone, in ISO 8601."""
+    try:
+        return check_time(datetime.fromisoformat(text.strip()), name)
+    except ValueError:
+        raise InvalidInputError(
+            f"{name} is {text!r}; write a time with its zone, like 2026-05-01T10:00:00Z"
+        ) from None
+
+
+def with_defaults(own: SendOptions | None, defaults: SendOptions) -> SendOptions:
+    """What a command says itself, and the rest of what all are to have."""
+    said = {name: value for name, value in (own or {}).items() if value is not None}
+    taken = set(said).union(*(pair for pair in _PAIRS if pair & said.keys()))
+    rest = {name: value for name, value in defaults.items() if name not in taken}
+    return cast("SendOptions", {**rest, **said})
 
 
 def check_priority(value: object) -> int:

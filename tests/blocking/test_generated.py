@@ -37,4 +37,4 @@ def test_a_facet_has_every_public_attribute_of_the_one_it_waits_for(dsn: str) ->
             facet = getattr(bus, name)
             waited_for = facet._facet
             public = {each for each in dir(waited_for) if not each.startswith("_")}
-            assert public - set(dir(facet)) <= {"close"}, name
+            assert public - set(dir(facet)) <= {"close", "firing"}, name

@@ -55,6 +55,17 @@ class Shop:
     bulk: UUID
 
 
+#: Schedules that are there, to be deleted one by one.
+SPARES = 25
+
+
+def schedule_name(method: str, path: str, number: int) -> str:
+    """The name in the path of a schedule: a new one to put, one that is there to delete."""
+    if method == "put":
+        return f"new-{number}"
+    return f"spare-{1 + number % (SPARES - 1)}" if method == "delete" else "spare-0"
+
+
 async def fill(bus: CommandBus, domain: str = "shop", parked: int = 3) -> Shop:
     """Send, work off, park, and leave something pending."""
     failing = [uuid4() for _ in range(parked)]
@@ -73,6 +84,10 @@ async def fill(bus: CommandBus, domain: str = "shop", parked: int = 3) -> Shop:
         everything=True,
     )
     await bus.bulk.stop(bulk.operation_id)
+    for number in range(SPARES):
+        await bus.schedules.put(
+            domain, f"spare-{number}", "Work", {"password": "hunter2"}, every=60
+        )
     pending = uuid4()
     await bus.send(domain, "Work", pending, {"password": "hunter2", "n": 7})
     return Shop(domain, pending, failing, done, batch, bulk.operation_id)

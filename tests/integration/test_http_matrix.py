@@ -5,6 +5,7 @@ are in tests/security/test_matrix.
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -16,9 +17,10 @@ from commandbus import CommandBus
 from commandbus.access.model import Scope
 from tests.http_world import app_of, caller, client_of
 from tests.integration.http_farm import is_governed
-from tests.integration.http_shop import Shop, fill
+from tests.integration.http_shop import Shop, fill, schedule_name
 
 REASON = {"reason": "because"}
+NUMBERS = count()
 
 
 def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
@@ -35,6 +37,10 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
         "/troubleshooting/{domain}/{command_id}/cancel": REASON,
         "/troubleshooting/{domain}/{command_id}/complete": REASON,
         "/troubleshooting/{domain}/{command_id}/notes": {"text": "hm"},
+        "/schedules/{domain}/{name}": {"command_type": "Work", "data": {}, "every_seconds": 60},
+        "/schedules/{domain}/{name}/pause": REASON,
+        "/schedules/{domain}/{name}/resume": None,
+        "/schedules/{domain}/{name}/trigger": None,
         "/bulk-operations/preview": {"domain": domain},
         "/bulk-operations/preview-edit": {
             "filter": {"domain": domain},
@@ -55,7 +61,7 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
 
 BY_QUERY = {
     "/api/v1/commands", "/api/v1/audit", "/api/v1/failure-groups", "/api/v1/bulk-operations",
-    "/api/v1/exports/commands", "/api/v1/exports/audit",
+    "/api/v1/exports/commands", "/api/v1/schedules", "/api/v1/exports/audit",
     "/api/v1/troubleshooting",
 }  # fmt: skip
 
@@ -65,10 +71,16 @@ async def ask(
 ) -> httpx2.Response:
     ids = shop.parked[0] if "troubleshooting" in path else shop.pending
     url = path.format(
-        domain=shop.domain, command_id=ids, batch_id=shop.batch, operation_id=shop.bulk
+        domain=shop.domain,
+        command_id=ids,
+        batch_id=shop.batch,
+        operation_id=shop.bulk,
+        name=schedule_name(method, path, next(NUMBERS)),
     )
     if method == "get":
         params = {"domain": shop.domain} if path in BY_QUERY else {}
+        if path.endswith("/preview"):
+            params = {"cron": "0 6 * * *"}
         return await client.get(url, params=params)
     body = body_of(path, shop.domain, shop)
     return await client.request(method, url, json=body) if body is not None else (
@@ -97,6 +109,7 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select operation_id, status, done from commandbus.command_bus_bulk_operation order by 1",
         "select count(*) from commandbus.command_bus_batch",
         "select msg_id, read_ct from pgmq.q_shop__replies order by 1",
+        "select * from commandbus.command_bus_schedule order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 

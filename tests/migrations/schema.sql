@@ -368,6 +368,31 @@ table commandbus.command_bus_governed_type
     constraint command_bus_governed_type_pkey PRIMARY KEY (domain, command_type, batch_type)
     CREATE UNIQUE INDEX command_bus_governed_type_pkey ON commandbus.command_bus_governed_type USING btree (domain, command_type, batch_type)
 
+table commandbus.command_bus_key
+    domain text not null
+    ordering_key text not null
+    head uuid
+    blocked_by uuid
+    blocked_at timestamp with time zone
+    with autovacuum_vacuum_cost_delay=0
+    with autovacuum_vacuum_scale_factor=0.01
+    with autovacuum_vacuum_threshold=1000
+    with fillfactor=50
+    constraint pk_key PRIMARY KEY (domain, ordering_key)
+    constraint valid_block CHECK (((blocked_by IS NULL) = (blocked_at IS NULL)))
+    CREATE INDEX ix_key_blocked ON commandbus.command_bus_key USING btree (domain, blocked_at) WHERE (blocked_by IS NOT NULL)
+    CREATE UNIQUE INDEX pk_key ON commandbus.command_bus_key USING btree (domain, ordering_key)
+
+table commandbus.command_bus_key_due
+    due_id bigint not null
+    domain text not null
+    ordering_key text not null
+    with autovacuum_vacuum_cost_delay=0
+    with autovacuum_vacuum_scale_factor=0.01
+    with autovacuum_vacuum_threshold=1000
+    constraint pk_key_due PRIMARY KEY (domain, due_id)
+    CREATE UNIQUE INDEX pk_key_due ON commandbus.command_bus_key_due USING btree (domain, due_id)
+
 table commandbus.command_bus_load
     batch_id uuid not null
     domain text not null
@@ -384,6 +409,7 @@ table commandbus.command_bus_load
     created_at timestamp with time zone not null default now()
     updated_at timestamp with time zone not null default now()
     delimiter text
+    options jsonb
     with fillfactor=50
     constraint command_bus_load_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id) ON DELETE CASCADE
     constraint command_bus_load_pkey PRIMARY KEY (batch_id)
@@ -448,6 +474,50 @@ table commandbus.command_bus_retention
     constraint pk_retention PRIMARY KEY (domain, kind)
     constraint valid_kind CHECK ((kind = ANY (ARRAY['audit'::text, 'archives'::text, 'replies'::text, 'commands'::text])))
     CREATE UNIQUE INDEX pk_retention ON commandbus.command_bus_retention USING btree (domain, kind)
+
+table commandbus.command_bus_schedule
+    schedule_id uuid not null
+    domain text not null
+    name text not null
+    command_type text not null
+    data jsonb not null
+    reply_to text not null
+    max_attempts integer not null
+    expires_in_seconds double precision
+    priority integer
+    ordering_key text
+    jitter_seconds double precision not null
+    cron text
+    timezone text
+    every_seconds double precision
+    at timestamp with time zone
+    counted_from timestamp with time zone not null
+    missed text not null
+    missed_cap integer not null
+    overlap text not null
+    next_tick_at timestamp with time zone
+    look_at timestamp with time zone
+    last_tick_at timestamp with time zone
+    last_command_id uuid
+    last_trigger_id uuid
+    last_error text
+    version bigint not null default 1
+    created_by text
+    created_at timestamp with time zone not null
+    updated_by text
+    updated_at timestamp with time zone not null
+    paused_at timestamp with time zone
+    paused_by text
+    pause_reason text
+    on_behalf jsonb
+    constraint ck_schedule_missed CHECK ((missed = ANY (ARRAY['once'::text, 'skip'::text, 'all'::text])))
+    constraint ck_schedule_overlap CHECK ((overlap = ANY (ARRAY['skip'::text, 'allow'::text])))
+    constraint ck_schedule_time CHECK (((num_nonnulls(cron, every_seconds, at) = 1) AND ((cron IS NULL) = (timezone IS NULL))))
+    constraint command_bus_schedule_pkey PRIMARY KEY (schedule_id)
+    constraint uq_schedule_name UNIQUE (domain, name)
+    CREATE INDEX ix_schedule_due ON commandbus.command_bus_schedule USING btree (look_at) WHERE (paused_at IS NULL)
+    CREATE UNIQUE INDEX command_bus_schedule_pkey ON commandbus.command_bus_schedule USING btree (schedule_id)
+    CREATE UNIQUE INDEX uq_schedule_name ON commandbus.command_bus_schedule USING btree (domain, name)
 
 table commandbus.command_bus_secret_key
     domain text not null
@@ -558,6 +628,8 @@ table commandbus.rate_limit_override
 
 relation S command_bus_audit_audit_id_seq
 relation S command_bus_audit_removal_removal_number_seq
+relation S command_bus_key_due_due_id_seq
+relation S command_bus_key_number
 relation c flow_fields
 relation v approval_tickets
 relation v batch_approval_tickets
@@ -589,6 +661,8 @@ function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_
     sql, volatile, body 2907dbce8b261a9b63256c0cec78c7f8
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
+function commandbus.audit_schedule(p_event text, p_schedule commandbus.command_bus_schedule, p_actor text, p_details jsonb DEFAULT '{}'::jsonb) returns void
+    sql, volatile, body 2e7528ff7cab3601a13316aa4f2c9e84
 function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, OUT o_cache bigint) returns record
     sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
@@ -597,10 +671,12 @@ function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) 
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_flow(p_domain text, p_command_ids uuid[], p_flow commandbus.flow_fields, p_now timestamp with time zone, p_batch_id uuid, p_actor text) returns void
     plpgsql, volatile, body f0e886153cbe5b17a9b11960c906e795
-function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9ceda5d86ba7e60b36ebb979c24fbcc9
+function commandbus.begin_load(p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text, p_checkpoint_size integer DEFAULT NULL::integer, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_delimiter text DEFAULT NULL::text, p_options jsonb DEFAULT NULL::jsonb) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 19f639ec2d9e6917bbd614a8b9b0623d
 function commandbus.begin_submission(p_user text, p_batch_type text, p_size integer, p_request_id uuid, p_digest bytea, p_defaults jsonb) returns TABLE(verdict text, ticket_id uuid, refusal jsonb, limits jsonb)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 068683b166860394213b9142b56ac961
+function commandbus.block_keys(p_domain text, p_keys text[]) returns text[]
+    plpgsql, volatile, body 8fa3242c58598acb3eb0b6aa1b9315d7
 function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body 7460441cbe19be4709a143fd80af5548
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -625,10 +701,12 @@ function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 1f52a8fd4e0c54e9f67fed17c75b6776
+function commandbus.check_keys(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6f1924ef125d7c14f77e8f03b1ae5694
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
-    plpgsql, stable, body 404c5021fe7f0ef724b93061807683de
+    plpgsql, stable, body 76282ff12b632a3997b22adc11642db6
 function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
     plpgsql, volatile, body 51bff26bdf3bb18b4aa154397817c34e
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -641,6 +719,8 @@ function commandbus.check_reply_queues(p_domain text DEFAULT NULL::text, p_since
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4df8ad861ee08101e0ed647a7bd5620f
 function commandbus.check_roles(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c1c5e7f264b4058ab075ea33c197aa1c
+function commandbus.check_schedules(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7b01d3a4889485e90cba27112f957229
 function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
@@ -648,11 +728,17 @@ function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since times
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 73dfae77243d4e369afdccd991b22c2e
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7479871b514936d69bdbec35e86b0bd
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
+function commandbus.claim_keys(p_domain text, p_keys text[]) returns void
+    plpgsql, volatile, body 88cffc147bebabc9e21250badd4adf86
+function commandbus.claim_keys_of(p_domain text, p_command_ids uuid[]) returns text[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 300d24d4f673e7bdc771bc93053a82f8
+function commandbus.claim_sent_keys(p_sends jsonb) returns void
+    plpgsql, volatile, body a217e0c397b9fe21d13baba0e011aa61
 function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from text[]) returns TABLE(command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body ef517b6d45ad68e17164ad9d1e94c7ff
 function commandbus.claim_ticket(p_batch_id uuid) returns void
@@ -694,7 +780,7 @@ function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_comman
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb, p_expires_seconds double precision DEFAULT NULL::double precision) returns TABLE(created_at timestamp with time zone, limits jsonb, content_digest text, expires_at timestamp with time zone)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bf726c935234b515d02c6fa86142f790
 function commandbus.decide_edit(p_domain text, p_command_id uuid, p_decision text, p_user text, p_reason text, p_digest text, p_self_approval boolean) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 62612e72f57d4d306b08070be0461b06
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 64ccd3fffa93a089d8fcd87d4d6276e7
 function commandbus.decide_ticket(p_domain text, p_ticket_id uuid, p_decision text, p_user text, p_reason text DEFAULT NULL::text, p_self_approval boolean DEFAULT false, p_digest text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body b9a1c6039cd2a6f949bcf30ac8fd628d
 function commandbus.decision_maker(p_domain text, p_command_id uuid, p_batch_type text) returns text
@@ -705,6 +791,8 @@ function commandbus.delay_messages(p_domain text, p_msg_ids bigint[], p_delays d
     plpgsql, volatile, body 11e2dd1ec41bd6b54f397f7a805fc2f0
 function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 245c4fbd807bf060427d829c2f211079
+function commandbus.delete_schedule(p_domain text, p_name text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa1e586a56c3489a45fe52aade6aec57
 function commandbus.discard_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f5a28349a9922c6ad6e7ec3f6c8b1dce
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
@@ -730,7 +818,9 @@ function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 44c92ec5121afcfd755544c958be31d1
 function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c8efd5b7b2109c2ff9b856bcf7bf03dc
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 04df52fba0f8f66d96163cde1466b555
+function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, counted_from timestamp with time zone, missed text, missed_cap integer)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 8a5a1737d789a6feb132afc30543a8a4
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
@@ -755,10 +845,12 @@ function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
     plpgsql, volatile, body cb0a5534e078a3fe9e08bc15fbcef6c7
 function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 4e040717835500e0cdf7b3e806b8112c
+function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bigint[], p_keys text[], p_numbers bigint[], p_places timestamp with time zone[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 571a6e990d4b4c542fcf6b0da3c31477
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 93613798a8c72a05ac0601091251bd75
+    sql, immutable, body 574ee99111e6a1b48728805124b081c1
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -785,6 +877,8 @@ function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e3e44cc7cafe02388bf28bbcb91095ff
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ade88d450b5e1009449391f8b8c5f2d1
+function commandbus.fail_schedule(p_schedule_id uuid, p_version bigint, p_expected timestamp with time zone, p_error text, p_wait_seconds double precision) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 24ce1bd9d269193782d08999deee090d
 function commandbus.failure_details(p_attempt integer, p_class text, p_code text, p_message text, p_details jsonb, p_delay double precision) returns jsonb
     sql, stable, body 16e9c55be0f53febb57ead8f8ef9540d
 function commandbus.failure_fingerprint(p_domain text, p_command_type text, p_error_class text, p_error_code text, p_message text) returns text
@@ -797,6 +891,8 @@ function commandbus.find_request(p_user text, p_batch_type text, p_request_id uu
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
+function commandbus.fire_schedules(p_fires jsonb) returns TABLE(schedule_id uuid, verdict text, sent integer, skipped integer)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 8759d07a9e4559deea3018b882030b3a
 function commandbus.first_due(p_domain text, p_has_levels boolean) returns timestamp with time zone
     plpgsql, stable, body 89a11ae6a62fb9d5d8d07e2060bf734f
 function commandbus.flow_members() returns text[]
@@ -805,6 +901,10 @@ function commandbus.flow_of(p_domain text, p_commands jsonb, p_now timestamp wit
     plpgsql, volatile, body eda99c2f1e92f3ae5d05705b529fffd8
 function commandbus.forget_dispatched(p_batch_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 6115d8ea12e47d91cafb31d660342a47
+function commandbus.forget_keys(p_domain text, p_keys text[]) returns void
+    plpgsql, volatile, body a1b274687df756bcbd6098d89e7fb0c8
+function commandbus.forget_sent_keys(p_sends jsonb) returns void
+    plpgsql, volatile, body a082e2260ab3481c70a92f56001579d7
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
@@ -817,6 +917,8 @@ function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
+function commandbus.is_governed_for(p_schedule commandbus.command_bus_schedule) returns boolean
+    sql, stable, body fe260e7f4968c5fad5386e37b5884021
 function commandbus.is_made_by_us(p_physical text) returns boolean
     sql, stable, body 6cc1af0f4c359f480fb67d4e2f8cb490
 function commandbus.is_old_reply(p_table text) returns text
@@ -833,6 +935,14 @@ function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain te
     plpgsql, volatile, body d75f0b1379802c6a5ac1086a0e79efb6
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.key_figures(p_domain text, OUT open_keys bigint, OUT blocked_keys bigint, OUT blocked_seconds double precision) returns record
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4366c2492ca00af30bb4709324cd0d84
+function commandbus.key_places(p_domain text, p_command_ids uuid[], p_keys text[], p_numbers bigint[], p_due timestamp with time zone[]) returns timestamp with time zone[]
+    plpgsql, volatile, body 527e1556a042a1cdccbf047c7f7b45db
+function commandbus.key_policy(p_domain text) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 05230ca93f6da5f430651cece152a7e0
+function commandbus.key_text(p_domain text, p_key text, p_number bigint) returns text
+    sql, stable, body ffabb7ff4436de509d6763c0a6df014c
 function commandbus.knows_domain(p_domain text) returns boolean
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 55cb320bf1a17f34e0e9f85092b6975d
 function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
@@ -844,7 +954,7 @@ function commandbus.leave_flow(p_domain text, p_command_ids uuid[], p_is_over bo
 function commandbus.leave_gates(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body 3966abceddafd899b7bbf73ec50c80ef
 function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 7f789108408f6fb0d315bfe287936014
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -855,6 +965,8 @@ function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body aa9383e027424ca458a979bad8ee71ac
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
+function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7ca7064edb576ef60d28de9c3ea5775
 function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
@@ -867,6 +979,8 @@ function commandbus.lock_batches(p_domain text, p_command_ids uuid[], p_also uui
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body e0bd7e8f8761633da8edfe39f5994ed6
 function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f0cbe6fd2386488bb17134e6ef4c482f
+function commandbus.lock_firing(p_fires jsonb, p_now timestamp with time zone) returns jsonb
+    sql, volatile, body 6e22f737559b876cb1188827fdf257ae
 function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamp with time zone
     plpgsql, volatile, body 60b53bf6fce6c8b8038a3d6848a46d02
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
@@ -907,8 +1021,10 @@ function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
+function commandbus.note_keys(p_domain text, p_keys text[]) returns void
+    plpgsql, volatile, body 4b829f4efdfa91dddcf1b32b8d56f39a
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 80c1ddf86810b97dbd45f5bebec587f6
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bdfd55aa00f016cf2a81112694557a89
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -933,6 +1049,10 @@ function commandbus.parked_payloads(p_domain text, p_command_ids uuid[]) returns
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 96e629437353b050252f4ba4ca6498c7
 function commandbus.pause_domain(p_domain text, p_reason text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4e2787814fd0b9090604e0160d02708
+function commandbus.pause_governed(p_ids uuid[], p_now timestamp with time zone) returns SETOF commandbus.command_bus_schedule
+    sql, volatile, body 88cc6db971dd3712f40d7575690514d0
+function commandbus.pause_schedule(p_domain text, p_name text, p_reason text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 36f810058fcac8539a692dad5df39cd3
 function commandbus.paused_domains(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body dccf74fd6cd59c4dd43e4b585c470460
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -941,6 +1061,8 @@ function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 5f3beb64afae7f0dc8ced466c550004a
 function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a027e9db8135672d98f454604753fb9f
+function commandbus.promote_keys(p_domain text, p_keys text[]) returns text[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 7aa1f196b3885984abd8b9d5cfdd4a13
 function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
     plpgsql, volatile, body c95890a45dbee87794ca3ab5c7a04bde
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -960,13 +1082,17 @@ function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::inte
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
     plpgsql, volatile, body e186cfff7e56270ad31a5b67e94c72ff
 function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[]) returns bigint[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a0ac5dde1306579fc672d461a4cda488
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 9912300a9f82f39861b7b8816f980ede
+function commandbus.put_keyed(p_domain text, p_command_ids uuid[], p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 52294cd9d91c59c1af48cbf783b0d95c
 function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigint[]
     plpgsql, volatile, body 17bd378239d18211291bac81dd44dfbe
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, body 613e0f5e90b3b39dcc718ffdf0ed5882
+function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_counted_from timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f72b82fedcf5cbfaca2c8178f100d171
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_domain(p_physical text) returns text
@@ -996,11 +1122,13 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body b18d8f898fb66e9efe9b952a00493769
+    sql, immutable, body fa22b8cdc539ce17e0b4c26111365170
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 72b890899c35f75747055300c3725161
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
+function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void
+    sql, volatile, body 585e5602e330e83d78ce0021a90a4678
 function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
     plpgsql, volatile, set enable_seqscan=off, body 188f5a077141cf54a3b0fa3544053fcd
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
@@ -1049,8 +1177,10 @@ function commandbus.repair_batches(p_domain text, p_actor text DEFAULT NULL::tex
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 143a458ac05d8d28ef3326a85c3d8d28
 function commandbus.repair_groups(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a0eff0f62fd73e225579e48314348ad8
+function commandbus.repair_keys(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 24202aa3eecf9a74364e6e84f06e9642
 function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body be98c56a729259b4208f8d1e7ac57f40
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b55519c0a183228666ddc8d3d18f5544
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8d98e405ab6b44d5b4b5e4a8be7fef25
 function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
@@ -1068,7 +1198,7 @@ function commandbus.reply_error(p_code text, p_message text, p_class text) retur
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body e385c29151448fd07848abfe39678b0a
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ff776cc076b8616d8ba8001cb108fd2
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 409d505d62368b395ec4ee781630b225
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
@@ -1088,7 +1218,9 @@ function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::
 function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4262d7f4ae577d1c208e28adb13c926c
 function commandbus.resume_keys(p_domain text) returns void
-    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body f5b63368c35d018ffa570ed15c36e05b
+function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint, p_next timestamp with time zone, p_catch_up boolean, p_actor text DEFAULT NULL::text) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 79c1b43b67cdfde84f3c2d8f0f46a16b
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
@@ -1096,7 +1228,7 @@ function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEF
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7817b0e538e96376559e787723c2c251
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
-    plpgsql, volatile, body 26466af75e5b89033e67d3471bd4de88
+    plpgsql, volatile, body b603fbe1ee775313bd043e85110526f5
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ae33745da84e7a48ba4d02145b1afd95
 function commandbus.review_children(p_domain text, p_batch_id uuid, p_only_edits boolean, p_after integer, p_limit integer) returns TABLE(sequence_no integer, command_id uuid, command_type text, status text, digest text, data text, is_edited boolean, edit_data text, edit_digest text, editor text, edited_at timestamp with time zone, edit_expires_at timestamp with time zone, edit_changes jsonb)
@@ -1113,6 +1245,12 @@ function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_ha
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 03e5a377a267060a3a8b9adef5737363
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12bcfd41be119fccbf0a91fe3f85b842
+function commandbus.schedule_data(p_domain text, p_names text[]) returns TABLE(name text, data jsonb)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8675426cac2f8b5275fbf5ccedc86aeb
+function commandbus.scheduled_command(p_schedule commandbus.command_bus_schedule, p_command_id uuid, p_tick timestamp with time zone) returns jsonb
+    sql, stable, body 9e20f29045a9cc2c2461fb3a0c9f4e79
+function commandbus.scheduled_commands(p_domain text, p_command_type text, p_from_place timestamp with time zone, p_from_msg_id bigint, p_limit integer, p_scan integer DEFAULT 10000, p_viewer text DEFAULT NULL::text) returns TABLE(place timestamp with time zone, msg_id bigint, command commandbus.command_bus_command)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5c7ec95aa9fbd9217367d9ac727ed091
 function commandbus.schema_id() returns oid
     sql, stable, body 0c10252a6bbebe392493c1d155437cfd
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
@@ -1129,6 +1267,8 @@ function commandbus.seconds_left_in_minute(p_at timestamp with time zone) return
     sql, stable, body a765916b4f3113970ab6873975b8c908
 function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, set enable_seqscan=off, body 179959746c3de9333d8f6b921a00654f
+function commandbus.sees_commits() returns boolean
+    sql, stable, body be9f58c5515fcf338da95d2965e28d20
 function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
     plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text) returns uuid
@@ -1136,11 +1276,17 @@ function commandbus.send_command(p_domain text, p_command_type text, p_command_i
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
 function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b5f459db3c5f5d038f9e6bb590636130
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7cab2b386539ec880f69e0a26751f76c
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
+function commandbus.send_ticks(p_domain text, p_commands jsonb) returns void
+    plpgsql, volatile, body ba5e7cdbd0790f5a7aa6eea08cf1b04b
+function commandbus.sent_keys(p_sends jsonb) returns TABLE(domain text, keys text[])
+    sql, stable, body 32c18488431e75b7342ad78ee5e8baf8
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6dcb4d1a672ff6d95aeea767779f78d3
+function commandbus.set_key_policy(p_domain text, p_on_park text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b22502077715483c5d774448fb7a50ca
 function commandbus.set_level_seconds(p_domain text, p_seconds double precision, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab433939c10592ad38b0d1abd633090d
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -1152,9 +1298,13 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 191a11d57e05dc7fdfb03bc3ab337781
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b0e18544f0bd5427d2823e6b8a0c9068
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
+function commandbus.show_key(p_domain text, p_key text, p_limit integer DEFAULT 100) returns TABLE(place bigint, command_id uuid, command_type text, status text, number bigint, since timestamp with time zone, is_blocking boolean)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c34d0a09558440dbd3c381bc9b1fe272
+function commandbus.skip_key(p_domain text, p_key text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_expected uuid DEFAULT NULL::uuid) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 89a922b09c418855196d0f7117b2c25a
 function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body dffb53d95364254435a60d632c6b39f4
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
@@ -1173,6 +1323,8 @@ function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
+function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
+    plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
@@ -1181,6 +1333,8 @@ function commandbus.time_problem(p_command commandbus.command_bus_command, p_due
     sql, volatile, body 9f82b786e178e46c973a17ececf1c2ac
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
+function commandbus.trigger_schedule(p_domain text, p_name text, p_command_id uuid, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 66029d28bbd0e2bf16fe9769ce1c20df
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
     plpgsql, volatile, body ae28f148572a64ce45b44122b6817e0b
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
@@ -1191,16 +1345,20 @@ function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns 
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
     sql, stable, body ebce9887d117c48fc4808e84e97d62e3
+function commandbus.use_keys(p_domain text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f5171bed493c645a91fe61159ea24c05
 function commandbus.use_levels(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d7fe6f657c232225b1f49fad12300cd4
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
+function commandbus.waiting_commands(p_domain text, p_command_type text, p_from_gate text, p_from_seq bigint, p_from_msg_id bigint, p_limit integer, p_viewer text DEFAULT NULL::text) returns TABLE(gate text, seq bigint, msg_id bigint, command commandbus.command_bus_command)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 042cda95f999da0ba683e220e4a87e91
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
 function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 40b793ca8b7833e6156096e830a0eefe
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2979d37945222a30db9bfa8086cc3c94
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
@@ -1219,8 +1377,10 @@ migration 12 = nothing_for_everybody
 migration 13 = audit_seals
 migration 14 = flow
 migration 15 = cancel_and_progress
+migration 16 = schedules
 migration 18 = levels
 migration 2 = governance
+migration 20 = keys
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

@@ -17,6 +17,7 @@ from psycopg import AsyncConnection
 
 from commandbus.access.model import Caller, Scope
 from tests.http_world import app_of, caller, client_of
+from tests.integration.http_shop import schedule_name
 from tests.security.people import DOMAIN, ORDERS_PATH, PEOPLE, World, world_on
 
 API = "/api/v1"
@@ -28,14 +29,22 @@ DONE = {200, 201, 202, 204, 409}
 BY_QUERY = {
     f"{API}/{name}"
     for name in (
-        "commands", "audit", "failure-groups", "bulk-operations", "troubleshooting",
+        "commands", "audit", "failure-groups", "bulk-operations", "troubleshooting", "schedules",
         "exports/commands", "exports/audit",
     )
 }  # fmt: skip
 #: Listings of all that a caller reaches: of another domain there is nothing in them.
 FILTERED = {
     f"{API}/{name}"
-    for name in ("domains", "whoami", "tokens", "batches", "batch-types", "undecided")
+    for name in (
+        "domains",
+        "whoami",
+        "tokens",
+        "batches",
+        "batch-types",
+        "undecided",
+        "schedules/preview",
+    )
 } | {ORDERS_PATH, APPROVALS}
 SUBMISSIONS = {f"{API}/batches", ORDERS_PATH, APPROVALS}
 
@@ -72,6 +81,10 @@ def bodies(world: World, numbers: Iterator[int]) -> dict[str, Any]:
         "/troubleshooting/{domain}/{command_id}/cancel": REASON,
         "/troubleshooting/{domain}/{command_id}/complete": REASON,
         "/troubleshooting/{domain}/{command_id}/notes": {"text": "hm"},
+        "/schedules/{domain}/{name}": {"command_type": "Work", "data": {}, "every_seconds": 60},
+        "/schedules/{domain}/{name}/pause": REASON,
+        "/schedules/{domain}/{name}/resume": None,
+        "/schedules/{domain}/{name}/trigger": None,
         "/bulk-operations/preview": {"domain": DOMAIN},
         "/bulk-operations/preview-edit": {
             "filter": {"domain": DOMAIN}, "edit": {"merge_patch": {"a": 1}},
@@ -105,6 +118,7 @@ class Asker:
     def __init__(self, world: World) -> None:
         self.world = world
         self.numbers = count()
+        self.schedules = count()
 
     async def ask(
         self, who: str | None, method: str, path: str, *, governed: bool
@@ -119,6 +133,7 @@ class Asker:
             "user_id": "ann",
             "token_id": world.token,
             "sequence_no": 1,
+            "name": schedule_name(method, path, next(self.schedules)),
         }
         if path.startswith(APPROVALS):
             values["batch_id"] = world.approval
@@ -127,6 +142,8 @@ class Asker:
         options: dict[str, Any] = {}
         if method == "get":
             options["params"] = {"domain": DOMAIN} if path in BY_QUERY else {}
+            if path.endswith("/preview"):
+                options["params"] = {"cron": "0 6 * * *"}
         else:
             body = bodies(world, self.numbers)[path.removeprefix(API)]
             if body is not None:
@@ -195,6 +212,7 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select token_id, revoked_at from commandbus.command_bus_api_token order by 1",
         "select * from commandbus.rate_limit_exemption",
         "select * from commandbus.rate_limit_override",
+        "select * from commandbus.command_bus_schedule order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 

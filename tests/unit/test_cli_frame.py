@@ -125,7 +125,7 @@ def test_every_command_prints_json_unless_it_runs_until_it_is_stopped() -> None:
     options = leaves(typer.main.get_command(real))
 
     assert {name for name, found in options.items() if "--json" not in found} == {
-        "up", "worker", "serve", "db sql",
+        "up", "worker", "serve", "scheduler", "db sql",
     }  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_every_listing_has_a_limit_and_those_of_pages_a_cursor() -> None:
 
     assert set(listings) == {
         "list", "audit", "batch list", "tsq list", "tsq groups", "bulk list", "bulk show",
-        "token list", "seals list",
+        "token list", "seals list", "schedule list",
     }  # fmt: skip
     assert {name for name, found in listings.items() if "--cursor" not in found} == {
         "tsq groups", "seals list",

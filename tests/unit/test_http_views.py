@@ -154,9 +154,15 @@ SHOWN_FIELDS = {
     "RetriedView": f"{_TICKET} retried exhausted",
     "ReviewView": f"{_TICKET} children next_cursor",
     "ReviewedChildView": "ticket_id sequence_no status digest payload masked_count is_edited edit",
+    "ScheduleView": "schedule_id domain name command_type cron timezone every_seconds at missed "
+    "missed_cap overlap jitter_seconds expires_in_seconds priority ordering_key reply_to "
+    "max_attempts next_tick_at last_tick_at last_command_id last_error version created_by "
+    "created_at updated_by updated_at paused_at paused_by pause_reason put_for data status",
     "StatusView": f"{_TICKET} children next_cursor",
     "Submitted": "batch_id batch_type status status_url retry_after_seconds links",
     "TicketView": _TICKET,
+    "TicksView": "ticks",
+    "Triggered": "domain command_id status_url",
     "UndecidedView": "batch_id command_id sequence_no domain batch_type child_count reason "
     "created_by editor created_at expires_at digest links",
     "UserLimitsView": "user_id max_pending_batches max_pending_children cooldown_seconds "

@@ -28,7 +28,7 @@ PUBLIC = [
         importlib.import_module(f"commandbus.{name}")
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "governance", "http",
-            "loads", "testing", "troubleshooting", "upkeep", "worker",
+            "loads", "schedules", "testing", "troubleshooting", "upkeep", "worker",
         )
     ),
 ]  # fmt: skip

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
     from commandbus.access.model import Caller
     from commandbus.database.model import OnBehalf
+    from commandbus.flow import SendOptions
     from commandbus.governance.deciding import Among
     from commandbus.governance.model import (
         BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, GovernedType, Item,
@@ -84,12 +85,12 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     def send(
         self, caller: Caller, domain: str, command_type: str, command_id: UUID,
         data: Mapping[str, Any], reply_to: str | None = None, correlation_id: UUID | None = None,
-        *, max_attempts: int | None = None,
+        *, max_attempts: int | None = None, options: SendOptions | None = None,
     ) -> SentCommand:
         """Send a command for a caller."""
         return self._bridge.run(self._facet.send(
             caller, domain, command_type, command_id, data, reply_to, correlation_id,
-            max_attempts=max_attempts,
+            max_attempts=max_attempts, options=options,
         ))
 
     def governed_types(self, domain: str | None = None) -> list[GovernedType]:

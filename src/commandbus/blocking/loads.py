@@ -13,9 +13,10 @@ from commandbus.blocking.bridge import BlockingFacet
 from commandbus.loads.model import LoadStart
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Unpack
     from uuid import UUID
     from commandbus.database.model import OnBehalf
+    from commandbus.flow import SendOptions
     from commandbus.loads.load import Loads
     from commandbus.loads.model import LoadMetadata, LoadResult, OnProgress
     from commandbus.models import BatchCommand, BatchCompletionCallback
@@ -32,7 +33,7 @@ class BlockingLoads(BlockingFacet["Loads"]):
         custom_data: dict[str, Any] | None = None, created_by: str | None = None,
         on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | None = None, on_progress: OnProgress | None = None,
-        actor: str | None = None,
+        actor: str | None = None, **send_options: Unpack[SendOptions],
     ) -> LoadResult:
         """Create a batch of any size from a source, in checkpoints, in little memory."""
         return self._bridge.run(self._facet.load(
@@ -41,6 +42,7 @@ class BlockingLoads(BlockingFacet["Loads"]):
             checkpoint_size=checkpoint_size, batch_id=batch_id, name=name, custom_data=custom_data,
             created_by=created_by, on_complete=on_complete,
             on_complete_command=on_complete_command, on_progress=on_progress, actor=actor,
+            **send_options,
         ))
 
     def resume(

@@ -36,6 +36,26 @@ class BlockingAuditTail(BlockingFacet["AuditTail"]):
 class BlockingSearch(BlockingFacet["Search"]):
     """Searches that never read a whole table. `bus.search`; needs PostgreSQL."""
 
+    def scheduled(
+        self, domain: str, *, command_type: str | None = None, viewer: Viewer = EVERYTHING,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[CommandMetadata]:
+        """Commands that are due later, because they were delayed or back off; the next one
+        first."""
+        return self._bridge.run(self._facet.scheduled(
+            domain, command_type=command_type, viewer=viewer, limit=limit, cursor=cursor,
+        ))
+
+    def waiting(
+        self, domain: str, *, command_type: str | None = None, viewer: Viewer = EVERYTHING,
+        limit: int = 100, cursor: str | None = None,
+    ) -> Page[CommandMetadata]:
+        """Commands that may not start though they are due, by what they wait for, first come
+        first."""
+        return self._bridge.run(self._facet.waiting(
+            domain, command_type=command_type, viewer=viewer, limit=limit, cursor=cursor,
+        ))
+
     def commands(
         self, *, command_id: UUID | None = None, correlation_id: UUID | None = None,
         batch_id: UUID | None = None, domain: str | None = None, command_type: str | None = None,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from commandbus.blocking.bulk import BlockingBulkOperations
     from commandbus.blocking.governance import BlockingGovernance
     from commandbus.blocking.loads import BlockingLoads
+    from commandbus.blocking.schedules import BlockingSchedules
     from commandbus.blocking.search import BlockingSearch
     from commandbus.blocking.tokens import BlockingTokens
     from commandbus.blocking.troubleshooting import BlockingTroubleshooting
@@ -140,11 +141,12 @@ class BlockingVerbs:
     def call(
         self, domain: str, command_type: str, data: dict[str, Any], *,
         command_id: UUID | None = None, correlation_id: UUID | None = None, timeout: float = 30.0,
+        **options: Unpack[SendOptions],
     ) -> Reply:
         """Send a command and wait for its reply; ReplyTimeoutError if none comes in time."""
         return self._bridge.run(self._bus.call(
             domain, command_type, data, command_id=command_id, correlation_id=correlation_id,
-            timeout=timeout,
+            timeout=timeout, **options,
         ))
 
     def cancel(
@@ -325,6 +327,13 @@ class BlockingVerbs:
         from commandbus.blocking.governance import BlockingGovernance
 
         return BlockingGovernance(self._bridge, lambda: self._bridge.find("governance"))
+
+    @cached_property
+    def schedules(self) -> BlockingSchedules:
+        """Commands that are sent by the clock."""
+        from commandbus.blocking.schedules import BlockingSchedules
+
+        return BlockingSchedules(self._bridge, lambda: self._bridge.find("schedules"))
 
     @cached_property
     def tokens(self) -> BlockingTokens:

@@ -12,12 +12,14 @@ import typer
 from commandbus.cli.frame import Frame, View
 from commandbus.cli.options import By, Domain, parse_json
 from commandbus.cli.output import first_few
+from commandbus.cli.timing import Start
 from commandbus.errors import (
     DuplicateCommandError,
     InvalidInputError,
     InvalidOperationError,
     RepeatedIdError,
 )
+from commandbus.flow import SendOptions, with_defaults
 from commandbus.loads.model import RowFormat
 from commandbus.models import BatchCommand
 from commandbus.retry import RetryPolicy
@@ -105,17 +107,19 @@ async def create(
     *,
     command_type: RowType = None,
     delimiter: Delimiter = None,
+    start: Start,
     about: About,
 ) -> View:
     """Create a batch from a file, all or nothing, and print its id.
 
-    A row has command_type, data and perhaps command_id; with --type a row is the data itself. A bad
-    row or a repeated id: nothing is created. `batch load` takes what is too large for this.
+    A row has command_type, data and perhaps command_id, deliver_at, priority and the like; with
+    --type a row is the data itself. A bad row or a repeated id: nothing is created. `batch load`
+    takes what is too large for this.
     """
     options = about.options()
     refuse_untyped_csv(file, command_type)
     lines, commands = await _read_commands(
-        domain, file, RowFormat(command_type, delimiter=delimiter_of(delimiter))
+        domain, file, RowFormat(command_type, delimiter=delimiter_of(delimiter)), start.options()
     )
     async with frame.open(creates=True) as session:
         try:
@@ -127,7 +131,7 @@ async def create(
 
 
 async def _read_commands(
-    domain: str, file: str, row_format: RowFormat
+    domain: str, file: str, row_format: RowFormat, defaults: SendOptions
 ) -> tuple[list[str], list[BatchCommand]]:
     """The commands of a file and where each is; raises at the first that is not acceptable."""
     from commandbus.commands.sending import Preparer
@@ -148,10 +152,12 @@ async def _read_commands(
             place, content = row
             try:
                 command = to_command(content, row_format, seed, len(commands) + 1)
-                preparer.command(
-                    domain, command.command_type, command.command_id, command.data,
-                    command.reply_to, command.correlation_id,
-                )  # fmt: skip
+                if defaults:
+                    command = BatchCommand(
+                        command.command_type, command.command_id, command.data, command.reply_to,
+                        command.correlation_id, **with_defaults(command.options, defaults),
+                    )  # fmt: skip
+                preparer.batch_command(domain, command)
             except InvalidInputError as error:
                 raise reader.error_at(place, f"{error}; nothing was created") from None
             lines.append(f"{reader.unit} {place:,}")

@@ -26,6 +26,7 @@ from commandbus.cli.frame import Frame, Place, Session, View
 from commandbus.cli.options import BatchId, By, Domain, OneBatch, parse_uuid
 from commandbus.cli.output import ExitCode, jsonable, print_fields, styled_status, text_of
 from commandbus.cli.progress import Step, progress_view, rate_text
+from commandbus.cli.timing import Start as Timing
 from commandbus.loads.model import LoadProgress, LoadResult, LoadStart, OnProgress
 from commandbus.names import check_uuid
 from commandbus.privacy.redaction import redact_text
@@ -73,6 +74,7 @@ async def load(  # noqa: PLR0913  (what a row is, how to load, what the batch is
         str | None,
         typer.Option(metavar="UUID", help="An id of your own: the same call again continues."),
     ] = None,
+    each: Timing,
     about: About,
 ) -> View:
     """Create a batch of any size from a file, in checkpoints.
@@ -82,7 +84,7 @@ async def load(  # noqa: PLR0913  (what a row is, how to load, what the batch is
     """
     wanted = parse_uuid(batch_id, "--batch-id") or uuid4()
     refuse_untyped_csv(source, command_type, type_column)
-    options = about.options()
+    options, start_options = about.options(), each.options()
 
     async def work(session: Session, on_progress: OnProgress) -> LoadResult:
         return await session.bus.loads.load(
@@ -97,6 +99,7 @@ async def load(  # noqa: PLR0913  (what a row is, how to load, what the batch is
             batch_id=wanted,
             on_progress=on_progress,
             **options,
+            **start_options,
         )
 
     next_command = resume_command(frame.place, domain, wanted, source)

@@ -45,12 +45,29 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     since: Since = None,
     until: Until = None,
     listing: Listing,
+    scheduled: Annotated[
+        bool, typer.Option("--scheduled", help="Only what is due later, the next first.")
+    ] = False,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Only what waits for a key, a limit or a pause.")
+    ] = False,
     summary: Annotated[
         bool, typer.Option("--summary", help="Count by domain and status too; reads every row.")
     ] = False,
     export: Export,
 ) -> View:
     """List commands, newest first; those in troubleshooting by when they were parked."""
+    if scheduled or waiting:
+        others = (status, error_code, correlation_id, batch, command_id, since, until)
+        if domain is None or any(others) or summary or export.export or (scheduled and waiting):
+            raise InvalidInputError(
+                "--scheduled and --waiting list one domain: give one of them with --domain, and "
+                "beside it --type, --limit and --cursor"
+            )
+        async with frame.open() as session:
+            find = session.bus.search.scheduled if scheduled else session.bus.search.waiting
+            listed = await find(domain, command_type=command_type, **listing.of_page)
+        return page_view(listed, "commands", TIMETABLE.print, is_search=True)
     created_after, created_before = parse_range(since, until)
     criteria: dict[str, Any] = {
         "command_type": command_type,
@@ -94,6 +111,16 @@ COMMANDS = Table[CommandMetadata](
     Column("ATTEMPTS", lambda each: f"{each.attempts}/{each.max_attempts}", is_number=True),
     Column("SENT", lambda each: each.created_at),
     Column("LAST ERROR", lambda each: text_of(each.last_error_code), may_fold=True),
+    empty="No commands.",
+)
+
+TIMETABLE = Table[CommandMetadata](
+    Column("ID", lambda each: each.command_id),
+    Column("TYPE", lambda each: each.command_type),
+    Column("DUE", lambda each: each.due_at),
+    Column("EXPIRES", lambda each: each.expires_at),
+    Column("ATTEMPTS", lambda each: f"{each.attempts}/{each.max_attempts}", is_number=True),
+    Column("WAITS", lambda each: text_of(each.waiting_for), may_fold=True),
     empty="No commands.",
 )
 

@@ -19,7 +19,11 @@ from commandbus.cli import (
     doctor,
     governed,
     list,  # noqa: A004  (each module has the name of its command)
+    pause,
     priority,
+    reschedule,
+    schedule,
+    scheduler,
     seals,
     send,
     serve,
@@ -170,6 +174,7 @@ command(app, "demo", panel="Run")(demo.demo)
 command(app, "up", panel="Run")(up.up)
 command(app, "worker", panel="Run")(worker.worker)
 command(app, "serve", panel="Run")(serve.serve)
+command(app, "scheduler", panel="Run")(scheduler.scheduler)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
 app.add_typer(governed.governed, name="governed", rich_help_panel="Run")
 command(app, "send", panel="Send and look")(send.send)
@@ -177,9 +182,13 @@ command(app, "show", panel="Send and look")(show.show)
 command(app, "list", panel="Send and look")(list.list_commands)
 command(app, "audit", panel="Send and look")(audit.audit)
 app.add_typer(batch.batch, name="batch", rich_help_panel="Send and look")
+app.add_typer(schedule.schedule, name="schedule", rich_help_panel="Send and look")
 app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)
+command(app, "reschedule", panel="Operate")(reschedule.reschedule)
+command(app, "pause", panel="Operate")(pause.pause)
+command(app, "resume", panel="Operate")(pause.resume)
 app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")
 command(app, "doctor", panel="Operate")(doctor.doctor)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")

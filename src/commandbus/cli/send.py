@@ -11,6 +11,7 @@ import typer
 from commandbus.cli.frame import Frame, Session, View
 from commandbus.cli.options import Domain, Payload, parse_seconds, parse_uuid
 from commandbus.cli.output import ExitCode, print_json, say, text_of
+from commandbus.cli.timing import Start
 from commandbus.errors import InvalidInputError
 from commandbus.models import Reply, ReplyOutcome
 from commandbus.names import INBOX, new_id
@@ -40,6 +41,7 @@ async def send(
     max_attempts: Annotated[
         int | None, typer.Option(metavar="N", help="How often it is tried at most.")
     ] = None,
+    start: Start,
     wait: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Wait for the reply and print it.")
     ] = None,
@@ -53,7 +55,7 @@ async def send(
     seconds = parse_seconds(wait, "--wait", 86_400)
     wanted = parse_uuid(command_id, "--id") or new_id()
     correlation = parse_uuid(correlation_id, "--correlation-id")
-    data = payload.read()
+    data, options = payload.read(), start.options()
     async with frame.open(creates=True) as session:
         await session.bus.send(
             domain,
@@ -63,6 +65,7 @@ async def send(
             reply_to if seconds is None else INBOX,
             correlation,
             max_attempts=max_attempts,
+            **options,
         )
         if not frame.as_json:
             print(wanted, flush=True)

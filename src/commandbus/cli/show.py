@@ -126,10 +126,25 @@ def _facts(command: CommandMetadata) -> list[tuple[str, str]]:
     ]
     if command.batch_id is not None:
         facts.append(("batch", str(command.batch_id)))
+    facts += _start(command)
     if command.leased_by is not None and command.lease_expires_at is not None:
         lease = f"by {text_of(command.leased_by)} until {moment(command.lease_expires_at)}"
         facts.append(("leased", lease))
     return facts
+
+
+def _start(command: CommandMetadata) -> list[tuple[str, str]]:
+    """When it may start and what it waits for, as far as anything is said of it."""
+    known = [
+        ("due", command.due_at and moment(command.due_at)),
+        ("deliver at", command.deliver_at and moment(command.deliver_at)),
+        ("expires", command.expires_at and moment(command.expires_at)),
+        ("waits", command.waiting_for and text_of(command.waiting_for)),
+        ("priority", command.priority and str(command.priority)),
+        ("ordering key", command.ordering_key and text_of(command.ordering_key)),
+        ("limit key", command.limit_key and text_of(command.limit_key)),
+    ]
+    return [(name, text) for name, text in known if text]
 
 
 def _failure(command: CommandMetadata, stack: dict[str, Any] | None) -> list[tuple[str, str]]:

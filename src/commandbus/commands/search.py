@@ -14,6 +14,7 @@ from uuid import UUID
 import orjson
 
 from commandbus.commands.tail import AuditTail
+from commandbus.commands.timetable import Timetable
 from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, COMMANDS_WHERE, command_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
@@ -74,11 +75,11 @@ _FAILURE_STACK: LiteralString = "select {schema}.failure_stack(%s, %s)"
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
-class Search:
+class Search(Timetable):
     """Searches that never read a whole table. `bus.search`; needs PostgreSQL."""
 
     def __init__(self, store: Store, secret_keys: SecretKeys) -> None:
-        self._store = store
+        super().__init__(store)
         self._secret_keys = secret_keys
 
     async def commands(  # noqa: PLR0913  (each is a criterion)

@@ -140,7 +140,9 @@ class Preparer:
         Keyed, so that a reader of the table of digests cannot try payloads. Services on one
         database share the pepper, as for their tokens; with another pepper a repeat is refused.
         """
-        content = [domain, command.command_type, orjson.loads(command.data)]
+        content: list[Any] = [domain, command.command_type, orjson.loads(command.data)]
+        if command.flow is not None:  # another time is another request
+            content.append(command.flow.digestible())
         text = b"commandbus sent command " + orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
         return [hmac.digest(key, text, "sha256") for key in self._digest_keys()]
 

@@ -93,6 +93,7 @@ class Gateway(Statements):
         self._statements: dict[str, Statement] = {}
         self._known_domains: set[str] = set()
         self._leveled_domains: set[str] = set()
+        self._keyed_domains: set[str] = set()
 
     def statement(self, text: LiteralString) -> Statement:
         """The statement in the style of each driver, made once."""
@@ -159,6 +160,12 @@ class Gateway(Statements):
         if domain not in self._leveled_domains:
             await self.rows("select {schema}.use_levels(%s)", (domain,), domain=domain)
             self._leveled_domains.add(domain)
+
+    async def ensure_keys(self, domain: str) -> None:
+        """Say that a domain uses ordering keys, as ensure_levels does for levels."""
+        if domain not in self._keyed_domains:
+            await self.rows("select {schema}.use_keys(%s)", (domain,), domain=domain)
+            self._keyed_domains.add(domain)
 
 
 class Session(Statements):

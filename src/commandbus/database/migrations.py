@@ -35,12 +35,13 @@ MIGRATION_LOCK = 0x636D64627573
 #: function again takes its settings away, which the last two files give back.
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
-    "workers", "payloads", "replies", "batches", "troubleshooting", "flow", "pause", "levels",
-    "gates", "keys", "sending", "receiving", "leases", "outcomes", "expiry", "settle",
-    "dispatch", "recovery", "loading", "operator", "reschedule", "bulk", "bulk_run", "search",
-    "figures", "rights", "roles", "doctor", "doctor_server", "repair", "retention",
+    "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads", "flow",
+    "pause", "levels", "gates", "keys", "key_turns", "sending", "receiving", "leases",
+    "outcomes", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
+    "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "figures",
+    "rights", "roles", "doctor", "doctor_server", "key_doctor", "repair", "retention",
     "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
-    "tickets", "tokens", "planner", "security",
+    "tickets", "tokens", "schedules", "firing", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

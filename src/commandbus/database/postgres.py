@@ -112,6 +112,12 @@ class PostgresStore(PostgresReads, PostgresFlow):
     async def ensure_domain(self, domain: str) -> None:
         await self.gateway.ensure_domain(domain)
 
+    async def _ensure_flow(self, domain: str, commands: Collection[NewCommand]) -> None:
+        if any(_has_level(each) for each in commands):
+            await self.gateway.ensure_levels(domain)
+        if any(each.flow is not None and each.flow.ordering_key for each in commands):
+            await self.gateway.ensure_keys(domain)
+
     async def send(
         self,
         domain: str,
@@ -123,8 +129,8 @@ class PostgresStore(PostgresReads, PostgresFlow):
     ) -> None:
         gateway = self.gateway
         await gateway.ensure_domain(domain)
-        if isinstance(commands, Collection) and any(_has_level(each) for each in commands):
-            await gateway.ensure_levels(domain)
+        if isinstance(commands, Collection):
+            await self._ensure_flow(domain, commands)
         if conn is not None:
             # One call whatever the size: were it cut, a caller who catches the duplicate of a
             # later chunk would commit the earlier ones.
@@ -235,8 +241,7 @@ class PostgresStore(PostgresReads, PostgresFlow):
     ) -> str | None:
         domain = batch.domain
         await self.gateway.ensure_domain(domain)
-        if any(_has_level(each) for each in commands):
-            await self.gateway.ensure_levels(domain)
+        await self._ensure_flow(domain, commands)
         document = encoding.sends(commands)
         params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
         known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)

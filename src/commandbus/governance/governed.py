@@ -18,6 +18,7 @@ from commandbus.database import encoding
 from commandbus.database.model import Governing, OnBehalf
 from commandbus.database.store import Store
 from commandbus.errors import DuplicateCommandError, InvalidOperationError
+from commandbus.flow import SendOptions
 from commandbus.governance.limits import Limits, check_user
 from commandbus.governance.model import GovernedType, LimitState, SentCommand
 from commandbus.governance.types import BatchType, BatchTypes
@@ -117,17 +118,20 @@ class Governed(Limits):
         correlation_id: UUID | None = None,
         *,
         max_attempts: int | None = None,
+        options: SendOptions | None = None,
     ) -> SentCommand:
         """Send a command for a caller.
 
-        A governed command type raises GovernedTypeError. A repeat by the same user with the same
-        type and payload gets the command in its current state, for as long as the id is known;
-        every other use of a known id raises DuplicateCommandError, whatever its payload is.
+        A governed command type raises GovernedTypeError. `options` are those of `CommandBus.send`.
+        A repeat by the same user with the same type, payload and options gets the command in its
+        current state, for as long as the id is known; every other use of a known id raises
+        DuplicateCommandError, whatever its payload is.
         """
         demand_sending(caller, domain)
         command = self._preparer.command(
-            domain, command_type, command_id, data, reply_to, correlation_id, max_attempts
-        )
+            domain, command_type, command_id, data, reply_to, correlation_id, max_attempts,
+            options=options,
+        )  # fmt: skip
         who = self.on_behalf_of(caller, domain)
         if not self.is_available:
             who.refuse_governed([command_type])

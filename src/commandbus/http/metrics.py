@@ -129,6 +129,7 @@ class Metrics(NoMetrics):
                  "Commands that a queue in another database has not brought back, up to 10,000."),
                 ("unconfirmed_seconds", "unconfirmed_age_seconds",
                  "Time since such a queue accepted the oldest of them."),
+                ("paused", "paused", "1 while nothing of the domain is started, else 0."),
             )
         }  # fmt: skip
         self._pool = {

@@ -28,6 +28,7 @@ from commandbus.errors import (
     PayloadLostError,
     PermissionDeniedError,
     RateLimitExceededError,
+    ScheduleNotFoundError,
     SchemaVersionError,
     TicketNotFoundError,
     TokenNotFoundError,
@@ -130,7 +131,7 @@ def unavailable(detail: str, retry_after: int = RETRY_AFTER) -> Problem:
 
 _NOT_FOUND = (
     TicketNotFoundError, CommandNotFoundError, BatchNotFoundError, BulkOperationNotFoundError,
-    TokenNotFoundError,
+    ScheduleNotFoundError, TokenNotFoundError,
 )  # fmt: skip
 _CONFLICT = (DuplicateCommandError, InvalidOperationError, LeaseLostError, PayloadLostError)
 

@@ -72,7 +72,15 @@ class HttpServer:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def run(self, on_started: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`; requests that have arrived by then are still served."""
+        """Serve until `stop`; requests that have arrived by then are still served.
+
+        Fires schedules meanwhile: they go on as long as any worker or service lives.
+        """
+        platform: Platform = self._app.state.commandbus
+        async with platform.bus.schedules.firing():
+            await self._serve(on_started)
+
+    async def _serve(self, on_started: Callable[[], None]) -> None:
         serving = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
         sweeping = asyncio.ensure_future(self._connections.sweep())
         try:

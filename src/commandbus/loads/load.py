@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, LiteralString
+from typing import Any, LiteralString, Unpack
 from uuid import UUID
 
 from commandbus.batches.batch import cancel_all, new_batch
@@ -19,6 +19,7 @@ from commandbus.errors import (
     InvalidOperationError,
     InvalidSettingError,
 )
+from commandbus.flow import SendOptions, check_flow
 from commandbus.loads.model import (
     LoadMetadata,
     LoadResult,
@@ -40,13 +41,13 @@ from commandbus.names import (
 
 _BEGIN_LOAD: LiteralString = (
     "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
-    " cast(%s as jsonb), %s, cast(%s as jsonb), %s, %s)"
+    " cast(%s as jsonb), %s, cast(%s as jsonb), %s, %s, cast(%s as jsonb))"
 )
 _SEAL_LOAD: LiteralString = "select {schema}.seal_load(%s, %s, null, %s)"
 _LOADS: LiteralString = (
     "select l.batch_id, l.domain, l.source, l.row_format, l.start_mode, l.status,"
     " l.checkpoint_size, l.rows_committed, l.checkpoints_done, l.rows_dispatched, l.last_error,"
-    " l.created_at, l.updated_at, coalesce(c.first_row, 1), c.digest, l.delimiter"
+    " l.created_at, l.updated_at, coalesce(c.first_row, 1), c.digest, l.delimiter, l.options"
     " from {schema}.command_bus_load l left join {schema}.command_bus_load_checkpoint c"
     " on c.batch_id = l.batch_id and c.checkpoint_no = l.checkpoints_done"
 )
@@ -91,6 +92,7 @@ class Loads:
         on_complete_command: BatchCommand | None = None,
         on_progress: OnProgress | None = None,
         actor: str | None = None,
+        **send_options: Unpack[SendOptions],
     ) -> LoadResult:
         """Create a batch of any size from a source, in checkpoints, in little memory.
 
@@ -110,7 +112,10 @@ class Loads:
         and the reason, nothing of its checkpoint was created, earlier ones stay. Fix it and call
         `resume`. Give a `batch_id` of your own, and after a crash the same call goes on
         after the last checkpoint. `actor`: who sends, for the audit; by default `created_by`.
+        `send_options` are those of `send`, for rows that do not have their own; a delay counts from
+        the checkpoint of its row. `resume` knows them.
         """
+        flow = check_flow(send_options)
         options = BatchOptions(
             name=name,
             custom_data=custom_data,
@@ -136,8 +141,13 @@ class Loads:
             with self._completions.announced(batch, on_complete):
                 # Creates the batch, or finds that it is there, begun in the same way.
                 await gateway.rows(
-                    _BEGIN_LOAD, (*params, *encoding.batch(batch), delimiter), domain=domain
-                )
+                    _BEGIN_LOAD,
+                    (
+                        *params, *encoding.batch(batch), delimiter,
+                        None if flow is None else encoding.dump(flow.digestible()),
+                    ),
+                    domain=domain,
+                )  # fmt: skip
             load = await self.require(domain, batch.batch_id)
             run = LoadRun(self._store, self._preparer, load, reader, on_progress)
             run.actor = batch.actor
@@ -244,8 +254,9 @@ async def dispatch_rest(store: Store, load: LoadMetadata) -> None:
 
 
 def _load_of(*row: Any) -> LoadMetadata:
-    words: Any = (RowFormat(**row[3], delimiter=row[15]), LoadStart(row[4]), LoadStatus(row[5]))
-    return LoadMetadata(*row[:3], *words, *row[6:15])
+    words = (RowFormat(**row[3], delimiter=row[15]), LoadStart(row[4]), LoadStatus(row[5]))
+    values: Any = (*row[:3], *words, *row[6:15], row[16])
+    return LoadMetadata(*values)
 
 
 def _checked_size(size: int | None) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 
@@ -61,6 +61,8 @@ class LoadMetadata:
     #: First row and digest of the last checkpoint; 1 and None before there is one.
     last_first_row: int
     last_digest: bytes | None
+    #: What holds for all rows that do not say it themselves: deliver_at, priority and the like.
+    options: dict[str, Any] | None = None
 
     @property
     def is_sealed(self) -> bool:

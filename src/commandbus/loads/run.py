@@ -31,6 +31,7 @@ from commandbus.errors import (
     RepeatedIdError,
     SourceError,
 )
+from commandbus.flow import SendOptions, options_of, with_defaults
 from commandbus.loads.model import (
     LoadMetadata,
     LoadProgress,
@@ -40,7 +41,7 @@ from commandbus.loads.model import (
 )
 from commandbus.loads.sources import Reader, to_command
 from commandbus.loops import Backoff
-from commandbus.models import NewCommand
+from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import NO_REPLY, replies_queue
 from commandbus.privacy.redaction import redact_text
 
@@ -103,6 +104,8 @@ class Chunk:
                 f"{command.command_type} {command.command_id} {len(command.data)} ".encode()
             )
             total.update(command.data)
+            if command.flow is not None:
+                total.update(repr(sorted(command.flow.digestible().items())).encode())
         return total.digest()
 
     def explain(self, error: DuplicateCommandError, unit: str) -> SourceError:
@@ -114,6 +117,13 @@ class Chunk:
             return SourceError(f"{unit} {second:,}: {reason}", second)
         place, command_id = self.place_of(error)
         return SourceError(f"{unit} {place:,}: command id {command_id} was sent before", place)
+
+    def locate(self, error: InvalidInputError, unit: str) -> InvalidInputError:
+        """Say where the command stands that the database refused, if it names one."""
+        for place, command in zip(self.places, self.commands, strict=True):
+            if str(command.command_id) in str(error):
+                return SourceError(f"{unit} {place:,}: {error}", place)
+        return error
 
     def place_of(self, error: DuplicateCommandError) -> tuple[int, UUID]:
         """The first row whose id the database refused."""
@@ -135,6 +145,7 @@ class LoadRun:
     ) -> None:
         self._gateway = store.gateway
         self._preparer = preparer
+        self._defaults = options_of(load.options)
         self._load = load
         self._reader = reader
         self._on_progress = on_progress
@@ -214,13 +225,16 @@ class LoadRun:
             row = to_command(content, self._load.row_format, self._load.batch_id, number)
             command = self._preparer.command(
                 self._load.domain, row.command_type, row.command_id, row.data, row.reply_to,
-                row.correlation_id,
+                row.correlation_id, options=self._options(row),
             )  # fmt: skip
         except InvalidInputError as error:
             raise self._reader.error_at(place, error) from error
         chunk.commands.append(command)
         chunk.size_bytes += len(command.data)
         return True
+
+    def _options(self, row: BatchCommand) -> SendOptions | None:
+        return with_defaults(row.options, self._defaults) if self._defaults else row.options
 
     async def _commit(self) -> None:
         chunk, began = self._chunk, time.monotonic()
@@ -235,6 +249,8 @@ class LoadRun:
                 await self._insist(_LOAD_CHUNK_FOR, *checkpoint, who)
         except DuplicateCommandError as error:
             raise await self._refused(error) from error
+        except InvalidInputError as error:
+            raise chunk.locate(error, self._reader.unit) from error
         self._rows += len(chunk.commands)
         self._checkpoints += 1
         self._pace.learn(len(chunk.commands), time.monotonic() - began)

@@ -35,6 +35,7 @@ from commandbus.errors import (
     InvalidSettingError,
     SourceError,
 )
+from commandbus.flow import OPTION_MEMBERS, options_of
 from commandbus.loads import arrow, files
 from commandbus.loads.model import RowFormat
 from commandbus.loads.reading import Opened, RawRow, SourceThread
@@ -44,7 +45,9 @@ from commandbus.models import BatchCommand
 ROWS_PER_TURN = 200
 
 _TABLES = {".parquet", ".arrow"}
-_ROW_KEYS = {"command_type", "type", "command_id", "data", "reply_to", "correlation_id"}
+_ROW_KEYS = {
+    "command_type", "type", "command_id", "data", "reply_to", "correlation_id", *OPTION_MEMBERS,
+}  # fmt: skip
 
 
 class Reader:
@@ -243,6 +246,7 @@ def _from_object(row: Mapping[str, Any], batch_id: UUID, number: int) -> BatchCo
         row.get("data", {}),
         row.get("reply_to"),
         row.get("correlation_id"),
+        **options_of(row),
     )
 
 

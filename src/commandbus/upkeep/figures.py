@@ -16,7 +16,8 @@ _KNOWS_DOMAIN: LiteralString = "select {schema}.knows_domain(%s)"
 _DOMAIN_FIGURES: LiteralString = (
     "select f.domain, f.ready, f.delayed, f.oldest_seconds, f.parked, f.workers, f.concurrency,"
     " f.in_flight, f.heartbeat_seconds, f.batch_remaining, f.replies, f.replies_refused,"
-    " d.lag_seconds, d.pending_retry, d.unconfirmed, d.unconfirmed_seconds"
+    " d.lag_seconds, d.pending_retry, d.unconfirmed, d.unconfirmed_seconds,"
+    " (select count(*) from {schema}.paused_domains(array[f.domain]))"
     " from {schema}.domain_figures() f"
     " cross join lateral {schema}.dispatch_figures(f.domain) d"
 )
@@ -60,6 +61,8 @@ class DomainFigures:
     unconfirmed: int = 0
     #: Since it accepted the oldest of them.
     unconfirmed_seconds: float = 0.0
+    #: 1 while nothing of it is started, else 0.
+    paused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

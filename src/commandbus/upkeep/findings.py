@@ -309,6 +309,10 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.WARNING, "workers run, but none of them has done the chores for an hour",
         "switch COMMANDBUS_MAINTENANCE on in one of them",
     ),
+    "DOMAIN_PAUSED": KnownFinding(
+        Severity.NOTICE, "a domain is paused: none of its commands is started",
+        "when its reason is over, end it with `commandbus resume`",
+    ),
     "LOAD_INTERRUPTED": KnownFinding(
         Severity.NOTICE, "a load has stopped, and no process continues it",
         "continue it with `commandbus batch resume`, or end it with `commandbus batch seal` or "
@@ -332,6 +336,15 @@ FINDINGS: dict[str, KnownFinding] = {
     "DEAD_ROWS": KnownFinding(
         Severity.WARNING, "a table has more dead rows than live ones, so vacuum is too slow",
         "look for what delays vacuum, then vacuum the table",
+    ),
+    "SCHEDULE_OVERDUE": KnownFinding(
+        Severity.WARNING, "a schedule was due more than a minute ago, and nobody fired it",
+        "start a worker of any domain, the HTTP service or `commandbus scheduler`; if one runs, "
+        "its log says which time zone it does not know",
+    ),
+    "SCHEDULE_FAILS": KnownFinding(
+        Severity.WARNING, "the command of a schedule cannot be sent",
+        "`commandbus schedule show` says why; put the schedule again without that",
     ),
     "CLOCK_DIFFERENCE": KnownFinding(
         Severity.WARNING, "the clocks of this machine and of the server differ by more than 5 s",

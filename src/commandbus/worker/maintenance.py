@@ -19,6 +19,7 @@ from commandbus.handler import HandlerRegistry
 from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
+from commandbus.schedules.firing import Firing
 from commandbus.settings import Settings
 from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
@@ -71,7 +72,7 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    return [Maintenance(store, domains, settings), runner, Timekeeper(store)]
+    return [Maintenance(store, domains, settings), runner, Timekeeper(store), Firing(store)]
 
 
 class Maintenance(Loop):

@@ -10,6 +10,7 @@ from commandbus.http.routes import (
     domains,
     exports,
     replies,
+    schedules,
     tokens,
     troubleshooting,
 )
@@ -20,6 +21,7 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     batches.router,
     troubleshooting.router,
     bulk.router,
+    schedules.router,
     replies.router,
     audit.router,
     exports.router,

@@ -57,6 +57,7 @@ async def create_command_batch(
             each.command_id or new_id(),
             each.data,
             correlation_id=each.correlation_id,
+            **each.options(),
         )
         commands.append(made)
         if number % 1_000 == 0:

@@ -29,6 +29,7 @@ from commandbus.http.schemas.commands import (
     SendCommand,
     WithReason,
 )
+from commandbus.http.schemas.flow import NewPriority, Reschedule
 from commandbus.http.schemas.views import SearchPageView
 from commandbus.http.strict import StrictRoute
 from commandbus.models import CommandMetadata, CommandStatus, Viewer
@@ -56,9 +57,9 @@ async def send_command(
 ) -> Accepted:
     """Send a command.
 
-    A repeat by the same user (same id, type and payload) gets the command in its current state,
-    and creates nothing, for as long as the id is known. Every other use of a known id is 409. A
-    governed command type is 403: submit it as a batch.
+    A repeat by the same user (same id, type, payload, times, priority and keys) gets the command in
+    its current state, and creates nothing, for as long as the id is known. Every other use of a
+    known id is 409. A governed command type is 403: submit it as a batch.
     """
     refuse_domain(caller, form.domain)
     here.charge_commands(1)
@@ -67,7 +68,7 @@ async def send_command(
     reply_to = None if form.wants_reply else NO_REPLY
     sent = await here.bus.governance.send(
         caller, form.domain, form.command_type, command_id, form.data, reply_to,
-        form.correlation_id, max_attempts=form.max_attempts,
+        form.correlation_id, max_attempts=form.max_attempts, options=form.options(),
     )  # fmt: skip
     url = here.url(f"/api/v1/commands/{form.domain}/{command_id}")
     accepted(response, url)
@@ -156,6 +157,35 @@ async def cancel_command(
 ) -> CommandDetail:
     """Cancel a command that no worker has leased."""
     await here.bus.cancel(domain, command_id, form.reason, operator=caller.user_id)
+    return await _detail(here, await require_command(here, domain, command_id, viewer))
+
+
+@router.post("/{domain}/{command_id}/reschedule")
+async def reschedule_command(
+    domain: DomainPath,
+    command_id: UUID,
+    form: Reschedule,
+    here: Here,
+    caller: Operator,
+    viewer: Sight,
+) -> CommandDetail:
+    """Give a command that no worker has leased another time, or make it due now."""
+    await require_command(here, domain, command_id, viewer)
+    await here.bus.reschedule(domain, command_id, **form.arguments(), operator=caller.user_id)
+    return await _detail(here, await require_command(here, domain, command_id, viewer))
+
+
+@router.post("/{domain}/{command_id}/priority")
+async def set_priority(
+    domain: DomainPath,
+    command_id: UUID,
+    form: NewPriority,
+    here: Here,
+    caller: Operator,
+    viewer: Sight,
+) -> CommandDetail:
+    """Give a command that no worker has leased another level of priority."""
+    await here.bus.set_priority(domain, command_id, form.priority, operator=caller.user_id)
     return await _detail(here, await require_command(here, domain, command_id, viewer))
 
 

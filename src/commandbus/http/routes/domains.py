@@ -4,20 +4,95 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from commandbus.http.auth.scopes import Reader
-from commandbus.http.platform import Here
+from commandbus.access.model import Scope
+from commandbus.errors import InvalidInputError
+from commandbus.http.auth.scopes import Operator, Reader, Sight, requires
+from commandbus.http.platform import Here, Platform
+from commandbus.http.problems import not_found
+from commandbus.http.schemas.base import DomainPath, PageOf50, TypeQuery
+from commandbus.http.schemas.commands import CommandView
+from commandbus.http.schemas.flow import LevelWorth, Paused, PauseDomain, PauseView, ResumeDomain
 from commandbus.http.schemas.service import DomainView, Whoami
-from commandbus.http.schemas.views import ListView
+from commandbus.http.schemas.views import ListView, SearchPageView
+from commandbus.http.strict import StrictRoute
 
-router = APIRouter(tags=["service"])
+router = APIRouter(tags=["service"], route_class=StrictRoute)
 
 
 @router.get("/domains")
 async def list_domains(here: Here, caller: Reader) -> ListView[DomainView]:
     """How many commands wait, run and are parked in each domain that the caller reaches."""
     figures = await here.bus.upkeep.figures.domains()
-    items = [DomainView.of(each) for each in figures if caller.reaches(each.domain)]
+    paused = {pause.domain: PauseView.of(pause) for pause in await here.bus.pauses()}
+    items = [
+        DomainView.of(each, paused=paused.get(each.domain))
+        for each in figures
+        if caller.reaches(each.domain)
+    ]
     return ListView[DomainView](items=items)
+
+
+async def _paused(here: Platform, domain: str, *, was_paused: bool) -> Paused:
+    found = await here.bus.pauses(domain)
+    now = PauseView.of(found[0]) if found else None
+    return Paused(domain=domain, paused=now, was_paused=was_paused)
+
+
+@router.get("/domains/{domain}/scheduled", dependencies=[requires(Scope.READ)])
+async def list_scheduled(
+    domain: DomainPath, here: Here, viewer: Sight, paging: PageOf50, command_type: TypeQuery = None
+) -> SearchPageView[CommandView]:
+    """List commands that are due later: delayed, or backing off; the next one first."""
+    page = await here.bus.search.scheduled(
+        domain, command_type=command_type, viewer=viewer, **paging
+    )
+    return SearchPageView[CommandView].of(page)
+
+
+@router.get("/domains/{domain}/waiting", dependencies=[requires(Scope.READ)])
+async def list_waiting(
+    domain: DomainPath, here: Here, viewer: Sight, paging: PageOf50, command_type: TypeQuery = None
+) -> SearchPageView[CommandView]:
+    """List commands that are due and wait for others of their key, for a limit or for a pause."""
+    page = await here.bus.search.waiting(domain, command_type=command_type, viewer=viewer, **paging)
+    return SearchPageView[CommandView].of(page)
+
+
+@router.post("/domains/{domain}/pause")
+async def pause_domain(
+    domain: DomainPath, form: PauseDomain, here: Here, caller: Operator
+) -> Paused:
+    """Start no more commands of a domain, or of one type; what runs goes on, sends are accepted."""
+    if form.until is not None and form.seconds is not None:
+        raise InvalidInputError("until and seconds were both given; give one of them")
+    if not await here.bus.upkeep.figures.knows_domain(domain):
+        raise not_found("no such domain")
+    before = await here.bus.pauses(domain)
+    await here.bus.pause(
+        domain, type=form.type, reason=form.reason, until=form.end(), operator=caller.user_id
+    )
+    return await _paused(here, domain, was_paused=bool(before))
+
+
+@router.post("/domains/{domain}/resume")
+async def resume_domain(
+    domain: DomainPath, here: Here, caller: Operator, form: ResumeDomain | None = None
+) -> Paused:
+    """End the pause of a domain, or of one type. A second request changes nothing."""
+    of_type = None if form is None else form.type
+    resumed = await here.bus.resume(domain, type=of_type, operator=caller.user_id)
+    return await _paused(here, domain, was_paused=resumed)
+
+
+@router.put("/domains/{domain}/level-worth")
+async def set_level_worth(
+    domain: DomainPath, form: LevelWorth, here: Here, caller: Operator
+) -> LevelWorth:
+    """Say how many seconds of waiting one level of priority is worth in a domain."""
+    if not await here.bus.upkeep.figures.knows_domain(domain):
+        raise not_found("no such domain")
+    await here.bus.set_level_seconds(domain, form.level_seconds, operator=caller.user_id)
+    return form
 
 
 @router.get("/whoami")

@@ -9,12 +9,13 @@ from pydantic import Field
 
 from commandbus.batches.actions import BatchAction
 from commandbus.http.schemas.base import Form, JsonObject, ListOf, TypeName, example
+from commandbus.http.schemas.flow import FlowForm
 from commandbus.http.schemas.views import View, view_of
 from commandbus.loads.model import LoadMetadata, LoadResult
 from commandbus.models import BatchMetadata, BatchStatus
 
 
-class CommandOfBatch(Form):
+class CommandOfBatch(FlowForm):
     """One command of a batch."""
 
     command_type: TypeName

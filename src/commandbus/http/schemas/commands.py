@@ -17,11 +17,12 @@ from commandbus.http.schemas.base import (
     Whole,
     example,
 )
+from commandbus.http.schemas.flow import FlowForm
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
 
 
-class SendCommand(Form):
+class SendCommand(FlowForm):
     """A command to send. Choose the command_id yourself, and a repeat is safe."""
 
     model_config = example(

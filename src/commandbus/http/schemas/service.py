@@ -8,6 +8,7 @@ from pydantic import Field
 
 from commandbus.access.model import Scope
 from commandbus.http.schemas.base import MAX_PAGE, Form, ListOf, Whole, example
+from commandbus.http.schemas.flow import PauseView
 from commandbus.http.schemas.views import View, view_of
 from commandbus.models import Reply, ReplyError
 from commandbus.upkeep.figures import DomainFigures
@@ -64,9 +65,11 @@ class Acknowledged(View):
     lost: list[int]
 
 
-@view_of(DomainFigures, hide=("heartbeat_seconds",))
+@view_of(DomainFigures, hide=("heartbeat_seconds", "paused"))
 class DomainView(View):
     """How many commands wait, run and are parked in one domain."""
+
+    paused: PauseView | None = None
 
 
 class Whoami(View):

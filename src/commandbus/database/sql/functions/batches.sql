@@ -132,6 +132,11 @@ begin
     if p_on_complete ->> 'type' is null then
         raise exception 'the command for the end of a batch has no type' using errcode = 'CB005';
     end if;
+    if p_on_complete ->> 'ordering_key' is not null then
+        raise exception 'the command for the end of a batch has an ordering_key'
+            using errcode = 'CB005',
+                  hint = 'it is sent by the worker that ends the batch, which must not wait for a key';
+    end if;
     if coalesce(p_on_complete ->> 'reply_to', '') not in ('', '@inbox') then
         perform commandbus.check_reply_name(p_on_complete ->> 'reply_to');
     end if;

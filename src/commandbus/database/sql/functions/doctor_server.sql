@@ -52,6 +52,11 @@ begin
      where u.handed_at < now() - interval '30 minutes' and (p_domain is null or u.domain = p_domain)
        and c.status = 'PENDING' and c.dispatch_status = 'queued' and c.msg_id is null;
     return query
+    select 'DOMAIN_PAUSED', p.domain, 'since ' || commandbus.iso8601(p.paused_at)
+               || coalesce(' until ' || commandbus.iso8601(p.paused_until), '')
+               || coalesce(' by ' || p.paused_by, '') || ': ' || p.pause_reason, null::bigint
+      from commandbus.paused_domains() p where p_domain is null or p.domain = p_domain;
+    return query
     select 'LOAD_INTERRUPTED', l.domain, l.batch_id::text, null::bigint
       from commandbus.command_bus_load l
      where (l.status in ('loading', 'failed')

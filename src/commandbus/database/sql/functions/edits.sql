@@ -3,7 +3,7 @@
 -- its editor has approved exactly that. The child stays in troubleshooting meanwhile: an operator can still
 -- retry it as it was, cancel or complete it, and then the edit is dropped.
 --
--- Lock order: command -> batch -> audit. An edit is touched under the lock of its command only.
+-- Lock order: key -> command -> batch -> audit. An edit is touched under the lock of its command only.
 
 -- Which of these edited commands belong to governed batches.
 create or replace function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
@@ -137,6 +137,7 @@ language plpgsql as $$
 declare
     v_edit    commandbus.command_bus_edit;
     v_command commandbus.command_bus_command;
+    v_keys    text[] := commandbus.claim_keys_of(p_domain, array[p_command_id]);
 begin
     perform commandbus.lock_batches(p_domain, array[p_command_id], '{}');
     select * into v_command from commandbus.command_bus_command c
@@ -152,6 +153,7 @@ begin
         v_edit.digest, p_digest, format('the edit of command %s', p_command_id));
     if p_decision <> 'approve' then
         perform commandbus.drop_edits(p_domain, array[p_command_id], 'EDIT_REJECTED', p_reason, p_user);
+        perform commandbus.forget_keys(p_domain, v_keys);
         return;
     end if;
     if commandbus.child_digest(v_edit.salt, p_domain, v_command.command_type, v_command.sequence_no,

@@ -104,18 +104,23 @@ begin
 end $$;
 
 -- Puts the messages of commands that are stored already; their rows, which the caller has locked, say when they
--- are due and at which level.
+-- are due, at which level, and behind which key.
 create or replace function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[])
 returns bigint[]
 language plpgsql as $$
 declare
-    v_due    timestamptz[];
-    v_levels smallint[];
+    v_due      timestamptz[];
+    v_levels   smallint[];
+    v_has_keys boolean;
 begin
-    select array_agg(c.deliver_at order by i.n), array_agg(c.priority order by i.n)
-      into v_due, v_levels
+    select array_agg(c.deliver_at order by i.n), array_agg(c.priority order by i.n),
+           bool_or(c.ordering_key is not null)
+      into v_due, v_levels, v_has_keys
       from unnest(p_command_ids) with ordinality as i(command_id, n)
       join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = i.command_id;
+    if v_has_keys then
+        return commandbus.put_keyed(p_domain, p_command_ids, p_messages, v_due, v_levels);
+    end if;
     return commandbus.put_placed(p_domain || '.commands', p_messages, v_due, v_levels);
 end $$;
 
@@ -200,10 +205,11 @@ declare
     v_now   timestamptz := clock_timestamp();
     v_until timestamptz;
     v_has_levels boolean;
+    v_has_keys   boolean;
     v_due   timestamptz;
 begin
-    for domain, v_until, v_has_levels in
-        select d.name, f.paused_until, coalesce(f.has_levels, false) from unnest(p_domains) d(name)
+    for domain, v_until, v_has_levels, v_has_keys in
+        select d.name, f.paused_until, coalesce(f.has_levels, false), coalesce(f.has_keys, false) from unnest(p_domains) d(name)
           left join commandbus.command_bus_flow f on f.domain = d.name
          where f.paused_at is null or f.paused_until is not null
     loop
@@ -227,7 +233,8 @@ language sql stable as $$ select d.domain from commandbus.due_in(p_domains) d wh
 -- What a command that may not start waits for, beside its time; null: nothing.
 create or replace function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
 language sql stable as $$
-    select case when w.gate like 'k:%' then 'behind others of key ' || substr(w.gate, 3) else w.gate end
+    select case when w.gate like 'k:%' then commandbus.key_text(w.domain, substr(w.gate, 3), w.seq)
+                else w.gate end
       from commandbus.command_bus_waiting w
      where w.domain = p_domain and w.command_id = p_command_id
 $$;

@@ -22,10 +22,12 @@ drop function if exists commandbus.search_window(
     int);
 drop function if exists commandbus.begin_load(
     text, uuid, text, jsonb, text, int, text, jsonb, text, jsonb);
--- Senders of version 0.1.0 call these four, and find those of today: their new arguments have defaults.
+-- Senders of version 0.1.0 call these five, and find those of today: their new arguments have defaults.
 drop function if exists commandbus.create_batch(text, uuid, jsonb, text, jsonb, text, jsonb, boolean);
 drop function if exists commandbus.create_stored_batch(
     text, uuid, jsonb, text, jsonb, text, jsonb, boolean, text, double precision, text);
+drop function if exists commandbus.begin_load(
+    text, uuid, text, jsonb, text, int, text, jsonb, text, jsonb, boolean, text);
 drop function if exists commandbus.load_chunk(text, uuid, int, int, jsonb, bytea);
 drop function if exists commandbus.send_packed(text, text, text, text, text, text, text, uuid);
 drop function if exists commandbus.close_batches(uuid[], timestamptz);

@@ -118,7 +118,10 @@ declare
     v_governed text[] := commandbus.require_ungoverned(p_domain, v_types, p_on_behalf);
     v_is_own   boolean;
 begin
-    if commandbus.offer_commands(
+    -- A repeat may come when the time of its command is over, which would be refused of a new one.
+    if not (p_command ? 'expires_at' and exists (
+           select from commandbus.command_bus_command c where c.domain = p_domain and c.command_id = v_id))
+       and commandbus.offer_commands(
            p_domain, jsonb_build_array(p_command), null, p_on_behalf ->> 'user') = '{}' then
         perform commandbus.remember_sender(p_domain, array[v_id], p_digests[1:1], p_on_behalf);
         perform commandbus.audit_bypass(p_domain, array[v_id], v_types, v_governed, p_on_behalf, 'send');

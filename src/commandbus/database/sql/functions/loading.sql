@@ -56,7 +56,7 @@ create or replace function commandbus.begin_load(
     p_domain text, p_batch_id uuid, p_source text, p_row_format jsonb, p_start_mode text,
     p_checkpoint_size int default null, p_name text default null, p_custom_data jsonb default null,
     p_created_by text default null, p_on_complete jsonb default null,
-    p_notifies boolean default false, p_delimiter text default null
+    p_notifies boolean default false, p_delimiter text default null, p_options jsonb default null
 ) returns void
 language plpgsql as $$
 declare
@@ -71,15 +71,16 @@ begin
     on conflict do nothing;
     if found then
         insert into commandbus.command_bus_load (
-            batch_id, domain, source, row_format, start_mode, checkpoint_size, delimiter)
+            batch_id, domain, source, row_format, start_mode, checkpoint_size, delimiter, options)
         values (p_batch_id, p_domain, p_source, p_row_format, p_start_mode, p_checkpoint_size,
-                p_delimiter);
+                p_delimiter, p_options);
         return;
     end if;
     v_load := commandbus.lock_load(p_domain, p_batch_id);
     perform commandbus.refuse_canceled_load(v_load);
     if v_load.start_mode <> p_start_mode or v_load.row_format <> p_row_format
-            or v_load.delimiter is distinct from p_delimiter then
+            or v_load.delimiter is distinct from p_delimiter
+            or v_load.options is distinct from p_options then
         raise exception 'batch % was begun with other options (start %, rows %)', p_batch_id,
             v_load.start_mode, v_load.row_format
             using errcode = 'CB003', hint = 'repeat them, or use `bus.loads.resume`, which knows them';

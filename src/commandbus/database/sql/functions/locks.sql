@@ -1,6 +1,11 @@
 -- Locks: the order in which rows are locked, everywhere:
 --
---     queue message -> command -> batch -> failure group -> audit; each kind in the order of its ids
+--     key -> queue message -> command -> batch -> failure group -> audit; each kind in the order of its ids
+--
+-- Keys are locked by senders, and by those who queue parked commands again. Who ends commands takes their keys after
+-- the batches, and the messages of the next ones after the keys, but waits for neither: what another session has is
+-- left to the next receive (key_turns.sql). Stored commands are locked before their keys: nobody who has a key
+-- waits for one that is not queued.
 --
 -- A transaction that needs several takes them in that order. Otherwise two sessions would deadlock exactly
 -- when a lease lapses: receive has the message and waits for the command.

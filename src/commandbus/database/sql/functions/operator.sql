@@ -40,8 +40,10 @@ declare
     v_governed uuid[] := '{}';
     v_proposed uuid[] := '{}';
     v_moved    uuid[];
+    v_keys     text[];
 begin
     if p_edits <> '{}' then
+        v_keys := commandbus.claim_keys_of(p_domain, p_command_ids);
         -- All batches in one pass: those of the edits, and those of what is sent as it is.
         perform commandbus.lock_batches(p_domain, p_command_ids, '{}');
         v_governed := commandbus.governed_edits(p_domain, p_edits);
@@ -56,6 +58,7 @@ begin
         case when v_governed = '{}' or p_bypass then p_command_ids
              else array(select i from unnest(p_command_ids) i where i <> all(v_governed)) end,
         array['IN_TROUBLESHOOTING_QUEUE'], p_actor, p_reset_attempts, p_edits));
+    perform commandbus.forget_keys(p_domain, v_keys);
     if p_is_strict then
         perform commandbus.refuse_unmoved(p_domain, p_command_ids, v_moved, 'retry',
                                           'a command in troubleshooting');
@@ -95,11 +98,13 @@ declare
     v_lost     uuid[];
     v_has_flow boolean;
     v_msg_ids  bigint[];
+    v_keys     text[];
 begin
     perform commandbus.check_domain(p_domain);
     if not commandbus.queue_exists(p_domain || '.commands') then
         return;
     end if;
+    v_keys := commandbus.claim_keys_of(p_domain, p_command_ids);
     v_now := commandbus.lock_commands(p_domain, p_command_ids);
     if p_edits <> '{}' then
         perform commandbus.refuse_outdated_edits(p_domain, p_edits, p_from);
@@ -124,6 +129,7 @@ begin
        into v_ids, v_states, v_batches, v_messages, v_lost, v_has_flow
       using p_domain, p_command_ids, p_from, p_edits;
     if v_ids is null then
+        perform commandbus.forget_keys(p_domain, v_keys);
         return;
     end if;
     if v_lost is not null then
@@ -168,6 +174,7 @@ begin
                        else '{}' end,
            n.batch_id, p_actor
       from unnest(v_ids, v_batches, v_msg_ids) n(id, batch_id, msg_id);
+    perform commandbus.forget_keys(p_domain, v_keys);
     perform commandbus.wake_workers(p_domain);
     return query select unnest(v_ids);
 end $$;

@@ -34,9 +34,12 @@ begin
                 'commandbus.mark_dispatched', 'commandbus.mark_dispatch_failed']),
             -- An index that has all columns of the query would be walked through, even as a bitmap.
             (c_by_item || ' set enable_indexonlyscan = off', array['commandbus.still_parked']),
+            ('set enable_seqscan = off', array['commandbus.due_schedules']),
             (c_by_key, array[
-                'commandbus.move_batch_counters', 'commandbus.lock_batches', 'commandbus.take_back',
-                'commandbus.store_commands', 'commandbus.expire_in']),
+                'commandbus.leave_keys', 'commandbus.enter_keys', 'commandbus.put_keyed',
+                'commandbus.claim_keys_of', 'commandbus.move_batch_counters', 'commandbus.lock_batches',
+                'commandbus.take_back',
+                'commandbus.store_commands', 'commandbus.fire_schedules', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.
             (c_by_key || ' set plan_cache_mode = force_generic_plan', array[
                 'commandbus.queue_stored', 'commandbus.recover_dispatch', 'commandbus.forget_dispatched',
@@ -47,6 +50,9 @@ begin
                 || ' set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.waiting_page', 'commandbus.expose_unconfirmed',
                 'commandbus.dispatch_figures']),
+            -- Called by functions that have index scans off; here the index gives the order of a key.
+            (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[
+                'commandbus.promote_keys', 'commandbus.resume_keys']),
             -- Called by receive_commands, which has index scans off; here the index gives the order.
             ('set enable_indexscan = on', array[
                 'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_levels',

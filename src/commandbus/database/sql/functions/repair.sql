@@ -69,12 +69,14 @@ declare
     v_leases   timestamptz[];
     v_msg_ids  bigint[];
     v_lease    timestamptz;
+    v_keys     text[];
 begin
     v_ids := array(select f.subject::uuid from commandbus.check_commands(p_domain) f
                     where f.code = 'MESSAGE_LOST' order by 1 limit p_limit);
     if v_ids = '{}' then
         return;
     end if;
+    v_keys := commandbus.claim_keys_of(p_domain, v_ids);
     v_now := commandbus.lock_commands(p_domain, v_ids);
     execute format($q$
         select array_agg(c.command_id order by c.sequence_no, c.command_id),
@@ -92,6 +94,7 @@ begin
         'q_' || v_queue, 'a_' || v_queue)
        into v_ids, v_batches, v_messages, v_leases using p_domain, v_ids;
     if v_ids is null then
+        perform commandbus.forget_keys(p_domain, v_keys);
         return;
     end if;
     v_msg_ids := commandbus.put_again(p_domain, v_ids, v_messages);
@@ -107,6 +110,7 @@ begin
     perform commandbus.record_repair(p_domain, n.id, n.batch_id, jsonb_build_object(
                 'code', 'MESSAGE_LOST', 'msg_id', n.msg_id), p_actor)
        from unnest(v_ids, v_msg_ids, v_batches) n(id, msg_id, batch_id);
+    perform commandbus.forget_keys(p_domain, v_keys);
     perform commandbus.wake_workers(p_domain);
     return query select i::text from unnest(v_ids) i;
 end $$;

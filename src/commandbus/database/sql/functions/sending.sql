@@ -77,6 +77,7 @@ declare
     v_messages  jsonb[];
     v_has_flow  boolean;
     v_flow      commandbus.flow_fields;   -- all null where no command has any of it
+    v_places    timestamptz[];
     v_msg_ids   bigint[];
     v_inserted  uuid[];
 begin
@@ -93,10 +94,13 @@ begin
     perform commandbus.ensure_replies(p_domain, v_replies);
 
     -- Messages first, so that the rows are written once, with their msg_id. In array order:
-    -- msg_id order then follows the order of sending.
+    -- msg_id order then follows the order of sending. Before them the keys, which others may have.
     if v_has_flow then
         v_flow := commandbus.flow_of(p_domain, p_commands, v_now);
-        v_msg_ids := commandbus.put_placed(v_queue, v_messages, v_flow.deliver_at, v_flow.priority);
+        v_flow.key_seq := commandbus.take_numbers(p_domain, v_flow.ordering_key);
+        v_places := commandbus.key_places(
+            p_domain, v_ids, v_flow.ordering_key, v_flow.key_seq, v_flow.deliver_at);
+        v_msg_ids := commandbus.put_placed(v_queue, v_messages, v_places, v_flow.priority);
     else
         v_msg_ids := commandbus.put_messages(v_queue, v_messages);
     end if;
@@ -126,6 +130,7 @@ begin
     if cardinality(v_inserted) is distinct from cardinality(v_ids) then
         -- No savepoint is needed, and none is paid for by the calls that meet no duplicate.
         perform commandbus.take_back(p_domain, v_msg_ids, v_inserted);
+        perform commandbus.forget_keys(p_domain, v_flow.ordering_key);
         return coalesce(
             (select array_agg(distinct d.id) from unnest(v_ids) d(id)
               where v_inserted is null or d.id <> all(v_inserted)),
@@ -136,6 +141,10 @@ begin
 
     if p_batch_id is not null and p_sequence_start is null then
         perform commandbus.join_batch(p_domain, p_batch_id, cardinality(v_ids));
+    end if;
+    if v_flow.key_seq is not null then
+        perform commandbus.enter_keys(
+            p_domain, v_ids, v_msg_ids, v_flow.ordering_key, v_flow.key_seq, v_places);
     end if;
     if v_has_flow then
         perform commandbus.begin_flow(p_domain, v_ids, v_flow, v_now, p_batch_id, p_actor);

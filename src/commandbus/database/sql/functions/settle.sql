@@ -1,5 +1,30 @@
 -- Settle: what a worker commits at once, whatever its handlers came to.
 
+-- The keys of what handlers send, by domain.
+create or replace function commandbus.sent_keys(p_sends jsonb) returns table (domain text, keys text[])
+language sql stable as $$
+    select s.value ->> 'domain', array_agg(c.value ->> 'ordering_key')
+      from jsonb_array_elements(p_sends) s
+     cross join lateral jsonb_array_elements(s.value -> 'commands') c
+     where c.value ->> 'ordering_key' is not null
+     group by 1 order by 1
+$$;
+
+-- Locks them, before anything else: a worker that sends to a key is a sender, and waits for it with nothing in its
+-- hands that others wait for. The keys whose commands end are taken later, and not waited for.
+create or replace function commandbus.claim_sent_keys(p_sends jsonb) returns void
+language plpgsql as $$
+begin
+    perform commandbus.claim_keys(k.domain, k.keys) from commandbus.sent_keys(p_sends) k;
+end $$;
+
+-- Removes those that nothing was sent to after all: the lease of the handler was lost.
+create or replace function commandbus.forget_sent_keys(p_sends jsonb) returns void
+language plpgsql as $$
+begin
+    perform commandbus.forget_keys(k.domain, k.keys) from commandbus.sent_keys(p_sends) k;
+end $$;
+
 -- A group of mixed outcomes in one round trip: what a worker commits at once. All messages are
 -- locked in one sorted pass before the first command is touched.
 --   p_outcomes: {"complete": [...], "retry": [...], "park": [...], "fail": [...], "release": [...],
@@ -16,9 +41,13 @@ language plpgsql as $$
 declare
     v_sends jsonb;
     v_send  jsonb;
+    v_keyed boolean := p_outcomes @? '$.send[*].commands[*].ordering_key';
     -- Locked first, all of it; one kind alone does that by itself.
     v_locks boolean := p_is_own or (select count(*) > 1 from jsonb_object_keys(p_outcomes));
 begin
+    if v_keyed then
+        perform commandbus.claim_sent_keys(p_outcomes -> 'send');
+    end if;
     if v_locks then
         perform commandbus.lock_messages(p_domain || '.commands', array(
             select (i ->> 'msg_id')::bigint
@@ -69,6 +98,9 @@ begin
         perform commandbus.send_commands(v_send ->> 'domain', v_send -> 'commands',
                                          (v_send ->> 'batch_id')::uuid, v_send ->> 'actor');
     end loop;
+    if v_keyed then
+        perform commandbus.forget_sent_keys(p_outcomes -> 'send');
+    end if;
     -- Last, because parking ends with the locks of failure groups, and everything above takes
     -- those of batches.
     if p_outcomes ? 'park' then

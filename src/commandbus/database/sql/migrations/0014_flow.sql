@@ -12,6 +12,9 @@ alter table commandbus.command_bus_command
     add column snoozes      int null,           -- how often its handler has put it off; null: never
     add constraint valid_priority check (priority between -2 and 2);
 
+-- What holds for all commands of a load that do not say it themselves, as offer_commands takes it.
+alter table commandbus.command_bus_load add column options jsonb null;
+
 -- What a domain uses: one row, read by its key at each receive. No row: it uses nothing of all this.
 create table commandbus.command_bus_flow (
     domain        text primary key,

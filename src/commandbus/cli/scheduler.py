@@ -1,0 +1,31 @@
+"""`scheduler`: a process that only fires schedules and does maintenance, until it is stopped."""
+
+from __future__ import annotations
+
+from commandbus.cli.frame import Frame, Place
+from commandbus.cli.output import say, start_logging
+from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.settings import Settings
+
+
+def scheduler(*, log_level: Level = LogLevel.INFO, place: Place) -> None:
+    """Fire schedules and do maintenance, without handlers, until Ctrl-C or SIGTERM.
+
+    Workers and the HTTP service fire schedules too: this is for a database where none of them
+    always runs. Several may run at once.
+    """
+    from commandbus.worker.scheduler import Scheduler
+
+    start_logging(log_level)
+
+    async def work() -> bool:
+        async with Frame(place=place).open() as session:
+            running = Scheduler(session.store, Settings.from_env()).serve()
+            return await run_until_signal(session.bus, [running], None, _greet)
+
+    run_until_stopped(work)
+
+
+def _greet() -> None:
+    say("[bold green]commandbus fires schedules[/]")
+    say("Stop with Ctrl-C.")
