@@ -99,8 +99,8 @@ class Schedules:
 
     async def _nights(self, arena: Arena, bus: CommandBus) -> None:
         for place, (zone, evening) in enumerate(NIGHTS):
-            for cron in CRONS:
-                name = f"night-{place}-{cron.split()[0]}"
+            for number, cron in enumerate(CRONS):
+                name = f"night-{place}-{number}"
                 await bus.schedules.put(
                     DOMAIN, name, "Work", {"ms": 1}, cron=cron, timezone=zone, missed="all",
                     missed_cap=NIGHT_CAP, overlap="allow",
