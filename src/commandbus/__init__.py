@@ -44,9 +44,11 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     ParkReason,
+    Progress,
     Reply,
     ReplyError,
     ReplyOutcome,
+    SendReport,
     TroubleshootingItem,
 )
 from commandbus.names import INBOX, NO_REPLY, new_id
@@ -68,6 +70,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "derive_id",
     "SendOptions",
     "BatchCommand",
+    "SendReport",
     "BatchCompletionCallback",
     "INBOX",
     "NO_REPLY",
@@ -89,6 +92,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "BatchStatus",
     "TroubleshootingItem",
     "ParkReason",
+    "Progress",
     "Reply",
     "ReplyOutcome",
     "ReplyError",

@@ -7,12 +7,13 @@ rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bu
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import UUID
 
-from commandbus.errors import InvalidSettingError
+from commandbus.commands.cancels import cancel_command
+from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import SendOptions
 from commandbus.flow_verbs import FlowVerbs
 from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
@@ -21,9 +22,12 @@ from commandbus.models import (
     BatchCompletionCallback,
     BatchMetadata,
     BatchStatus,
+    CancelAnswer,
     CommandMetadata,
     CommandStatus,
     Reply,
+    Running,
+    SendReport,
     TroubleshootingItem,
 )
 from commandbus.names import (
@@ -32,12 +36,10 @@ from commandbus.names import (
     check_command_type,
     check_domain,
     check_operator,
-    check_text,
     check_uuid,
     new_id,
 )
 from commandbus.paging import check_page
-from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.sensitive import also_redact
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout, check_worker_settings
@@ -45,7 +47,6 @@ from commandbus.settings import Settings, check_timeout, check_worker_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commandbus.commands.replies import LeasedReply
     from commandbus.database.store import Store
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
@@ -122,7 +123,8 @@ class CommandBus(FlowVerbs):
         With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
         exists if and only if that commits. `actor`: who sends it, for the audit. `options` say
         when it may start (`delay`, `deliver_at`, `expires_in`, `expires_at`), in which order
-        (`priority`, `ordering_key`) and what limits count it by (`limit_key`).
+        (`priority`, `ordering_key`), what limits count it by (`limit_key`), and that it is sent
+        once (`unique_key`): then the id is that of the command which holds the key.
         """
         command = self._preparer.command(
             domain, command_type, command_id, data, reply_to, correlation_id, max_attempts,
@@ -130,8 +132,7 @@ class CommandBus(FlowVerbs):
         )  # fmt: skip
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
         who = None if actor is None else check_operator(actor)
-        await self._sending.send(domain, command, batch_id=batch, actor=who, conn=conn)
-        return command.command_id
+        return await self._sending.send(domain, command, batch_id=batch, actor=who, conn=conn)
 
     async def send_many(
         self,
@@ -140,19 +141,23 @@ class CommandBus(FlowVerbs):
         *,
         batch_id: UUID | None = None,
         max_attempts: int | None = None,
+        on_duplicate: Literal["refuse", "skip"] = "refuse",
         actor: str | None = None,
         conn: Any = None,
-    ) -> list[UUID]:
+    ) -> SendReport:
         """Send many commands in one transaction: all of them, or, on any error, none.
 
-        A generator is read while its commands are sent, so that they are never all in memory. Into
-        a batch it is read first: the time it takes would hold up the workers of the batch.
-        `actor`: who sends them, for the audit.
+        Returns the ids of those that were sent. With `on_duplicate="skip"` known ids, and held
+        unique keys, are left out: `skipped` of the report. A generator is read while its commands
+        are sent, so that they are never all in memory. Into a batch it is read first: the time it
+        takes would hold up the workers of the batch. `actor`: who sends them, for the audit.
         """
         check_domain(domain)
+        if on_duplicate not in {"refuse", "skip"}:
+            raise InvalidInputError(f"on_duplicate is {on_duplicate!r}; use refuse or skip")
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
         return await self._sending.send_many(
-            domain, commands, batch_id=batch, max_attempts=max_attempts,
+            domain, commands, batch_id=batch, max_attempts=max_attempts, on_duplicate=on_duplicate,
             actor=check_operator(actor), conn=conn,
         )  # fmt: skip
 
@@ -184,52 +189,16 @@ class CommandBus(FlowVerbs):
         command_id: UUID,
         reason: str,
         *,
+        running: Running = "refuse",
         operator: str | None = None,
         conn: Any = None,
-    ) -> None:
-        """Cancel a command that is still PENDING; one that a worker has is refused."""
-        text = redact_text(check_text(reason, "reason"))
-        ids, actor = [check_uuid(command_id)], check_operator(operator)
-        await self._store.cancel(check_domain(domain), ids, reason=text, actor=actor, conn=conn)
-
-    # -- replies
-
-    def replies(
-        self,
-        domain: str | None = None,
-        *,
-        queue: str | None = None,
-        vt_seconds: int = 30,
-        batch_size: int = 100,
-        wait: bool = True,
-    ) -> AsyncGenerator[Reply]:
-        """Consume replies: `async for reply in bus.replies("payments")`.
-
-        A reply is acknowledged once the next one is asked for; after a crash it comes again. With
-        `wait=False` the stream ends when the queue is empty.
+    ) -> CancelAnswer:
+        """Cancel a command that is PENDING: "canceled". One that a worker has is refused, or, with
+        `running="request"`, its worker is asked to end it: "requested". It may still complete.
         """
-        return self._replies.stream(domain, queue, vt_seconds, batch_size, wait=wait)
-
-    async def wait_reply(self, domain: str, command_id: UUID, *, timeout: float = 30.0) -> Reply:
-        """Wait for the reply to a command that was sent with `reply_to=INBOX`.
-
-        So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
-        committed. Only the first call gets the reply.
-        """
-        return await self._replies.wait(domain, command_id, timeout)
-
-    async def lease_replies(
-        self, domain: str, *, limit: int = 100, vt_seconds: int = 30
-    ) -> list[LeasedReply]:
-        """Replies, the caller's alone for `vt_seconds`; those not acknowledged come again."""
-        return await self._replies.lease(domain, limit=limit, vt_seconds=vt_seconds)
-
-    async def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
-        """Done with these, by msg_id and receipt; returns those that were the caller's still.
-
-        One whose lease lapsed and that another consumer has read since is left to that consumer.
-        """
-        return await self._replies.acknowledge(domain, receipts)
+        return await cancel_command(
+            self._store, domain, command_id, reason, running=running, operator=operator, conn=conn
+        )
 
     # -- handlers and workers
 
@@ -274,14 +243,30 @@ class CommandBus(FlowVerbs):
         return self._registry.domains()
 
     async def run_worker(
-        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True
+        self,
+        domain: str,
+        *,
+        concurrency: int = 10,
+        vt_seconds: int = 30,
+        use_notify: bool = True,
+        until_empty: bool = False,
+        include_delayed: bool = False,
     ) -> None:
-        """Process the commands of a domain until `stop` is called."""
+        """Process the commands of a domain until `stop` is called.
+
+        With `until_empty` until nothing is due and nothing runs here, with `include_delayed` until
+        nothing is delayed or backs off either. Such workers of one bus end together. What other
+        workers have leased is not waited for. A paused domain raises DomainPausedError.
+        """
         from commandbus.worker.worker import WorkerOptions
 
         check_domain(domain)
         check_worker_settings(concurrency, vt_seconds)
-        await self._workers.run(WorkerOptions(domain, concurrency, vt_seconds, use_notify))
+        if include_delayed and not until_empty:
+            raise InvalidSettingError("include_delayed goes with until_empty=True")
+        await self._workers.run(
+            WorkerOptions(domain, concurrency, vt_seconds, use_notify, until_empty, include_delayed)
+        )
 
     # -- batches, as the specification prints them; `bus.batches` has the rest
 

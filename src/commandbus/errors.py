@@ -24,9 +24,12 @@
     ├── ScheduleNotFoundError           no such schedule
     ├── TokenNotFoundError              no such API token, or one of another user
     ├── DuplicateCommandError           the id was sent before
-    │   └── RepeatedIdError             the id is twice in one list, and nothing was sent
+    │   ├── RepeatedIdError             the id is twice in one list, and nothing was sent
+    │   └── UniqueKeyHeldError          another command holds the unique key
     ├── InvalidOperationError           the command is not in a state that allows it
+    │   └── DomainPausedError           a worker was to empty the queue of a paused domain
     ├── LeaseLostError                  another worker has leased the command
+    ├── CommandCanceledError            somebody asked for the end of the command that runs
     ├── PayloadLostError                the archive no longer has the payload
     ├── HandlerAlreadyRegisteredError
     ├── HandlerNotFoundError
@@ -300,12 +303,40 @@ class RepeatedIdError(DuplicateCommandError):
         self.positions = {each: tuple(found) for each, found in positions.items()}
 
 
+class UniqueKeyHeldError(DuplicateCommandError):
+    """Another command holds the unique key. Nothing of the call was created."""
+
+    def __init__(self, domain: str, unique_key: str, command_id: UUID) -> None:
+        super().__init__(domain, [command_id])
+        self.args = (
+            f"the key {unique_key!r} of domain {domain!r} is held by command {command_id}; nothing "
+            "of this call was created. Send again later, or with on_duplicate='skip'",
+        )
+        self.unique_key = unique_key
+
+    def within(self, ids: Iterable[UUID]) -> DuplicateCommandError:  # noqa: ARG002
+        """It is about a key, not about an id."""
+        return self
+
+
 class InvalidOperationError(CommandBusError):
     """The command is not in a state that allows the operation; nothing was changed."""
 
 
+class DomainPausedError(InvalidOperationError):
+    """A worker was to run until its queue is empty, and the domain is paused."""
+
+    def __init__(self, domain: str) -> None:
+        self.domain = domain
+        super().__init__(f"domain {domain!r} is paused; what waits there runs once it is resumed")
+
+
 class LeaseLostError(CommandBusError):
     """The lease lapsed and another worker has the command now; nothing was changed."""
+
+
+class CommandCanceledError(CommandBusError):
+    """Somebody asked to cancel the command that runs; let this error pass, and it is canceled."""
 
 
 class PayloadLostError(CommandBusError):

@@ -7,6 +7,7 @@ every program needs.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from commandbus.access.tokens import Tokens
     from commandbus.batches.batch import Batches
     from commandbus.batches.callbacks import Completions
-    from commandbus.commands.replies import Replies
+    from commandbus.commands.replies import LeasedReply, Replies
     from commandbus.commands.search import Search
     from commandbus.database.gateway import Session
     from commandbus.database.store import Store
+    from commandbus.gates.service import ExecutionLimits
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
-    from commandbus.models import AuditEvent
+    from commandbus.models import AuditEvent, Reply
     from commandbus.schedules.service import Schedules
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
@@ -107,6 +109,43 @@ class Facets:
         parts = (self._store, self._registry, self._settings, policy)
         return consuming(Consumer(*parts, check_domain(domain), vt_seconds))
 
+    def replies(
+        self,
+        domain: str | None = None,
+        *,
+        queue: str | None = None,
+        vt_seconds: int = 30,
+        batch_size: int = 100,
+        wait: bool = True,
+    ) -> AsyncGenerator[Reply]:
+        """Consume replies: `async for reply in bus.replies("payments")`.
+
+        A reply is acknowledged once the next one is asked for; after a crash it comes again. With
+        `wait=False` the stream ends when the queue is empty.
+        """
+        return self._replies.stream(domain, queue, vt_seconds, batch_size, wait=wait)
+
+    async def wait_reply(self, domain: str, command_id: UUID, *, timeout: float = 30.0) -> Reply:
+        """Wait for the reply to a command that was sent with `reply_to=INBOX`.
+
+        So a command can be sent in a transaction (`conn=`), and its reply awaited once that has
+        committed. Only the first call gets the reply.
+        """
+        return await self._replies.wait(domain, command_id, timeout)
+
+    async def lease_replies(
+        self, domain: str, *, limit: int = 100, vt_seconds: int = 30
+    ) -> list[LeasedReply]:
+        """Replies, the caller's alone for `vt_seconds`; those not acknowledged come again."""
+        return await self._replies.lease(domain, limit=limit, vt_seconds=vt_seconds)
+
+    async def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
+        """Done with these, by msg_id and receipt; returns those that were the caller's still.
+
+        One whose lease lapsed and that another consumer has read since is left to that consumer.
+        """
+        return await self._replies.acknowledge(domain, receipts)
+
     async def get_audit_trail(
         self,
         *given: str | UUID | None,
@@ -174,6 +213,13 @@ class Facets:
             self._store, self._preparer, self._settings, self._registry, self._replies.listener
         )
         return self._keep(governance)
+
+    @cached_property
+    def limits(self) -> ExecutionLimits:
+        """How many commands run at once, and how often they start, over all workers."""
+        from commandbus.gates.service import ExecutionLimits
+
+        return ExecutionLimits(self._store)
 
     @cached_property
     def schedules(self) -> Schedules:

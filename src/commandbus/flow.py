@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from commandbus.errors import InvalidInputError
 
@@ -18,6 +18,9 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -2, 2
 MAX_KEY_LENGTH = 200
 #: The longest pause that ends by itself: ten years.
 MAX_PAUSE_SECONDS = 10 * MAX_DELAY_SECONDS
+
+#: What a send does if its `unique_key` is held by another command.
+OnDuplicate = Literal["refuse", "skip", "replace"]
 
 
 class SendOptions(TypedDict, total=False):
@@ -40,6 +43,16 @@ class SendOptions(TypedDict, total=False):
     ordering_key: str | None
     #: What limits by key count it by; left out: its ordering key.
     limit_key: str | None
+    #: Of the commands of one key one at a time is sent, for as long as `unique_while` says.
+    unique_key: str | None
+    #: Until a worker leases it (`waiting`), until it has ended or is parked (`open`, which is what
+    #: holds if it is left out), or for this time from its send, also if it has ended by then.
+    unique_while: Literal["waiting", "open"] | float | timedelta | None
+    #: If the key is held: `refuse` (UniqueKeyHeldError), which holds if it is left out, `skip`, or
+    #: `replace`: the command that waits gets this payload and this time.
+    on_duplicate: OnDuplicate | None
+    #: With `replace` and a delay: it waits no longer than this from its first send.
+    max_wait: float | timedelta | None
 
 
 #: The members that the document of a command has for them: in rows of loads, over HTTP, in SQL.
@@ -63,6 +76,10 @@ class Flow:
     priority: int | None = None
     ordering_key: str | None = None
     limit_key: str | None = None
+    unique_key: str | None = None
+    unique_while: str | float | None = None
+    on_duplicate: str | None = None
+    max_wait_seconds: float | None = None
 
     def document(self) -> dict[str, Any]:
         """Its members in the document of a command, without those that are not set."""
@@ -87,6 +104,8 @@ class Pause:
     until: datetime | None
     by: str | None
     reason: str
+    #: The command type, if not all of the domain is paused.
+    type: str | None = None
 
     def __str__(self) -> str:
         who = f" by {self.by}" if self.by else ""
@@ -115,7 +134,12 @@ def check_flow(options: SendOptions) -> Flow | None:
         priority=check_priority(given["priority"]) or None if "priority" in given else None,
         ordering_key=_key(given, "ordering_key"),
         limit_key=_key(given, "limit_key"),
+        unique_key=_key(given, "unique_key"),
+        unique_while=_rule(given),
+        on_duplicate=_choice(given, "on_duplicate", ("refuse", "skip", "replace")),
+        max_wait_seconds=_seconds(given, "max_wait", 0.001, MAX_DELAY_SECONDS),
     )
+    _check_unique(flow)
     is_delayed = flow.deliver_at is not None or flow.delay_seconds
     if flow.ordering_key is not None and is_delayed:
         raise InvalidInputError(
@@ -127,6 +151,26 @@ def check_flow(options: SendOptions) -> Flow | None:
     if flow.expires_in_seconds and flow.expires_in_seconds <= (flow.delay_seconds or 0.0):
         raise InvalidInputError("expires_in must be longer than delay")
     return None if flow == Flow() else flow
+
+
+def _check_unique(flow: Flow) -> None:
+    if flow.unique_key is None:
+        for name in ("unique_while", "on_duplicate", "max_wait_seconds"):
+            if getattr(flow, name) is not None:
+                raise InvalidInputError(f"{name.removesuffix('_seconds')} goes with a unique_key")
+        return
+    if flow.max_wait_seconds is not None and flow.on_duplicate != "replace":
+        raise InvalidInputError('max_wait goes with on_duplicate="replace"')
+    if flow.on_duplicate != "replace":
+        return
+    if flow.unique_while != "waiting":
+        raise InvalidInputError(
+            'only a command that waits can be replaced: use unique_while="waiting"'
+        )
+    if flow.ordering_key is not None:
+        raise InvalidInputError("a command with an ordering_key is not replaced: leave one out")
+    if flow.max_wait_seconds is not None and flow.max_wait_seconds < (flow.delay_seconds or 0.0):
+        raise InvalidInputError("max_wait must be at least as long as delay")
 
 
 def options_of(document: Mapping[str, Any] | None) -> SendOptions:
@@ -208,3 +252,17 @@ def _seconds(given: dict[str, Any], name: str, low: float, high: float) -> float
 
 def _key(given: dict[str, Any], name: str) -> str | None:
     return check_key(given[name], name) if name in given else None
+
+
+def _choice(given: dict[str, Any], name: str, choices: tuple[str, ...]) -> str | None:
+    value = given.get(name)
+    if value is not None and value not in choices:
+        raise InvalidInputError(f"{name} is {value!r}; use {', '.join(choices)}")
+    return value
+
+
+def _rule(given: dict[str, Any]) -> str | float | None:
+    value = given.get("unique_while")
+    if isinstance(value, str):
+        return _choice(given, "unique_while", ("waiting", "open"))
+    return _seconds(given, "unique_while", 0.001, MAX_DELAY_SECONDS)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from commandbus.errors import (
+    CommandCanceledError,
     HandlerAlreadyRegisteredError,
     HandlerNotFoundError,
+    InvalidInputError,
     InvalidOperationError,
     InvalidSettingError,
 )
@@ -157,6 +159,10 @@ class Stoppable(Protocol):
     """The execution that a context belongs to."""
 
     must_stop: bool
+    is_canceled: bool
+
+    def say(self, fraction: float, message: str | None) -> None:
+        """Keep how far the command has come."""
 
 
 class SendPreparer(Protocol):
@@ -231,10 +237,30 @@ class HandlerContext(OfLease):
     def should_stop(self) -> bool:
         """Whether the handler should end now: an `async` one is cancelled at the same moment.
 
-        True once its time-out has passed, its lease is lost, or a stopping worker waits for it no
-        longer. A handler in a thread asks from time to time, since a thread cannot be cancelled.
+        True once its time-out has passed, its lease is lost, its cancel was requested, or a
+        stopping worker waits for it no longer. A handler in a thread asks from time to time, since
+        a thread cannot be cancelled.
         """
         return self._run is not None and self._run.must_stop
+
+    def raise_if_canceled(self) -> None:
+        """Raise CommandCanceledError if somebody asked to cancel this command while it runs.
+
+        For handlers in threads; let it pass, and the command ends as CANCELED.
+        """
+        if self._run is not None and self._run.is_canceled:
+            raise CommandCanceledError(
+                f"somebody asked to cancel command {self.command.command_id}; let this error pass"
+            )
+
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Say how far the command has come, from 0 to 1; `commandbus show` shows it.
+
+        Costs nothing but memory: the last word is written once a second at most. From any thread.
+        """
+        check_progress(fraction, message)
+        if self._run is not None:
+            self._run.say(float(fraction), message)
 
     @property
     def conn(self) -> Any:
@@ -284,6 +310,14 @@ class HandlerContext(OfLease):
     def sends(self) -> tuple[tuple[str, NewCommand, str | None], ...]:
         """What this handler asked to be sent, each with its domain and who sends it."""
         return tuple(self._sends)
+
+
+def check_progress(fraction: float, message: str | None) -> None:
+    """Refuse what is no progress."""
+    if type(fraction) not in {int, float} or not 0 <= fraction <= 1:
+        raise InvalidInputError(f"the fraction of a progress is {fraction!r}; use 0 to 1")
+    if message is not None and not isinstance(message, str):
+        raise InvalidInputError("the message of a progress must be a text")
 
 
 def _is_async(handler: Handler) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 from uuid import UUID
 
 from commandbus.flow import Flow, SendOptions
@@ -45,6 +45,12 @@ class ReplyOutcome(StrEnum):
     FAILED = "FAILED"
 
 
+#: What to do with commands that a worker has: refuse to cancel them, or ask the worker to end them.
+Running = Literal["refuse", "request"]
+#: What a cancel came to: the command has ended, or its worker is asked to end it.
+CancelAnswer = Literal["canceled", "requested"]
+
+
 class ParkReason(StrEnum):
     """Why a command is in troubleshooting."""
 
@@ -56,6 +62,7 @@ class AuditEventType(StrEnum):
     """What the audit records."""
 
     SENT = "SENT"
+    REPLACED = "REPLACED"
     EXPIRED = "EXPIRED"
     RESCHEDULED = "RESCHEDULED"
     PRIORITY_CHANGED = "PRIORITY_CHANGED"
@@ -69,6 +76,7 @@ class AuditEventType(StrEnum):
     CANCELED = "CANCELED"
     GIVEN_UP = "GIVEN_UP"
     RELEASED = "RELEASED"
+    CANCEL_REQUESTED = "CANCEL_REQUESTED"
     SNOOZED = "SNOOZED"
     DISCARDED = "DISCARDED"
     UNCONFIRMED = "UNCONFIRMED"
@@ -178,6 +186,27 @@ class BatchCommand:
         put(self, "options", options or None)
 
 
+class SendReport(list[UUID]):
+    """The ids of what `send_many` has sent, in the order of the call, and of what it has not.
+
+    `skipped`, with `on_duplicate="skip"`: for each command that was left out the id of the one that
+    is there instead, which is its own unless its unique key is held by another.
+    """
+
+    def __init__(self, sent: Iterable[UUID] = (), skipped: Iterable[UUID] = ()) -> None:
+        super().__init__(sent)
+        self.skipped = list(skipped)
+
+    @property
+    def sent(self) -> list[UUID]:
+        """The ids of what was sent."""
+        return list(self)
+
+    def __repr__(self) -> str:
+        """Both lists."""
+        return f"SendReport(sent={self.sent!r}, skipped={self.skipped!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class NewCommand:
     """A command that was checked and encoded, ready to be stored. An empty reply_to: no reply."""
@@ -227,6 +256,17 @@ class CommandMetadata:
     due_at: datetime | None = None
     #: What it waits for beside its time, in words.
     waiting_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running command has come, as its handler last said."""
+
+    #: From 0 to 1.
+    fraction: float
+    message: str | None
+    #: When that was written, by the clock of the database.
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

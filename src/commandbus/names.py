@@ -257,6 +257,11 @@ def batches_channel(domain: str) -> str:
     return f"commandbus.{domain}.batches"
 
 
+def cancels_channel(domain: str) -> str:
+    """Channel of the hints that the cancel of a running command was requested."""
+    return f"commandbus.{domain}.cancels"
+
+
 def inbox_channel(domain: str) -> str:
     """Channel of the hints that a reply for `call` is there."""
     return f"commandbus.{domain}.inbox"

@@ -406,12 +406,12 @@ async def test_a_lease_can_be_extended_from_a_thread(world: World, store: Store)
     [lease] = await world.send_and_receive(new(), vt_seconds=600)
     extender = await store.open_extender()
     try:
-        assert await asyncio.to_thread(extender.extend, DOMAIN, [lease], 6_000) == set()
+        assert await asyncio.to_thread(extender.extend, DOMAIN, [lease], 6_000) == (set(), set())
         await world.advance(3_000)
         assert await world.receive() == []
         await world.settle(done(lease))
         lost = await asyncio.to_thread(extender.extend, DOMAIN, [lease], 600)
-        assert lost == {lease.command_id}
+        assert lost == ({lease.command_id}, set())
     finally:
         extender.close()
         extender.close()

@@ -452,8 +452,9 @@ class PostgresWorld(World):
             "queue": [
                 (shown_envelope(row["message"]), row["read_ct"], row["is_visible"])
                 for row in await self.rows(
-                    f"select *, vt <= clock_timestamp() as is_visible from pgmq.q_{commands}"
-                    " order by msg_id"
+                    # Not the vt itself: Python knows no infinity.
+                    "select message, read_ct, vt <= clock_timestamp() as is_visible"
+                    f" from pgmq.q_{commands} order by msg_id"
                 )
             ],
             "archive": [

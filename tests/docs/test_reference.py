@@ -81,6 +81,7 @@ def test_every_sqlstate_is_listed_with_its_error() -> None:
         "CB004": "0b6b9f0e-5d3c-4d0e-9a34-3f2a8f0c1a11",
         "CB010": "0b6b9f0e-5d3c-4d0e-9a34-3f2a8f0c1a11",
         "CB011": '["ORDERS"]',
+        "CB017": '{"unique_key": "k", "command_id": "0b6b9f0e-5d3c-4d0e-9a34-3f2a8f0c1a11"}',
     }
 
     documented = {codes(row["code"])[0]: codes(row["error"])[0] for row in rows}

@@ -381,3 +381,31 @@ def test_tsq_complete_ends_it_with_a_result(
 
 def test_tsq_complete_needs_no_result(run: Any, parked: str) -> None:
     assert run("tsq", "complete", parked).exit_code == 0
+
+
+# -- sending once
+
+
+def test_send_with_a_key_prints_who_holds_it(run: Any) -> None:
+    key = ("--unique-key", "tea", "--unique-while", "2h")
+    first = sent(run("send", "shop", "Sell", *key))
+    assert sent(run("send", "shop", "Sell", *key, "--on-duplicate", "skip")) == first
+    refused = run("send", "shop", "Sell", *key)
+    assert refused.exit_code == 1
+    assert f"held by command {first}" in refused.stderr
+    waiting = ("--unique-key", "w", "--unique-while", "waiting")
+    second = sent(run("send", "shop", "Sell", *waiting))
+    replaced = run("send", "shop", "Sell", *waiting, "--on-duplicate", "replace", "--max-wait", "5")
+    assert sent(replaced) == second
+    unread = run("send", "shop", "Sell", *waiting, "--on-duplicate", "skip", "--wait", "5")
+    assert unread.exit_code == 2
+    assert "holds the key" in unread.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--unique-while", "soon"), ("--on-duplicate", "never")])
+def test_send_refuses_what_it_does_not_know_about_keys(run: Any, arguments: Any) -> None:
+    result = run("send", "shop", "Sell", "--unique-key", "k", *arguments)
+    assert result.exit_code == 2
+    assert arguments[0].strip("-").replace("-", "") in result.stderr.replace("-", "").replace(
+        "_", ""
+    )

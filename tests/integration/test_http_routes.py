@@ -50,6 +50,47 @@ async def pages(client: httpx2.AsyncClient, url: str, **params: Any) -> list[dic
 # -- commands
 
 
+async def test_a_running_command_shows_its_progress_and_is_canceled_on_request(
+    bus: CommandBus, client: httpx2.AsyncClient
+) -> None:
+    form = {"domain": "shop", "command_type": "Work", "data": {}}
+    url = (await client.post("/api/v1/commands", json=form)).headers["location"]
+    async with bus.consumer("shop") as consumer:
+        [leased] = await consumer.receive()
+        assert (await client.get(url)).json()["progress"] is None
+        await leased.progress(0.4, "page 4 of 10")
+        told = (await client.get(url)).json()["progress"]
+        assert (told["fraction"], told["message"]) == (0.4, "page 4 of 10")
+
+        problem(await client.post(f"{url}/cancel", json={"reason": "why"}), 409, "CONFLICT")
+        wrong = await client.post(f"{url}/cancel", json={"reason": "why", "running": "kill"})
+        assert wrong.status_code == 400
+        asking = {"reason": "why", "running": "request"}
+        for _ in range(2):
+            asked = await client.post(f"{url}/cancel", json=asking)
+            assert (asked.status_code, asked.json()["status"]) == (202, "IN_PROGRESS")
+        await leased.release()
+    shown = (await client.get(url)).json()
+    assert (shown["status"], shown["progress"]) == ("CANCELED", None)
+    problem(await client.post(f"{url}/cancel", json=asking), 409, "CONFLICT")
+    events = (await client.get(f"{url}/audit")).json()["items"]
+    assert [(each["event_type"], each["actor"]) for each in events][2:] == [
+        ("CANCEL_REQUESTED", "root"), ("CANCELED", "root"),
+    ]  # fmt: skip
+
+
+async def test_what_runs_of_a_batch_is_canceled_on_request(
+    bus: CommandBus, client: httpx2.AsyncClient
+) -> None:
+    batch = await bus.create_batch("shop", [BatchCommand("Work", uuid4(), {}) for _ in range(3)])
+    url = f"/api/v1/command-batches/shop/{batch}/cancel"
+    async with bus.consumer("shop") as consumer:
+        [leased] = await consumer.receive()
+        done = await client.post(url, json={"reason": "why", "running": "request"})
+        assert (done.status_code, done.json()) == (200, {"count": 3})
+        assert await leased.is_canceled()
+
+
 async def test_a_command_is_sent_shown_searched_and_canceled(
     bus: CommandBus, client: httpx2.AsyncClient
 ) -> None:

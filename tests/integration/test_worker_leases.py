@@ -334,7 +334,7 @@ async def test_a_lease_that_cannot_be_extended_for_a_while_is_kept_all_the_same(
             await value(
                 conn,
                 "select count(pg_terminate_backend(pid)) from pg_stat_activity"
-                " where query like '%%extend_leases%%' and pid <> pg_backend_pid()"
+                " where query like '%%keep_leases%%' and pid <> pg_backend_pid()"
                 " and datname = current_database()",
             )
         )

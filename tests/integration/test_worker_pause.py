@@ -218,10 +218,10 @@ async def test_a_running_command_outlives_its_expiry_and_its_retry_does_not(
     async def work(command: Command, ctx: HandlerContext) -> None:
         nonlocal attempts
         attempts += 1
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.1)
         raise TransientCommandError("BUSY", "later")
 
-    sent = await bus.send("shop", "Work", uuid4(), {}, expires_in=0.3)
+    sent = await bus.send("shop", "Work", uuid4(), {}, expires_in=1.0)
     async with working(bus, "shop"):
         await until_status(bus, "shop", sent, CommandStatus.CANCELED)
     assert attempts == 1
@@ -240,9 +240,9 @@ async def test_children_of_a_batch_may_start_later_and_so_may_what_follows_it(
     batch = await bus.create_batch(
         "shop",
         [
-            BatchCommand("Work", uuid4(), {"name": "later"}, delay=0.4),
+            BatchCommand("Work", uuid4(), {"name": "later"}, delay=2),
             BatchCommand("Work", uuid4(), {"name": "now"}),
-            BatchCommand("Work", uuid4(), {"name": "never"}, delay=5, expires_in=60),
+            BatchCommand("Work", uuid4(), {"name": "never"}, delay=600, expires_in=900),
         ],
         on_complete_command=BatchCommand("Work", uuid4(), {"name": "end"}, delay=0.2),
     )

@@ -358,6 +358,39 @@ table commandbus.command_bus_flow
     constraint valid_on_park CHECK ((on_park = ANY (ARRAY['block'::text, 'skip'::text])))
     CREATE UNIQUE INDEX command_bus_flow_pkey ON commandbus.command_bus_flow USING btree (domain)
 
+table commandbus.command_bus_flow_rule
+    domain text not null
+    command_type text not null
+    by_key boolean not null
+    max_running integer
+    rate double precision
+    per_seconds double precision
+    burst double precision
+    paused_at timestamp with time zone
+    paused_until timestamp with time zone
+    paused_by text
+    pause_reason text
+    updated_at timestamp with time zone not null default clock_timestamp()
+    updated_by text
+    constraint pk_flow_rule PRIMARY KEY (domain, command_type, by_key)
+    constraint valid_key_rule CHECK (((NOT by_key) OR ((command_type <> ''::text) AND (paused_at IS NULL))))
+    constraint valid_max_running CHECK ((max_running >= 1))
+    constraint valid_rate CHECK (((num_nonnulls(rate, per_seconds, burst) = ANY (ARRAY[0, 3])) AND (rate > (0)::double precision) AND (per_seconds > (0)::double precision) AND (burst >= (1)::double precision)))
+    CREATE UNIQUE INDEX pk_flow_rule ON commandbus.command_bus_flow_rule USING btree (domain, command_type, by_key)
+
+table commandbus.command_bus_gate
+    domain text not null
+    gate text not null
+    tokens double precision
+    refilled_at timestamp with time zone
+    ready_at timestamp with time zone
+    with autovacuum_vacuum_scale_factor=0.01
+    with autovacuum_vacuum_threshold=1000
+    with fillfactor=50
+    constraint pk_gate PRIMARY KEY (domain, gate)
+    CREATE INDEX ix_gate_ready ON commandbus.command_bus_gate USING btree (domain, ready_at) WHERE (ready_at IS NOT NULL)
+    CREATE UNIQUE INDEX pk_gate ON commandbus.command_bus_gate USING btree (domain, gate)
+
 table commandbus.command_bus_governed_type
     domain text not null
     command_type text not null
@@ -541,6 +574,16 @@ table commandbus.command_bus_setting
     constraint command_bus_setting_pkey PRIMARY KEY (name)
     CREATE UNIQUE INDEX command_bus_setting_pkey ON commandbus.command_bus_setting USING btree (name)
 
+table commandbus.command_bus_slot
+    domain text not null
+    gate text not null
+    command_id uuid not null
+    with autovacuum_vacuum_scale_factor=0.01
+    with autovacuum_vacuum_threshold=1000
+    constraint pk_slot PRIMARY KEY (domain, gate, command_id)
+    CREATE INDEX ix_slot_command ON commandbus.command_bus_slot USING btree (domain, command_id)
+    CREATE UNIQUE INDEX pk_slot ON commandbus.command_bus_slot USING btree (domain, gate, command_id)
+
 table commandbus.command_bus_troubleshooting
     domain text not null
     command_id uuid not null
@@ -566,6 +609,20 @@ table commandbus.command_bus_unconfirmed
     constraint pk_unconfirmed PRIMARY KEY (command_id, domain)
     CREATE INDEX ix_unconfirmed_handed ON commandbus.command_bus_unconfirmed USING btree (domain, handed_at)
     CREATE UNIQUE INDEX pk_unconfirmed ON commandbus.command_bus_unconfirmed USING btree (command_id, domain)
+
+table commandbus.command_bus_unique
+    domain text not null
+    unique_key text not null
+    command_id uuid
+    holds_while text not null default 'until'::text
+    holds_until timestamp with time zone
+    first_at timestamp with time zone not null
+    look_at timestamp with time zone not null
+    with fillfactor=70
+    constraint pk_unique PRIMARY KEY (domain, unique_key)
+    constraint valid_holds_while CHECK ((holds_while = ANY (ARRAY['waiting'::text, 'open'::text, 'until'::text])))
+    CREATE INDEX ix_unique_look_at ON commandbus.command_bus_unique USING btree (look_at)
+    CREATE UNIQUE INDEX pk_unique ON commandbus.command_bus_unique USING btree (domain, unique_key)
 
 table commandbus.command_bus_waiting
     domain text not null
@@ -683,8 +740,14 @@ function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, 
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f6c3f1ad0ab2de7315c266c7dd6fecd
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
+function commandbus.cancel_leased(p_domain text, p_items jsonb) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 17fe060a89841db80fc3f0c3f1e3ff7d
 function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
     plpgsql, volatile, body 94abf8d7a912d3e2d6337202a28f682e
+function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TABLE(reason text, actor text)
+    sql, stable, body 9a6c81d92033929dfdc8714bad49fe4c
+function commandbus.cancel_requests(p_domain text, p_items jsonb) returns SETOF uuid
+    plpgsql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 3f21363a7902511cf0f90fee6c684d5e
 function commandbus.change_setting(p_name text, p_value text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9540136f9c3ca08dc18c755a036204a
 function commandbus.channel(p_name text) returns text
@@ -701,8 +764,12 @@ function commandbus.check_domain(p_domain text) returns void
     plpgsql, immutable, body 43cebe9b44e3c06acc4202dc5777786d
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 1f52a8fd4e0c54e9f67fed17c75b6776
+function commandbus.check_gates(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 211c32f881c2fc33f8c40259ad434fa0
 function commandbus.check_keys(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6f1924ef125d7c14f77e8f03b1ae5694
+function commandbus.check_limit(p_domain text, p_type text, p_by_key boolean, p_max_running integer, p_rate double precision, p_per double precision, p_burst double precision) returns void
+    plpgsql, volatile, body 8e4140b4007e46defa4e045a208b402a
 function commandbus.check_messages(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body a778def05de04cc247bcacc64721b378
 function commandbus.check_on_complete(p_on_complete jsonb) returns void
@@ -727,6 +794,8 @@ function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since times
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 11824d0c3e56bce7f92bca5349233caf
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
+function commandbus.check_unique(p_commands jsonb, p_batch_id uuid) returns void
+    plpgsql, volatile, body 17938723358900dae6e6a2b44b0344cf
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7479871b514936d69bdbec35e86b0bd
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
@@ -743,8 +812,14 @@ function commandbus.claim_stored(p_domain text, p_command_ids uuid[], p_from tex
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body ef517b6d45ad68e17164ad9d1e94c7ff
 function commandbus.claim_ticket(p_batch_id uuid) returns void
     sql, volatile, body e9df097540606ecfa34b46cc622f0d73
+function commandbus.claim_unique(p_domain text, p_keys text[]) returns void
+    plpgsql, volatile, body 13ba1af6d467359a24db584ee2e8adc0
+function commandbus.claim_unique_of(p_sends jsonb) returns boolean
+    plpgsql, volatile, body 7643a35a92d255fd10aa30d3e9da7edf
 function commandbus.clear_exemption(p_user text, p_actor text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0b186e7de1168bb6a4e77257dfb0bfbe
+function commandbus.clear_limit(p_domain text, p_type text DEFAULT NULL::text, p_by_key boolean DEFAULT false, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0e4860734030dccf1b15be3ad5330480
 function commandbus.clear_retention(p_domain text, p_kind text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab64d1bf4aa3677af2edb161cb10bc68
 function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
@@ -769,6 +844,8 @@ function commandbus.count_prunable(p_domain text, p_kind text, p_before timestam
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body c76445faf5c85fa85250ace9c338c0b2
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d36e1d4190cb81594d1a8af2fae5186f
+function commandbus.count_running(p_rule commandbus.command_bus_flow_rule) returns void
+    plpgsql, volatile, body c503eb0869d3a49d83c5f970273e6b1f
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_actor text DEFAULT NULL::text) returns uuid[]
@@ -804,7 +881,7 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 17a7128b52b4f16e2c606170bf037fb9
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9268cea35dcdeb19a627977eb8657bf0
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
@@ -813,12 +890,20 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
+function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ca1e343f18a6e3849c2c4dfdecd3e4dc
+function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
+    sql, volatile, body 03d90d080718c2bcdeb2db200f84f220
+function commandbus.drop_unique_of(p_sends jsonb) returns void
+    sql, volatile, body 7296ad5d1907ed2ac4471f33126c36db
+function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 15a9b200f1d700fec873d7bb82a78994
 function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 44c92ec5121afcfd755544c958be31d1
 function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 04df52fba0f8f66d96163cde1466b555
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ca95858524b458318e3e8051c8a35d69
 function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, counted_from timestamp with time zone, missed text, missed_cap integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 8a5a1737d789a6feb132afc30543a8a4
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
@@ -828,11 +913,15 @@ function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer)
-    plpgsql, volatile, body 29f393356cffd190ae31438da9fe9732
+    plpgsql, volatile, body caceed9269f7b6eb2f5cf9205a1d7ca4
+function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
+    plpgsql, volatile, body e92a5c2bb28c13a3d95c9270e17ba75b
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
     plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
 function commandbus.end_pauses() returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 356f63ef2272199f6acea16063c5d617
+function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_actor text) returns void
+    plpgsql, volatile, body 534f05343a3638e47a6b13004123d521
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
     plpgsql, volatile, body 94857f167313c554317e97c379471183
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
@@ -850,7 +939,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 574ee99111e6a1b48728805124b081c1
+    sql, immutable, body d4a1885fe5c1d36af2c3dc6d4591584f
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -872,7 +961,7 @@ function commandbus.expose_unqueued(p_domain text, p_grace interval, p_unconfirm
 function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with time zone, p_now timestamp with time zone, p_limit integer) returns integer
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 1a36ba3a9ce2ff2f5a6462dcbb20eea7
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 89c146bf0ef5c309c6a1e62fda404354
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8eb7ebb77e4b1440e40fe8b0e1c6e6f0
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e3e44cc7cafe02388bf28bbcb91095ff
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
@@ -907,8 +996,24 @@ function commandbus.forget_sent_keys(p_sends jsonb) returns void
     plpgsql, volatile, body a082e2260ab3481c70a92f56001579d7
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
+function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns integer
+    plpgsql, volatile, body 3abecb1114ea96986a13b705a12c2509
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, body 022569dffdc0cfd056c4ce28ba17f8b5
+    plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
+function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
+    plpgsql, volatile, body e09ab3b4d3c450b310ef8df1b07df0ea
+function commandbus.gate_state(p_domain text, p_gate text, p_now timestamp with time zone) returns TABLE(is_open boolean, room integer, tokens double precision)
+    sql, stable, body b3d9938536ccac86cbed7e1f45eaa17f
+function commandbus.gate_text(p_domain text, p_gate text) returns text
+    sql, stable, body 3a87b39add79ae6a88dfe635f4cfea13
+function commandbus.gate_type(p_gate text) returns text
+    sql, immutable, body 3ffc9612157e829c2eb2f62422d0be12
+function commandbus.gates_due(p_domain text, p_now timestamp with time zone) returns timestamp with time zone
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 72bca34ef912fd85a4d32ef6834434c1
+function commandbus.gates_of(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[]) returns TABLE(n bigint, of_domain text, of_type text, of_key text, is_leased boolean, had jsonb)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b4f7269b339514ce7068f9651e05293d
+function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
@@ -919,6 +1024,8 @@ function commandbus.is_counted(p_batch_type text) returns boolean
     sql, immutable, body 10b0bae7ceb0b9634b8cbac5fc15e81e
 function commandbus.is_governed_for(p_schedule commandbus.command_bus_schedule) returns boolean
     sql, stable, body fe260e7f4968c5fad5386e37b5884021
+function commandbus.is_key_gate(p_gate text) returns boolean
+    sql, immutable, body 2566ed6f6844d512fcc415de39b3f2c6
 function commandbus.is_made_by_us(p_physical text) returns boolean
     sql, stable, body 6cc1af0f4c359f480fb67d4e2f8cb490
 function commandbus.is_old_reply(p_table text) returns text
@@ -927,14 +1034,24 @@ function commandbus.is_prunable_event(p_event commandbus.command_bus_audit, p_do
     sql, stable, body da5679acae079f30c456862364dab2a9
 function commandbus.is_sent_anywhere(p_command_id uuid) returns boolean
     sql, stable, body 2b76de2f30902e6a4b0f6e65a7c68847
+function commandbus.is_unused(p_gate commandbus.command_bus_gate) returns boolean
+    sql, stable, body c6befcff4bf184f9bd9e4c7e10f5ca33
+function commandbus.is_vacant(p_slot commandbus.command_bus_slot) returns boolean
+    sql, stable, body 74da339c08fa408cd0634df9cc666423
+function commandbus.is_waited_for(p_domain text, p_gate text) returns boolean
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 3b7b82e690e329ccd6f8816f76c59bea
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
     sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
     plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
 function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain text, p_commands jsonb, p_expires_seconds double precision, p_expires_at timestamp with time zone) returns bytea
     plpgsql, volatile, body d75f0b1379802c6a5ac1086a0e79efb6
+function commandbus.keep_leases(p_domain text, p_items jsonb, p_vt integer) returns TABLE(command_id uuid, is_lost boolean)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 631c72dd5b664d91aaf8ac7c782843e0
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
+function commandbus.keep_tokens(p_domain text, p_now timestamp with time zone, p_mine text[], p_gates text[], p_tokens double precision[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body d4d1ce9f030b2ebc0b3bd58c48e1a5a2
 function commandbus.key_figures(p_domain text, OUT open_keys bigint, OUT blocked_keys bigint, OUT blocked_seconds double precision) returns record
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4366c2492ca00af30bb4709324cd0d84
 function commandbus.key_places(p_domain text, p_command_ids uuid[], p_keys text[], p_numbers bigint[], p_due timestamp with time zone[]) returns timestamp with time zone[]
@@ -943,6 +1060,8 @@ function commandbus.key_policy(p_domain text) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 05230ca93f6da5f430651cece152a7e0
 function commandbus.key_text(p_domain text, p_key text, p_number bigint) returns text
     sql, stable, body ffabb7ff4436de509d6763c0a6df014c
+function commandbus.known_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fe9135e723deeee4b46fdc20eac34832
 function commandbus.knows_domain(p_domain text) returns boolean
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 55cb320bf1a17f34e0e9f85092b6975d
 function commandbus.lapsed_lease(p_domain text, p_command_id uuid) returns jsonb
@@ -967,6 +1086,10 @@ function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_comm
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
 function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7ca7064edb576ef60d28de9c3ea5775
+function commandbus.list_limit_keys(p_domain text, p_type text, p_limit integer DEFAULT 100) returns TABLE(limit_key text, running bigint, waiting bigint, oldest timestamp with time zone)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 702481ece87c756bf002bd1e93aacbb5
+function commandbus.list_limits(p_domain text DEFAULT NULL::text) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text, updated_at timestamp with time zone, updated_by text, running bigint, tokens double precision, waiting bigint, oldest timestamp with time zone)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bc217b69d7ffe97e4fab906896b8b272
 function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
@@ -989,12 +1112,20 @@ function commandbus.lock_messages(p_queue text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body 57b980130ed12fbb15884ebbdab271e0
 function commandbus.lock_queued(p_domain text, p_command_ids uuid[]) returns timestamp with time zone
     plpgsql, volatile, body 5af5e25cbb5b82147963bfca340382f0
+function commandbus.lock_rules(p_domain text) returns void
+    plpgsql, volatile, body 6f8091e1446cab13207c7c48cd1bbcb5
 function commandbus.lock_submission(p_user text, p_batch_type text, p_request_id uuid) returns void
     plpgsql, volatile, body 5612030ae5f1fb9d7f5cb1042c85c4ec
 function commandbus.lock_ticket(p_domain text, p_ticket_id uuid) returns commandbus.command_bus_batch
     plpgsql, volatile, body 1f527a90a2da62c4b9ee55d8467ffa81
+function commandbus.lock_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
+    plpgsql, volatile, body ac9be15220ac70f3f26a3bae429775da
+function commandbus.look_later(p_domain text, p_now timestamp with time zone) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4f5f83cc658152c5f8ae49437defe8d8
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
+function commandbus.make_gates(p_domain text, p_gates text[]) returns void
+    plpgsql, volatile, body 5f3b104a1e65455306a56cfdaf30fa90
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
@@ -1025,8 +1156,14 @@ function commandbus.note_keys(p_domain text, p_keys text[]) returns void
     plpgsql, volatile, body 4b829f4efdfa91dddcf1b32b8d56f39a
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bdfd55aa00f016cf2a81112694557a89
+function commandbus.offer_new(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer[]
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2af3a9ce4f7fa36b16a8a24fd8cc9090
 function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_reply_to text, p_correlation_id uuid, p_max_attempts integer, p_message text, p_batch_id uuid DEFAULT NULL::uuid) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 820e5d336c8f32873b2c0ff91f143153
+function commandbus.offer_unique(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_skips_known boolean DEFAULT false, p_sent_by text DEFAULT NULL::text) returns TABLE(n integer, verdict text, command_id uuid)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0775fbfabaea75eab4c11620b0fdfa3c
+function commandbus.open_gates(p_domain text, p_now timestamp with time zone) returns TABLE(gate text, room integer)
+    plpgsql, volatile, body 4ec6c2354449ae54bd55ca18ada74569
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -1053,14 +1190,20 @@ function commandbus.pause_governed(p_ids uuid[], p_now timestamp with time zone)
     sql, volatile, body 88cc6db971dd3712f40d7575690514d0
 function commandbus.pause_schedule(p_domain text, p_name text, p_reason text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 36f810058fcac8539a692dad5df39cd3
+function commandbus.pause_type(p_domain text, p_type text, p_reason text, p_until timestamp with time zone DEFAULT NULL::timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8eff0d70e9b98c3bde83671845b75d97
 function commandbus.paused_domains(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body dccf74fd6cd59c4dd43e4b585c470460
+function commandbus.paused_types(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, command_type text, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 59592024a49afa745200b4a2d1029ee2
 function commandbus.pending_users(p_defaults jsonb, p_limit integer DEFAULT 100) returns TABLE(user_id text, limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e9d296af5ddf2f85c02545f959b462a7
 function commandbus.physical_queue(p_queue text) returns text
     sql, immutable, body 5f3beb64afae7f0dc8ced466c550004a
 function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(fingerprint text, command_type text, error_class text, error_code text, message text, matched bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a027e9db8135672d98f454604753fb9f
+function commandbus.progress_of(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, fraction double precision, message text, at timestamp with time zone)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body e2e4a09e070e23dc923eab324aea44ed
 function commandbus.promote_keys(p_domain text, p_keys text[]) returns text[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 7aa1f196b3885984abd8b9d5cfdd4a13
 function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
@@ -1077,6 +1220,8 @@ function commandbus.prune_due(p_what text, p_domain text, p_before timestamp wit
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b9cff972ee659cdb13d849d88bb0cb0d
 function commandbus.prune_replies(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 122480b31dd039f4d0be1949d42b15c2
+function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 648df0af0f4172f0b9cb0afe65a940b7
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6295484c484adaac0fce49839c86fb9c
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
@@ -1107,12 +1252,12 @@ function commandbus.queue_stored(p_domain text, p_command_ids uuid[], p_from tex
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 4c56ddaeb54978497cdf4c5cbec46451
 function commandbus.queued_domains(p_domain text DEFAULT NULL::text) returns SETOF text
     sql, stable, body 878af5b0f17e6dbf79aa7b8d12ed1d1b
-function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, body 967a5ee8df633c78d7c7cf7ab126f3cd
+function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, body a60a845ff76c967483e8e72a49f944e9
 function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 543eb63e0d3bb99cccf0644b0fd8a4bf
-function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 6b1faf10a216d46e02bde1e1838e923d
+function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 0088bb009eb7634f29c82264734dd2c3
 function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 4281520cf2a392cc165d20983e03e1ec
 function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -1121,14 +1266,18 @@ function commandbus.read_messages(p_queue text, p_now timestamp with time zone, 
     plpgsql, volatile, set enable_indexscan=on, body b423029123531704db239e0b2e214ea2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
+function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
+    plpgsql, volatile, body 5dc4d3b2b8bebc5c65183350205702f7
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body fa22b8cdc539ce17e0b4c26111365170
-function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 72b890899c35f75747055300c3725161
+    sql, immutable, body 5eed6eb8f38c639f15dcccbcdd7a459a
+function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 00a5e1cfb5db029de0b6472742eb3a86
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void
     sql, volatile, body 585e5602e330e83d78ce0021a90a4678
+function commandbus.record_progress(p_domain text, p_items jsonb) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4e90eaf99533885a96aee55dfe8dad42
 function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
     plpgsql, volatile, set enable_seqscan=off, body 188f5a077141cf54a3b0fa3544053fcd
 function commandbus.record_repair(p_domain text, p_command_id uuid, p_batch_id uuid, p_details jsonb, p_actor text) returns void
@@ -1151,6 +1300,8 @@ function commandbus.refuse_edit_decision(p_edit commandbus.command_bus_edit, p_c
     plpgsql, volatile, body d4ffee482ff22ae214d830ff787aadd5
 function commandbus.refuse_flow(p_command_id uuid, p_problem text, p_hint text) returns void
     plpgsql, volatile, body ffb77ff1d47ae1a716162d8dd67da415
+function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uuid[]) returns uuid
+    plpgsql, volatile, body bcc1304f4a073bcd807f1afaab13cb5d
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
@@ -1166,7 +1317,9 @@ function commandbus.register_batch_types(p_types jsonb) returns void
 function commandbus.reject_stale(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body b6fe0cc137d578990ee97c2818260397
 function commandbus.release_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1041b451da2a8197476dd204a07e6bd5
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 239b186b022a9b1d92703976679d63f5
+function commandbus.release_waiting(p_domain text, p_limit integer DEFAULT 1000) returns integer
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body ce647350efeaa078622d7437ae272c33
 function commandbus.remember_sender(p_domain text, p_command_ids uuid[], p_digests bytea[], p_on_behalf jsonb) returns void
     plpgsql, volatile, body cda56e1269b9a5ba851b4d34476f70d4
 function commandbus.remove_commands(p_domain text, p_command_ids uuid[]) returns void
@@ -1183,12 +1336,18 @@ function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NUL
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b55519c0a183228666ddc8d3d18f5544
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8d98e405ab6b44d5b4b5e4a8be7fef25
+function commandbus.repair_places(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 07dc3306a69e104eebdabcd8f5097210
 function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff95ceeb618f4c89b997197dcd1ac3f9
 function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8083bed69f8f6c8756ea1255319ded7c
+function commandbus.repair_waiting(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body dd6f1ad8f7519838f5bb8ec9fd7777fd
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8fa905ee484fff540d11b41e9f4d5841
+function commandbus.replace_waiting(p_domain text, p_holder uuid, p_command jsonb, p_actor text, p_sent_by text) returns void
+    plpgsql, volatile, body c9ae756fdf5fd7b6cd22a356ab190068
 function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
     plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
 function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
@@ -1197,8 +1356,12 @@ function commandbus.reply_error(p_code text, p_message text, p_class text) retur
     sql, stable, body 29991f3e614b0473d1eaec901f34c602
 function commandbus.reply_tables(p_domain text) returns SETOF text
     sql, stable, body e385c29151448fd07848abfe39678b0a
+function commandbus.request_batch_cancel(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8c546b73c4e04e86e6c1c1ea9e22c7f6
+function commandbus.request_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 21ce78e601caf91e82f3308e5d7f8b77
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 409d505d62368b395ec4ee781630b225
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 3d08274ac3d64e839e19dadb68cf453e
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
@@ -1221,12 +1384,14 @@ function commandbus.resume_keys(p_domain text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body f5b63368c35d018ffa570ed15c36e05b
 function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint, p_next timestamp with time zone, p_catch_up boolean, p_actor text DEFAULT NULL::text) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 79c1b43b67cdfde84f3c2d8f0f46a16b
+function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 389784cd0d249513bb2db28df6226c1c
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7817b0e538e96376559e787723c2c251
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f60590515b27843fe9c2d200035811f1
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
     plpgsql, volatile, body b603fbe1ee775313bd043e85110526f5
 function commandbus.retry_ticket(p_domain text, p_ticket_id uuid, p_cap integer, p_actor text, p_reason text DEFAULT NULL::text) returns TABLE(retried integer[], exhausted integer[])
@@ -1241,8 +1406,16 @@ function commandbus.role_differences(p_prefix text DEFAULT NULL::text) returns T
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body e419a85b44cbb4549586fcd937215cfe
 function commandbus.role_names(p_prefix text) returns TABLE(role text, name text, id oid)
     sql, stable, body 7ea03f7879cdaa80fa3034583869996f
+function commandbus.room_at(p_domain text, p_gate text, p_now timestamp with time zone) returns integer
+    sql, stable, body 1bda8c3897eed7f0d95be4c52923beed
 function commandbus.rotate_api_token(p_token_id text, p_new_id text, p_secret_hash bytea, p_overlap interval DEFAULT '00:00:00'::interval, p_actor text DEFAULT NULL::text) returns SETOF commandbus.command_bus_api_token
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 03e5a377a267060a3a8b9adef5737363
+function commandbus.rule_changed(p_domain text, p_type text, p_by_key boolean, p_event text, p_details jsonb, p_actor text) returns void
+    plpgsql, volatile, body 0dc67aae32c967da4172bf607f53469c
+function commandbus.rule_details(p_rule commandbus.command_bus_flow_rule) returns jsonb
+    sql, stable, body 96641d20eb34e60c69e5bce8cf28e66e
+function commandbus.ruled_domains() returns SETOF text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d206a85333b77ffcfa7978814dd459f
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12bcfd41be119fccbf0a91fe3f85b842
 function commandbus.schedule_data(p_domain text, p_names text[]) returns TABLE(name text, data jsonb)
@@ -1271,16 +1444,24 @@ function commandbus.sees_commits() returns boolean
     sql, stable, body be9f58c5515fcf338da95d2965e28d20
 function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
     plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
+function commandbus.send_by_keys(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text) returns integer
+    plpgsql, volatile, body fa537d64abd976dc6feada848573db31
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4abcd2031d16bd45c2a270a2d4d3e629
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fb3a1f1d547e2e8cb6b9383312ce94c3
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b32e93678735d7141fe85628f191858
 function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7cab2b386539ec880f69e0a26751f76c
 function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_replies text, p_relations text, p_limits text, p_messages text, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.send_ticks(p_domain text, p_commands jsonb) returns void
     plpgsql, volatile, body ba5e7cdbd0790f5a7aa6eea08cf1b04b
+function commandbus.send_unique(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb, p_unique_key text, p_unique_while text DEFAULT 'open'::text, p_on_duplicate text DEFAULT 'skip'::text, p_delay interval DEFAULT NULL::interval, p_max_wait interval DEFAULT NULL::interval) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f1df10f82d33d0cf3f256a10c2031f20
+function commandbus.send_unique_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text, command_id uuid)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 72b7a4e9646e9e8d24ae6be533eb89a8
+function commandbus.sent_before(p_domain text, p_command_id uuid, p_digests bytea[], p_user text) returns TABLE(verdict text, status text)
+    sql, volatile, body 41046d74a976b7bd6c1ab1629238c3dc
 function commandbus.sent_keys(p_sends jsonb) returns TABLE(domain text, keys text[])
     sql, stable, body 32c18488431e75b7342ad78ee5e8baf8
 function commandbus.set_exemption(p_user text, p_actor text, p_reason text, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns timestamp with time zone
@@ -1289,6 +1470,8 @@ function commandbus.set_key_policy(p_domain text, p_on_park text, p_actor text D
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b22502077715483c5d774448fb7a50ca
 function commandbus.set_level_seconds(p_domain text, p_seconds double precision, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ab433939c10592ad38b0d1abd633090d
+function commandbus.set_limit(p_domain text, p_type text DEFAULT NULL::text, p_by_key boolean DEFAULT false, p_max_running integer DEFAULT NULL::integer, p_rate double precision DEFAULT NULL::double precision, p_per double precision DEFAULT NULL::double precision, p_burst double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 217bf1d429cf5731c4b41536d9d8219b
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b0b0cb7f002041931a540ead3832badb
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
@@ -1298,7 +1481,7 @@ function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_bat
 function commandbus.setting(p_name text) returns text
     sql, stable, body 6b5ae6ea4d2b689cf6c3c498a70e2bec
 function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own boolean DEFAULT false) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b0e18544f0bd5427d2823e6b8a0c9068
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bb3c1180ec28f5c1b1112144a20040ee
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
 function commandbus.show_key(p_domain text, p_key text, p_limit integer DEFAULT 100) returns TABLE(place bigint, command_id uuid, command_type text, status text, number bigint, since timestamp with time zone, is_blocking boolean)
@@ -1306,7 +1489,7 @@ function commandbus.show_key(p_domain text, p_key text, p_limit integer DEFAULT 
 function commandbus.skip_key(p_domain text, p_key text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_expected uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 89a922b09c418855196d0f7117b2c25a
 function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body dffb53d95364254435a60d632c6b39f4
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 653919e121f5555eee8255a3a223be4c
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7046f2d9ae343968b21d6cb7bf156a5b
 function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
@@ -1319,18 +1502,26 @@ function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id u
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 923be5acdcdaae87454c731cbc096501
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
     sql, stable, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 3b3890c9863f49510952038d6ef6885c
+function commandbus.sweep_progress(p_limit integer DEFAULT 10000) returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 632022549f719a8639a2c49920b8279a
 function commandbus.take_back(p_domain text, p_msg_ids bigint[], p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4647c35d74958cf414eacae29f6c2404
 function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 09a5d0801c6dc8ffe44edefbf2ca08a8
 function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
+function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
+    plpgsql, volatile, body 7bb44c94cf8bed8c9003000f413573df
+function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body b02cb2bbf1534f36289d9788df1110bd
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
     sql, immutable, body d41d8cd98f00b204e9800998ecf8427e
 function commandbus.time_problem(p_command commandbus.command_bus_command, p_due timestamp with time zone, p_is_later boolean) returns text
     sql, volatile, body 9f82b786e178e46c973a17ececf1c2ac
+function commandbus.tokens_at(p_now timestamp with time zone, p_tokens double precision, p_refilled_at timestamp with time zone, p_per_second double precision, p_burst double precision) returns double precision
+    sql, immutable, body 562208bde74e9ab75b481818a04e79b2
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
 function commandbus.trigger_schedule(p_domain text, p_name text, p_command_id uuid, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
@@ -1340,9 +1531,11 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 8eb062bce8d233936ed154396c445a80
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b66e38f5ed85f41448345bfac5948516
 function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]
     sql, stable, body e51d6df894e952feb235881b33aaa38c
+function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d9587c3191be51787775abb8485a3e20
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
     sql, stable, body ebce9887d117c48fc4808e84e97d62e3
 function commandbus.use_keys(p_domain text) returns void
@@ -1351,18 +1544,26 @@ function commandbus.use_levels(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d7fe6f657c232225b1f49fad12300cd4
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
+function commandbus.wait_at_gates(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_stop text[], p_leased boolean[], p_has_waited boolean, p_full text[]) returns void
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 426c8d89d41b9c1c79822216695314b9
 function commandbus.waiting_commands(p_domain text, p_command_type text, p_from_gate text, p_from_seq bigint, p_from_msg_id bigint, p_limit integer, p_viewer text DEFAULT NULL::text) returns TABLE(gate text, seq bigint, msg_id bigint, command commandbus.command_bus_command)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 042cda95f999da0ba683e220e4a87e91
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 255c055c0e3c08c42e22b5555c217061
+function commandbus.waiting_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
+    sql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 313fb4a218ce6e557a5fcb6319b193e5
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
 function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2979d37945222a30db9bfa8086cc3c94
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 514e21442db9ab74e4d1d9905e3806e0
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
+function commandbus.walk_gates(p_domain text, p_after text, p_before text, p_limit integer) returns text[]
+    plpgsql, volatile, body 5d7b5bb58ec11573f7b69fe4ff6b9c81
 function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires timestamp with time zone[]) returns void
     sql, volatile, body 784c7f1edeb5820f8466e566256dd2e2
+function commandbus.what_is_left(p_domain text, p_include_delayed boolean) returns text
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1bbe8401730d82a4aac521ec7a2b315b
 function commandbus.worker_gone(p_worker text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6382e9a369b6b12decadd32a942dd632
 function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void
@@ -1378,7 +1579,9 @@ migration 13 = audit_seals
 migration 14 = flow
 migration 15 = cancel_and_progress
 migration 16 = schedules
+migration 17 = unique
 migration 18 = levels
+migration 19 = execution_limits
 migration 2 = governance
 migration 20 = keys
 migration 3 = api_tokens

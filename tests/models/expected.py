@@ -52,6 +52,8 @@ class Command:
     attempts: int = 0
     lapses: int = 0
     snoozes: int = 0
+    #: Its cancel was requested while a worker had it.
+    is_marked: bool = False
     is_alone: bool = False
     is_leased: bool = False
     dispatch: str = "queued"
@@ -71,6 +73,7 @@ class Command:
         return (
             self.status, self.epoch, self.attempts, self.max_attempts, self.lapses, self.is_alone,
             self.is_leased, self.dispatch, self.has_msg, self.batch, self.snoozes,
+            self.is_marked,
         )  # fmt: skip
 
 
@@ -109,6 +112,10 @@ class Lease:
 
     name: int
     epoch: int
+
+
+def _waits(c: Command) -> bool:
+    return c.status == "PENDING" and not c.is_leased
 
 
 def _class(status: str) -> str:
@@ -218,7 +225,7 @@ class Expected:
         leases = []
         begun: set[int] = set()
         for c in taken:
-            if self.is_spent(c, limit):
+            if c.is_marked or self.is_spent(c, limit):
                 continue
             c.max_attempts = limit or c.max_attempts
             c.attempts += 1 if not c.is_leased or c.is_alone else 0
@@ -237,7 +244,11 @@ class Expected:
         for c in spent:
             c.max_attempts = limit or c.max_attempts
             c.epoch += 1
-            self._park(c)
+            if c.is_marked:
+                self._tell(c.name, "LEASE_EXPIRED")
+                self._cancel_leased(c)
+            else:
+                self._park(c)
         self._close(c.batch for c in spent)
         return leases
 
@@ -278,7 +289,18 @@ class Expected:
         self._close(c.batch for c in moved)
         return stale
 
+    def _cancel_leased(self, c: Command) -> None:
+        """In place of what would start a marked command again."""
+        self._give_back(c)
+        c.lapses, c.is_alone = 0, False
+        self._archive(c)
+        self._end(c, "CANCELED", "CANCELED")
+        self._tell(c.name, "CANCELED")
+
     def _settle(self, c: Command, verb: str) -> None:
+        if c.is_marked and verb.split(maxsplit=1)[0] in {"retry", "snooze", "release"}:
+            self._cancel_leased(c)
+            return
         match verb:
             case "complete":
                 self._give_back(c)
@@ -354,6 +376,7 @@ class Expected:
             c.lapses, c.dispatch = 0, "queued"
             c.attempts = 0 if resets else min(c.attempts, c.max_attempts - 1)
             c.snoozes = 0 if resets else c.snoozes
+            c.is_marked = False
             c.has_msg = c.is_queued = c.is_due = True
             # its payload is in the archive under the old message's number, and so out of reach
             c.is_archived = False
@@ -389,6 +412,23 @@ class Expected:
             self._tell(c.name, "CANCELED")
         self._close(c.batch for c in chosen)
         return len(chosen)
+
+    def request(self, names: Sequence[int]) -> set[int]:
+        """Cancel what waits, and mark what a worker has; returns the latter."""
+        chosen = self._check(names, lambda c: c.status in OPEN and (c.is_leased or _waits(c)))
+        self._cancel([c for c in chosen if not c.is_leased])
+        return self._mark([c for c in chosen if c.is_leased])
+
+    def request_batch(self, batch: int) -> int:
+        found = [c for c in self._members(batch) if c.is_leased and not c.is_marked]
+        return len(self._mark(found))
+
+    def _mark(self, chosen: Sequence[Command]) -> set[int]:
+        for c in chosen:
+            if not c.is_marked:
+                c.is_marked = True
+                self._tell(c.name, "CANCEL_REQUESTED")
+        return {c.name for c in chosen}
 
     def note(self, name: int) -> None:
         if name not in self.commands:

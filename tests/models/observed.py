@@ -101,6 +101,7 @@ class Observer:
             row["lapses"], row["started_alone"], row["leased_by"] is not None,
             row["dispatch_status"], row["msg_id"] is not None,
             None if batch_id is None else self._batches[batch_id], row["snoozes"] or 0,
+            row["cancel_requested_at"] is not None,
         )  # fmt: skip
 
     def _events(self, audit: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -116,6 +117,7 @@ class Observer:
     def _folded(self, audit: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, int, bool]]:
         """What the events say, one after the other, of each command."""
         found: dict[int, tuple[str, int, bool]] = {}
+        before: dict[int, str] = {}
         for row in audit:
             name = self._names.get(row["command_id"])
             if name is None:
@@ -128,8 +130,11 @@ class Observer:
                 epoch, is_leased = epoch + 1, True
             elif event in STATES:
                 epoch += event == "FAILED" and row["code"] in TURNED_AWAY
+                # By a receive, which took the lease of a dead worker for an instant.
+                epoch += event == "CANCELED" and before.get(name) == "LEASE_EXPIRED"
                 status, is_leased = STATES[event], False
             found[name] = (status, epoch, is_leased)
+            before[name] = event
         return found
 
 

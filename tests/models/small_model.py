@@ -39,6 +39,10 @@ GUARDS = {
     "receive.attempts": "receive_commands: c.attempts + 1 <= c.max_attempts",
     "receive.lapses": "receive_commands: abs(c.lapses) < 10",
     "receive.epoch_grows": "receive_commands: lease_epoch = c.lease_epoch + 1",
+    "receive.marked": "receive_commands: c.cancel_requested_at is null",
+    "outcome.marked": "end_leases: p_status <> 'PENDING' or c.cancel_requested_at is null",
+    "request.leased_by": "request_cancel: c.leased_by is not null",
+    "requeue.unmarks": "requeue_commands: cancel_requested_at = null",
     "retry.keeps_epoch": "requeue_commands leaves lease_epoch as it is",
     "cancel.status": "end_unleased: c.status = p_from",
     "cancel.leased_by": "end_unleased: c.leased_by is null",
@@ -71,6 +75,8 @@ class Command(NamedTuple):
     attempts: int = 0
     lapses: int = 0
     msg: int = 0
+    #: Its cancel was requested while a worker had it.
+    is_marked: bool = False
 
 
 class Message(NamedTuple):
@@ -139,15 +145,18 @@ class Bounds:
     crashes: int = 0
     #: Commands that are stored before they are queued, and dispatches of them.
     stored: int = 0
+    #: Requests to cancel what a worker has.
+    requests: int = 0
 
     def start(self) -> State:
         left = (
             self.operators, self.lapses, self.strays, self.resends, self.crashes, self.stored,
+            self.requests,
         )  # fmt: skip
         return State(commands=(Command(),) * self.commands, left=left)
 
 
-OPERATE, LAPSE, STRAY, RESEND, CRASH, STORE = range(6)
+OPERATE, LAPSE, STRAY, RESEND, CRASH, STORE, REQUEST = range(7)
 Step = tuple[str, State]
 WORKERS = (0, 1)
 OPERATORS = (2, 3)
@@ -166,6 +175,7 @@ class Model:
         for n in range(len(s.commands)):
             yield from self._send(s, n)
             yield from self._queue(s, n)
+            yield from self._request(s, n)
         if not s.batch.is_sealed and s.batch.total and _free(s, ("batch", 0)):
             sealed = s.batch._replace(is_sealed=True)
             yield "seal", _committed(s, batch=self._closed(sealed, s.commands, is_seal=True))
@@ -241,6 +251,20 @@ class Model:
                 ),
             )
 
+    def _request(self, s: State, n: int) -> Iterator[Step]:
+        """What a worker has is marked; what it waits for is canceled, as an operator does."""
+        c = s.commands[n]
+        if not s.left[REQUEST] or not _free(s, ("message", c.msg), ("command", n)):
+            return
+        is_leased = c.holder != 0 or not self.has("request.leased_by")
+        if c.status in OPEN and is_leased and not c.is_marked:
+            wrong = s.wrong if c.holder else "a command that no worker has was marked"
+            marked = _with(s.commands, n, c._replace(is_marked=True))
+            yield (
+                f"cancel of {n} is requested",
+                _committed(_spend(s._replace(wrong=wrong), REQUEST), commands=marked),
+            )
+
     def _environment(self, s: State) -> Iterator[Step]:
         for m in s.queue:
             if not m.is_visible and s.left[LAPSE] and _free(s, ("message", m.msg)):
@@ -288,6 +312,10 @@ class Model:
         is_open = not self.has("receive.status") or c.status in OPEN
         if not is_ours or not is_open:
             return s._replace(queue=_without(s.queue, msg))  # archived
+        if c.is_marked and self.has("receive.marked"):
+            wrong = s.wrong or ("" if c.holder else "what an operator sent again was canceled")
+            ended = self._end(s, n, c._replace(epoch=c.epoch + 1), "CANCELED", msg)
+            return ended._replace(wrong=wrong)
         attempts = c.attempts + (c.holder == 0)
         lapses = c.lapses + (c.holder != 0)
         if (self.has("receive.attempts") and attempts > MAX_ATTEMPTS) or (
@@ -295,6 +323,8 @@ class Model:
         ):
             return self._end(s, n, c._replace(epoch=c.epoch + 1), PARKED, msg)
         wrong = s.wrong
+        if c.is_marked:
+            wrong = "a command was started again whose cancel was requested"
         if c.status not in OPEN:
             wrong = "a command that is not open was leased"
         if c.holder and not message.is_visible:
@@ -327,7 +357,8 @@ class Model:
             and (c.status in OPEN or not self.has("outcome.status"))
         )
         done = _with(s.memory, w, tuple(x for x in s.memory[w] if x != lease))
-        for verb, target in OUTCOMES.items():
+        for verb, wanted in OUTCOMES.items():
+            target = wanted
             if not fits:
                 if verb != "complete":
                     continue  # a rejection is the same for all
@@ -337,6 +368,12 @@ class Model:
                 yield f"worker {w} completes {n} too late", rejected
                 continue
             moved = s._replace(memory=done, wrong=_judge(s.wrong, c, lease))
+            if c.is_marked and target == "PENDING":
+                if self.has("outcome.marked"):
+                    target = "CANCELED"
+                else:
+                    again = "a command goes back whose cancel was requested"
+                    moved = moved._replace(wrong=moved.wrong or again)
             yield from self._move(moved, w, f"worker {w} {verb}s {n}", n, target, lease.msg)
             if s.left[CRASH] and verb in {
                 "complete",
@@ -409,7 +446,8 @@ class Model:
             wrong = f"a command that is {c.status} was sent again"
         epoch = c.epoch if self.has("retry.keeps_epoch") else 0
         fresh = c._replace(
-            status="PENDING", msg=s.next_msg, attempts=0, lapses=0, epoch=epoch
+            status="PENDING", msg=s.next_msg, attempts=0, lapses=0, epoch=epoch,
+            is_marked=c.is_marked and not self.has("requeue.unmarks"),
         )  # fmt: skip
         moved = s._replace(
             commands=_with(s.commands, n, fresh),
@@ -485,7 +523,10 @@ class Model:
         return f"counters of {p.command}, commit", _committed(idle, batch=batch)
 
 
-OUTCOMES = {"complete": "COMPLETED", "retry": "PENDING", "park": PARKED, "fail": "FAILED"}
+OUTCOMES = {
+    "complete": "COMPLETED", "retry": "PENDING", "park": PARKED, "fail": "FAILED",
+    "discard": "CANCELED",
+}  # fmt: skip
 
 
 def _judge(wrong: str, c: Command, lease: Lease) -> str:

@@ -16,6 +16,7 @@ WORLDS = {
     "lapses, crashes and lost answers": Bounds(1, lapses=2, crashes=1),
     "copies and repeats": Bounds(1, operators=1, strays=1, crashes=1, resends=1),
     "stored commands": Bounds(1, operators=1, strays=1, stored=2),
+    "requests to cancel": Bounds(1, operators=1, lapses=1, requests=2),
     "two of a batch, and an operator": Bounds(2, operators=1),
     "two of a batch, and a lapse": Bounds(2, lapses=1),
 }

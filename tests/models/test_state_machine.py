@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
     )
     def receive(self, quantity: int, marks: bool, limit: int | None, worker: str) -> None:
         due = self.model.due()
-        if self.model.strays or any(self.model.is_spent(c, limit) for c in due):
+        if self.model.strays or any(c.is_marked or self.model.is_spent(c, limit) for c in due):
             quantity = 100  # else nobody could say which of them were read
         leases = self.run(
             self.store.receive(
@@ -294,6 +294,17 @@ class Machine(RuleBasedStateMachine):
         }
         self.both(lambda: self.model.operate(verb, chosen, resets), actions[verb])
 
+    @precondition(lambda self: self.model.commands)
+    @rule(chosen=st.lists(name, min_size=1, max_size=2, unique=True))
+    def request_cancel(self, chosen: list[int]) -> None:
+        async def act() -> set[int]:
+            found = await self.store.request_cancel(
+                self.domain, self.pick(chosen), reason="r", actor="ann"
+            )
+            return {self.ids.index(command_id) for command_id in found}
+
+        self.both(lambda: self.model.request(chosen), act)
+
     @precondition(lambda self: any(c.parks for c in self.model.commands.values()))
     @rule(n=name, is_current=st.booleans())
     def edit(self, n: int, is_current: bool) -> None:
@@ -321,10 +332,17 @@ class Machine(RuleBasedStateMachine):
             lambda: self.store.add_note(self.domain, self.ids[n], text="x", actor="ann"),
         )
 
-    @rule(number=batch, verb=st.sampled_from(["cancel", "retry", "retry"]))
+    @rule(number=batch, verb=st.sampled_from(["cancel", "request", "retry", "retry"]))
     def operate_batch(self, number: int, verb: str) -> None:
         batch_id = self.batch_ids[number]
-        if verb == "cancel":
+        if verb == "request":
+            self.both(
+                lambda: self.model.request_batch(number),
+                lambda: self.store.request_batch_cancel(
+                    self.domain, batch_id, reason="r", actor="ann"
+                ),
+            )
+        elif verb == "cancel":
             self.both(
                 lambda: self.model.cancel_batch(number),
                 lambda: self.store.cancel_batch(self.domain, batch_id, reason="r", actor="ann"),

@@ -162,6 +162,17 @@ async def _resume_bulk(world: World) -> Asked:
     return url("bulk-operations", operation_id, "resume"), {}
 
 
+def _on_schedule(verb: str, body: Any = None) -> Any:
+    async def ask(world: World) -> Asked:
+        name = f"x{uuid4().hex}"
+        await world.bus.schedules.put("shop", name, "Work", {}, every=60, operator="app")
+        if verb == "resume":
+            await world.bus.schedules.pause("shop", name, operator="app")
+        return url("schedules/shop", name, *filter(None, [verb])), body
+
+    return ask
+
+
 async def _lease(world: World) -> Asked:
     return url("replies/shop/lease"), {"limit": 1, "vt_seconds": 1}
 
@@ -281,6 +292,11 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "start_bulk": [_start_bulk],
     "stop_bulk": [_stop_bulk],
     "resume_bulk": [_resume_bulk],
+    "put_schedule": [_on_schedule("", {"command_type": "Look", "data": {}, "every_seconds": 60})],
+    "delete_schedule": [_on_schedule("")],
+    "pause_schedule": [_on_schedule("pause", REASON)],
+    "resume_schedule": [_on_schedule("resume")],
+    "trigger_schedule": [_on_schedule("trigger")],
     "lease_replies": [_lease],
     "acknowledge_replies": [_ack],
     "submit_batch": [_submit_any],

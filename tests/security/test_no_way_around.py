@@ -452,6 +452,7 @@ CONTENT = {"command_type", "data", "rows", "payload", "edit", "items", "commands
 #: The operations with such fields: each is tried above, or only looks.
 KNOWN = {
     "send_command", "create_command_batch", "resume_load", "retry_parked", "start_bulk",
+    "put_schedule",  # in test_schedules
     # These look, or choose among what is there.
     "preview_bulk", "preview_edit",
 }  # fmt: skip

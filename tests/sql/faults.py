@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 
 from commandbus.upkeep import Diagnosis, Severity
 from tests.sql.helpers import Session
+from tests.sql.schedules import put as put_schedule
 
 #: What the server of the tests is like: durability and autovacuum off, a superuser.
 SURROUNDINGS = {"AUTOVACUUM_OFF", "DURABILITY_OFF", "ROLE_SUPERUSER", "DEAD_ROWS"}
@@ -242,6 +243,15 @@ async def late_chore(db: Session, made: dict[str, Any]) -> None:
     )
 
 
+async def overdue_schedule(db: Session, made: dict[str, Any]) -> None:
+    await put_schedule(db, due=100)
+
+
+async def schedule_that_cannot_be_fired(db: Session, made: dict[str, Any]) -> None:
+    await put_schedule(db, due=100)
+    await db.rows("update commandbus.command_bus_schedule set last_error = 'no such queue'")
+
+
 async def stuck_dispatch(db: Session, made: dict[str, Any]) -> None:
     await db.rows(
         "select commandbus.create_stored_batch('payments', %s, %s, null, null, null, null, false,"
@@ -332,6 +342,8 @@ INJECTED: dict[Callable[[Session, dict[str, Any]], Awaitable[None]], str] = {
     idle_worker_without_a_listener: "WAKEUPS_DEAD",
     stuck_worker: "WORKER_STUCK",
     late_chore: "CHORE_LATE",
+    overdue_schedule: "SCHEDULE_OVERDUE",
+    schedule_that_cannot_be_fired: "SCHEDULE_FAILS",
     stuck_dispatch: "DISPATCH_STUCK",
     unconfirmed_dispatch: "DISPATCH_UNCONFIRMED",
     interrupted_load: "LOAD_INTERRUPTED",

@@ -12,7 +12,10 @@ import pytest
 
 from commandbus import CommandBus, DatabaseUnavailableError
 from commandbus.cli.apps import AppError
-from commandbus.cli.worker import Workers, run_until_stopped, serve, shell_quoted
+from commandbus.cli.main import exit_code_of
+from commandbus.cli.worker import End, Workers, run_until_stopped, serve, shell_quoted
+from commandbus.errors import DomainPausedError, InvalidInputError
+from tests.unit.stubs import turns
 
 
 class StandIn:
@@ -61,7 +64,13 @@ async def test_all_domains_are_served_with_the_options_given() -> None:
 
     assert await task
     assert bus.served == ["returns", "shop"]
-    assert bus.options == {"concurrency": 3, "vt_seconds": 20, "use_notify": False}
+    assert bus.options == {
+        "concurrency": 3,
+        "vt_seconds": 20,
+        "use_notify": False,
+        "until_empty": False,
+        "include_delayed": False,
+    }
     assert bus.cancelled == []
 
 
@@ -101,6 +110,86 @@ async def test_a_worker_that_fails_ends_the_others_and_its_error_is_raised() -> 
         await serving(bus)
 
     assert bus.cancelled == ["returns"]
+
+
+class Emptied(StandIn):
+    """Its worker of the shop ends first, or fails; the other one once it is let go."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(error=error)
+        self.may_end = asyncio.Event()
+
+    async def run_worker(self, domain: str, **options: object) -> None:
+        self.options = options
+        if domain == "shop":
+            self.running.set()
+            if self._error is not None:
+                raise self._error
+            return
+        try:
+            await self.may_end.wait()
+            self.served.append(domain)
+        except asyncio.CancelledError:
+            self.cancelled.append(domain)
+            raise
+
+
+def emptying(bus: StandIn, *, include_delayed: bool = False) -> asyncio.Task[bool]:
+    end = End(until_empty=True, include_delayed=include_delayed)
+    return asyncio.create_task(serve(cast("CommandBus", bus), "shop:setup", Workers(), end=end))
+
+
+async def test_all_workers_that_end_by_themselves_are_waited_for() -> None:
+    bus = Emptied()
+    task = emptying(bus, include_delayed=True)
+    await bus.running.wait()
+    await turns()
+    assert not task.done()
+
+    bus.may_end.set()
+
+    assert await task
+    assert bus.served == ["returns"]
+    assert bus.options["until_empty"] is bus.options["include_delayed"] is True
+
+
+async def test_a_paused_domain_lets_the_others_finish() -> None:
+    bus = Emptied(DomainPausedError("shop"))
+    task = emptying(bus)
+    await bus.running.wait()
+    await turns()
+    bus.may_end.set()
+
+    with pytest.raises(DomainPausedError, match="'shop' is paused"):
+        await task
+
+    assert (bus.served, bus.cancelled) == (["returns"], [])
+    assert exit_code_of(DomainPausedError("shop")) == 6
+
+
+async def test_a_worker_that_fails_ends_those_that_would_end_by_themselves() -> None:
+    bus = Emptied(DatabaseUnavailableError("gone"))
+
+    with pytest.raises(DatabaseUnavailableError, match="gone"):
+        await emptying(bus)
+
+    assert bus.cancelled == ["returns"]
+
+
+async def test_a_signal_ends_workers_that_would_end_by_themselves() -> None:
+    bus = StandIn()
+    task = emptying(bus)
+    await bus.running.wait()
+
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await task
+    assert bus.cancelled == []
+
+
+def test_delayed_commands_without_an_end_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="--until-empty"):
+        End(include_delayed=True)
 
 
 async def test_an_app_without_handlers_is_refused() -> None:

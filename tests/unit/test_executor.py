@@ -605,3 +605,64 @@ async def test_a_cancelled_transaction_is_rolled_back_and_given_back(bench: Benc
     await bench.executor.drained()
     assert [o.kind for o in bench.outcomes] == [OutcomeKind.RELEASE]
     assert not bench.handlers_store.transactions[0].is_committed
+
+
+# -- cancels
+
+
+async def test_a_cancel_ends_what_runs_and_what_waits_and_leaves_the_others(bench: Bench) -> None:
+    leases = [a_lease() for _ in range(4)]
+    bench.submit(*leases)
+    await soon(lambda: len(bench.started) == 2)
+    assert bench.executor.leases == leases
+    running, other, waiting, _ = leases
+    bench.executor.cancel(running)
+    bench.executor.cancel(running)  # the lease keeper says so again and again
+    bench.executor.cancel(waiting)
+    bench.executor.cancel(a_lease())
+    await soon(lambda: len(bench.outcomes) == 2)
+    assert {(o.lease, o.kind) for o in bench.outcomes} == {
+        (running, OutcomeKind.RELEASE),
+        (waiting, OutcomeKind.RELEASE),
+    }
+    assert other in bench.executor.leases
+
+
+async def test_a_cancel_of_a_handler_that_ends_well_leaves_its_result(bench: Bench) -> None:
+    async def work(command: Command, ctx: HandlerContext) -> str:
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            assert ctx.should_stop
+        return "done"
+
+    bench.registry.register("shop", "Long", work)
+    lease = a_lease(command_type="Long")
+    bench.submit(lease)
+    await turns()
+    bench.executor.cancel(lease)
+    await soon(lambda: bench.outcomes)
+    assert bench.outcomes == [Outcome(lease, OutcomeKind.COMPLETE, result=b'"done"')]
+
+
+async def test_a_cancel_while_the_transaction_is_committed_does_not_stop_it(bench: Bench) -> None:
+    gate, entered = asyncio.Event(), asyncio.Event()
+
+    async def work(command: Command, ctx: HandlerContext) -> str:
+        return "done"
+
+    async def settle(domain: str, outcomes: Any, *, conn: Any = None) -> set[Any]:
+        entered.set()
+        await gate.wait()
+        return set()
+
+    bench.handlers_store.settle = settle  # type: ignore[method-assign, assignment]
+    bench.registry.register("shop", "Long", work, transactional=True)
+    lease = a_lease(command_type="Long")
+    bench.submit(lease)
+    await asyncio.wait_for(entered.wait(), 10)
+    bench.executor.cancel(lease)
+    gate.set()
+    await soon(lambda: bench.ended == [lease])
+    assert bench.outcomes == []
+    assert bench.handlers_store.transactions[0].is_committed

@@ -112,7 +112,7 @@ _TICKET = (
 )
 #: Every view with every field. None shows an API token, the queue of commands or a lease epoch.
 SHOWN_FIELDS = {
-    "Accepted": "domain command_id command_type status is_repeat status_url",
+    "Accepted": "domain command_id command_type status is_repeat outcome status_url",
     "Acknowledged": "acknowledged lost",
     "AuditEventView": "audit_id domain command_id event_type ts details batch_id actor",
     "BatchCreated": "batch_id domain command_ids status_url",
@@ -130,7 +130,8 @@ SHOWN_FIELDS = {
     "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
     "created_at started_at finished_at edited_paths",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
-    "CommandDetail": f"{_COMMAND} payload stack parent_ticket_id sequence_no status_url",
+    "CommandDetail": f"{_COMMAND} progress payload stack parent_ticket_id sequence_no status_url",
+    "ProgressView": "fraction message at",
     "CommandView": _COMMAND,
     "Counted": "count",
     "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from commandbus.database.model import Lease
+from commandbus.database.model import Lease, Said
 from commandbus.worker import lease as lease_module
 from commandbus.worker.lease import LeaseKeeper, LeaseThread
 from tests.unit.stubs import a_lease, turns
@@ -23,20 +23,30 @@ from tests.waiting import until
 class StubExtender:
     def __init__(self) -> None:
         self.lost: set[UUID] = set()
+        self.canceled: set[UUID] = set()
+        self.told: list[list[Said]] = []
         self.errors: list[Exception] = []
         self.extended: list[UUID] = []
         self.closed = 0
         self.gate: threading.Event | None = None
         self.entered = threading.Event()
 
-    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
+    def extend(
+        self, domain: str, leases: Sequence[Lease], seconds: int
+    ) -> tuple[set[UUID], set[UUID]]:
         self.entered.set()
         if self.gate is not None:
             self.gate.wait(30)
         if self.errors:
             raise self.errors.pop(0)
         self.extended += [lease.command_id for lease in leases]
-        return self.lost & {lease.command_id for lease in leases}
+        asked = {lease.command_id for lease in leases}
+        return self.lost & asked, self.canceled & asked
+
+    def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.told.append(list(said))
 
     def close(self) -> None:
         self.closed += 1
@@ -54,6 +64,7 @@ class Bench:
             deadline_seconds=deadline_seconds,
             on_lost=lambda lease, why: self.lost.append((lease, why)),
             on_overdue=lambda lease: self.lost.append((lease, "overdue")),
+            on_canceled=lambda lease: self.lost.append((lease, "canceled")),
         )
 
 
@@ -378,3 +389,94 @@ async def test_a_lease_whose_handler_began_late_is_extended_for_the_same_time_ag
     bench.keeper._extend_due()
     await turns()
     assert bench.lost == [(lease, "overdue")] * 2
+
+
+# -- cancels and progress
+
+
+async def test_an_extension_tells_which_commands_are_to_be_canceled() -> None:
+    bench = Bench(vt_seconds=30)
+    asked, other = a_lease(), a_lease()
+    bench.keeper.add([asked, other], time.monotonic() - 15)
+    bench.extender.canceled = {asked.command_id}
+    bench.keeper._extend_due()
+    await turns()
+    assert bench.lost == [(asked, "canceled")]
+    bench.keeper.remove([asked])
+    bench.keeper._extend_due()
+    assert bench.extender.extended == [asked.command_id, other.command_id]
+
+
+async def test_the_last_word_of_each_command_is_written_once_a_second_in_one_statement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, clock = Bench(vt_seconds=30), Clock()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    first, second = a_lease(), a_lease()
+    bench.keeper.add([first, second])
+    bench.keeper._tell()
+    assert bench.extender.told == []
+    for number in range(100):
+        bench.keeper.say(first, None, number / 100, f"{number}")
+    bench.keeper.say(second, None, 0.5, None)
+    bench.keeper._tell()
+    [said] = bench.extender.told
+    assert {each.lease: (each.fraction, each.message) for each in said} == {
+        first: (0.99, "99"),
+        second: (0.5, None),
+    }
+
+    bench.keeper.say(first, None, 1.0, None)
+    clock.now += 0.9
+    bench.keeper._tell()
+    assert len(bench.extender.told) == 1
+    clock.now += 0.2
+    bench.keeper._tell()
+    assert [each.fraction for each in bench.extender.told[1]] == [1.0]
+
+
+async def test_what_a_command_said_that_has_ended_is_not_written() -> None:
+    bench = Bench(vt_seconds=30)
+    lease = a_lease()
+    bench.keeper.add([lease])
+    bench.keeper.say(lease, None, 0.5, None)
+    bench.keeper.remove([lease])
+    bench.keeper._tell()
+    assert bench.extender.told == []
+
+
+async def test_a_word_that_could_not_be_written_is_tried_again_unless_a_newer_one_came() -> None:
+    bench = Bench(vt_seconds=30)
+    first, second = a_lease(), a_lease()
+    bench.keeper.say(first, None, 0.1, None)
+    bench.keeper.say(second, None, 0.2, None)
+    bench.extender.errors = [RuntimeError("no server")]
+    with pytest.raises(RuntimeError, match="no server"):
+        bench.keeper._tell()
+    bench.keeper.say(first, None, 0.9, None)
+    bench.keeper._told_at = -1e9
+    bench.keeper._tell()
+    [said] = bench.extender.told
+    assert sorted(each.fraction for each in said) == [0.2, 0.9]
+
+
+async def test_words_come_from_many_threads_at_once() -> None:
+    leases = [a_lease() for _ in range(8)]
+    async with keeping() as bench:
+
+        def talk(lease: Lease) -> None:
+            for number in range(2_000):
+                bench.keeper.say(lease, None, number / 2_000, None)
+            bench.keeper.say(lease, None, 1.0, "done")
+
+        threads = [threading.Thread(target=talk, args=(lease,)) for lease in leases]
+        for thread in threads:
+            thread.start()
+
+        def last() -> dict[UUID, float]:
+            told = [each for group in bench.extender.told for each in group]
+            return {each.lease.command_id: each.fraction for each in told}
+
+        await until(lambda: last() == {lease.command_id: 1.0 for lease in leases})
+        for thread in threads:
+            thread.join()

@@ -55,15 +55,17 @@ def sending(store: SlowStore) -> Sending:
 
 async def all_waiting(
     sending: Sending, store: SlowStore, commands: Sequence[NewCommand]
-) -> list[asyncio.Task[None]]:
+) -> list[asyncio.Task[UUID]]:
     tasks = [asyncio.create_task(sending.send("shop", command)) for command in commands]
     await soon(lambda: len(store.groups) == LANES)
     await soon(lambda: len(sending._waiting["shop"]) == len(commands) - LANES)
     return tasks
 
 
-async def outcomes(tasks: Sequence[asyncio.Task[None]]) -> list[Any]:
-    return await asyncio.gather(*tasks, return_exceptions=True)
+async def outcomes(tasks: Sequence[asyncio.Task[UUID]]) -> list[Any]:
+    """The error of each, or None if it was sent."""
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    return [None if isinstance(each, UUID) else each for each in found]
 
 
 async def test_a_lone_send_goes_at_once_and_by_itself(sending: Sending, store: SlowStore) -> None:

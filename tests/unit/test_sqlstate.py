@@ -32,6 +32,7 @@ from commandbus.errors import (
     LeaseLostError,
     PayloadLostError,
     SchemaMissingError,
+    UniqueKeyHeldError,
 )
 
 ID = UUID(int=5)
@@ -51,6 +52,7 @@ OURS: dict[str, tuple[type[CommandBusError], str | None]] = {
     "CB010": (BulkOperationNotFoundError, str(ID)),
     "CB011": (GovernedTypeError, '["ORDERS"]'),
     "CB012": (InvalidInputError, None),
+    "CB017": (UniqueKeyHeldError, f'{{"unique_key": "k", "command_id": "{ID}"}}'),
 }
 
 

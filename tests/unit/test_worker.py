@@ -26,8 +26,10 @@ from tests.unit.stubs import StubStore, a_lease, soon
 
 
 class StubExtender:
-    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
-        return set()
+    def extend(
+        self, domain: str, leases: Sequence[Lease], seconds: int
+    ) -> tuple[set[UUID], set[UUID]]:
+        return set(), set()
 
     def close(self) -> None:
         pass
@@ -165,7 +167,7 @@ async def test_a_worker_works_until_it_is_stopped(store: WholeStore) -> None:
     await asyncio.wait_for(running, 10)
     assert worker.finished.is_set()
     assert store.gone == [worker.worker_id]
-    assert store.a_listener.subscribed == ["commandbus.shop"]
+    assert store.a_listener.subscribed == ["commandbus.shop", "commandbus.shop.cancels"]
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,15 @@ class BatchActions:
         """Commands that a retry would send again: those that failed or are in troubleshooting."""
         return self.batch.failed_count + self.batch.in_troubleshooting_count
 
-    def require_cancelable(self) -> None:
+    def require_cancelable(self, *, with_running: bool = False) -> None:
         """Raise InvalidOperationError, with the reason, if a cancel would do nothing."""
         batch = self.batch
         if batch.completed_at is not None:
             raise InvalidOperationError(
                 f"batch {batch.batch_id} has ended ({batch.status}); there is nothing to cancel"
             )
+        if with_running and self.in_progress:
+            return
         if self.cancelable == 0 and not self.is_loading:
             raise InvalidOperationError(
                 f"batch {batch.batch_id} has nothing to cancel: {progress_of(batch).open:,} "

@@ -23,6 +23,7 @@ from commandbus.batches.model import (
 from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
+from commandbus.commands.cancels import check_running
 from commandbus.commands.sending import Preparer, repeats_named
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch, OnBehalf
@@ -37,6 +38,7 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     NewCommand,
+    Running,
     Viewer,
 )
 from commandbus.names import (
@@ -91,16 +93,31 @@ def new_batch(
 
 
 async def cancel_all(
-    store: Store, domain: str, batch_id: UUID, reason: str, operator: str | None
+    store: Store,
+    domain: str,
+    batch_id: UUID,
+    reason: str,
+    operator: str | None,
+    *,
+    running: Running = "refuse",
 ) -> int:
-    """Cancel what no worker has, in as many transactions as it takes; returns how many."""
+    """Cancel what no worker has, in as many transactions as it takes; returns how many.
+
+    With `running="request"` also those that workers have, which are asked to end them.
+    """
     check_domain(domain)
     batch = check_uuid(batch_id, "batch_id")
     text = redact_text(check_text(reason, "reason"))
     actor, total = check_operator(operator), 0
-    while count := await store.cancel_batch(domain, batch, reason=text, actor=actor):
+    check_running(running)
+    while True:
+        # One that is given back between the two is found by the next round.
+        count = await store.cancel_batch(domain, batch, reason=text, actor=actor)
+        if running == "request":
+            count += await store.request_batch_cancel(domain, batch, reason=text, actor=actor)
+        if not count:
+            return total
         total += count
-    return total
 
 
 class Batches:
@@ -336,13 +353,20 @@ class Batches:
         )
 
     async def cancel(
-        self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None
+        self,
+        domain: str,
+        batch_id: UUID,
+        reason: str,
+        *,
+        running: Running = "refuse",
+        operator: str | None = None,
     ) -> int:
         """Cancel the commands of a batch that no worker has; returns how many.
 
+        With `running="request"` workers are asked to end those that they have, which count too.
         If the batch is still being loaded, its load is canceled too: nothing more can be added.
         """
-        return await cancel_all(self._store, domain, batch_id, reason, operator)
+        return await cancel_all(self._store, domain, batch_id, reason, operator, running=running)
 
     async def retry(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> int:
         """Send the failed and the parked commands of a batch again; returns how many.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
     from commandbus.models import (
-        BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus, Viewer,
+        BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus, Running, Viewer,
     )
     from commandbus.paging import Page
 
@@ -106,10 +106,13 @@ class BlockingBatches(BlockingFacet["Batches"]):
         ))
 
     def cancel(
-        self, domain: str, batch_id: UUID, reason: str, *, operator: str | None = None,
+        self, domain: str, batch_id: UUID, reason: str, *, running: Running = "refuse",
+        operator: str | None = None,
     ) -> int:
         """Cancel the commands of a batch that no worker has; returns how many."""
-        return self._bridge.run(self._facet.cancel(domain, batch_id, reason, operator=operator))
+        return self._bridge.run(self._facet.cancel(
+            domain, batch_id, reason, running=running, operator=operator,
+        ))
 
     def retry(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> int:
         """Send the failed and the parked commands of a batch again; returns how many."""

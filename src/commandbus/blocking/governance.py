@@ -87,7 +87,7 @@ class BlockingGovernance(BlockingFacet["Governance"]):
         data: Mapping[str, Any], reply_to: str | None = None, correlation_id: UUID | None = None,
         *, max_attempts: int | None = None, options: SendOptions | None = None,
     ) -> SentCommand:
-        """Send a command for a caller."""
+        """Send a command for a caller; `options` are those of `CommandBus.send`."""
         return self._bridge.run(self._facet.send(
             caller, domain, command_type, command_id, data, reply_to, correlation_id,
             max_attempts=max_attempts, options=options,

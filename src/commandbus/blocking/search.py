@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from commandbus.commands.search import Search
     from commandbus.commands.tail import AuditTail
     from commandbus.models import (
-        AuditEvent, AuditEventType, CommandMetadata, CommandStatus, Viewer,
+        AuditEvent, AuditEventType, CommandMetadata, CommandStatus, Progress, Viewer,
     )
     from commandbus.paging import Page
 
@@ -34,7 +34,7 @@ class BlockingAuditTail(BlockingFacet["AuditTail"]):
 
 
 class BlockingSearch(BlockingFacet["Search"]):
-    """Searches that never read a whole table. `bus.search`; needs PostgreSQL."""
+    """Searches that never read a whole table. `bus.search`; all but `progress` need PostgreSQL."""
 
     def scheduled(
         self, domain: str, *, command_type: str | None = None, viewer: Viewer = EVERYTHING,
@@ -55,6 +55,10 @@ class BlockingSearch(BlockingFacet["Search"]):
         return self._bridge.run(self._facet.waiting(
             domain, command_type=command_type, viewer=viewer, limit=limit, cursor=cursor,
         ))
+
+    def progress(self, domain: str, command_ids: Iterable[UUID]) -> dict[UUID, Progress]:
+        """How far those of these commands have come that run, and whose handlers said so."""
+        return self._bridge.run(self._facet.progress(domain, command_ids))
 
     def commands(
         self, *, command_id: UUID | None = None, correlation_id: UUID | None = None,

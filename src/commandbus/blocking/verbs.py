@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
-    from typing import Any, Unpack
+    from typing import Any, Literal, Unpack
     from uuid import UUID
     from commandbus.blocking.batches import BlockingBatches
     from commandbus.blocking.bridge import Bridge
     from commandbus.blocking.bulk import BlockingBulkOperations
     from commandbus.blocking.governance import BlockingGovernance
+    from commandbus.blocking.limits import BlockingExecutionLimits
     from commandbus.blocking.loads import BlockingLoads
     from commandbus.blocking.schedules import BlockingSchedules
     from commandbus.blocking.search import BlockingSearch
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from commandbus.flow import Pause, SendOptions
     from commandbus.handler import Handler, HandlerOptions
     from commandbus.models import (
-        AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CommandMetadata, Reply,
-        TroubleshootingItem,
+        AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
+        CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
     from commandbus.retry import RetryPolicy
 
@@ -55,6 +56,31 @@ class BlockingVerbs:
     def stuck_domains(self) -> list[str]:
         """Domains whose worker in this process has lost its threads to handlers that hang."""
         return self._bus.stuck_domains
+
+    def replies(
+        self, domain: str | None = None, *, queue: str | None = None, vt_seconds: int = 30,
+        batch_size: int = 100, wait: bool = True,
+    ) -> Iterator[Reply]:
+        """Consume replies: `async for reply in bus.replies("payments")`."""
+        return self._bridge.iterate(self._bus.replies(
+            domain, queue=queue, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait,
+        ))
+
+    def wait_reply(self, domain: str, command_id: UUID, *, timeout: float = 30.0) -> Reply:
+        """Wait for the reply to a command that was sent with `reply_to=INBOX`."""
+        return self._bridge.run(self._bus.wait_reply(domain, command_id, timeout=timeout))
+
+    def lease_replies(
+        self, domain: str, *, limit: int = 100, vt_seconds: int = 30,
+    ) -> list[LeasedReply]:
+        """Replies, the caller's alone for `vt_seconds`; those not acknowledged come again."""
+        return self._bridge.run(self._bus.lease_replies(
+            domain, limit=limit, vt_seconds=vt_seconds,
+        ))
+
+    def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
+        """Done with these, by msg_id and receipt; returns those that were the caller's still."""
+        return self._bridge.run(self._bus.acknowledge_replies(domain, receipts))
 
     def get_audit_trail(
         self, *given: str | UUID | None, domain: str | None = None, command_id: UUID | None = None,
@@ -131,11 +157,13 @@ class BlockingVerbs:
 
     def send_many(
         self, domain: str, commands: Iterable[BatchCommand], *, batch_id: UUID | None = None,
-        max_attempts: int | None = None, actor: str | None = None, conn: Any = None,
-    ) -> list[UUID]:
+        max_attempts: int | None = None, on_duplicate: Literal["refuse", "skip"] = "refuse",
+        actor: str | None = None, conn: Any = None,
+    ) -> SendReport:
         """Send many commands in one transaction: all of them, or, on any error, none."""
         return self._bridge.run(self._bus.send_many(
-            domain, commands, batch_id=batch_id, max_attempts=max_attempts, actor=actor, conn=conn,
+            domain, commands, batch_id=batch_id, max_attempts=max_attempts,
+            on_duplicate=on_duplicate, actor=actor, conn=conn,
         ))
 
     def call(
@@ -150,38 +178,14 @@ class BlockingVerbs:
         ))
 
     def cancel(
-        self, domain: str, command_id: UUID, reason: str, *, operator: str | None = None,
-        conn: Any = None,
-    ) -> None:
-        """Cancel a command that is still PENDING; one that a worker has is refused."""
+        self, domain: str, command_id: UUID, reason: str, *, running: Running = "refuse",
+        operator: str | None = None, conn: Any = None,
+    ) -> CancelAnswer:
+        """Cancel a command that is PENDING: "canceled". One that a worker has is refused, or, with
+        `running="request"`, its worker is asked to end it: "requested". It may still complete."""
         return self._bridge.run(self._bus.cancel(
-            domain, command_id, reason, operator=operator, conn=conn,
+            domain, command_id, reason, running=running, operator=operator, conn=conn,
         ))
-
-    def replies(
-        self, domain: str | None = None, *, queue: str | None = None, vt_seconds: int = 30,
-        batch_size: int = 100, wait: bool = True,
-    ) -> Iterator[Reply]:
-        """Consume replies: `async for reply in bus.replies("payments")`."""
-        return self._bridge.iterate(self._bus.replies(
-            domain, queue=queue, vt_seconds=vt_seconds, batch_size=batch_size, wait=wait,
-        ))
-
-    def wait_reply(self, domain: str, command_id: UUID, *, timeout: float = 30.0) -> Reply:
-        """Wait for the reply to a command that was sent with `reply_to=INBOX`."""
-        return self._bridge.run(self._bus.wait_reply(domain, command_id, timeout=timeout))
-
-    def lease_replies(
-        self, domain: str, *, limit: int = 100, vt_seconds: int = 30,
-    ) -> list[LeasedReply]:
-        """Replies, the caller's alone for `vt_seconds`; those not acknowledged come again."""
-        return self._bridge.run(self._bus.lease_replies(
-            domain, limit=limit, vt_seconds=vt_seconds,
-        ))
-
-    def acknowledge_replies(self, domain: str, receipts: Mapping[int, int]) -> set[int]:
-        """Done with these, by msg_id and receipt; returns those that were the caller's still."""
-        return self._bridge.run(self._bus.acknowledge_replies(domain, receipts))
 
     def register_handler(
         self, domain: str, command_type: str, handler: Handler, *,
@@ -207,10 +211,12 @@ class BlockingVerbs:
 
     def run_worker(
         self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True,
+        until_empty: bool = False, include_delayed: bool = False,
     ) -> None:
         """Process the commands of a domain until `stop` is called."""
         return self._bridge.run(self._bus.run_worker(
             domain, concurrency=concurrency, vt_seconds=vt_seconds, use_notify=use_notify,
+            until_empty=until_empty, include_delayed=include_delayed,
         ))
 
     def create_batch(
@@ -327,6 +333,13 @@ class BlockingVerbs:
         from commandbus.blocking.governance import BlockingGovernance
 
         return BlockingGovernance(self._bridge, lambda: self._bridge.find("governance"))
+
+    @cached_property
+    def limits(self) -> BlockingExecutionLimits:
+        """How many commands run at once, and how often they start, over all workers."""
+        from commandbus.blocking.limits import BlockingExecutionLimits
+
+        return BlockingExecutionLimits(self._bridge, lambda: self._bridge.find("limits"))
 
     @cached_property
     def schedules(self) -> BlockingSchedules:

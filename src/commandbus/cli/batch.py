@@ -29,11 +29,12 @@ from commandbus.cli.options import (
     Listing,
     OneBatch,
     Reason,
+    WithRunning,
     parse_seconds,
 )
 from commandbus.cli.output import ExitCode, print_fields, say, styled_status
 from commandbus.errors import InvalidInputError, InvalidOperationError, ReplyTimeoutError
-from commandbus.models import BatchMetadata, BatchStatus
+from commandbus.models import BatchMetadata, BatchStatus, Running
 from commandbus.names import check_choice_or_none
 
 batch = typer.Typer(
@@ -147,34 +148,41 @@ async def cancel_batch(
     reason: Reason,
     by: By = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    running: WithRunning = False,
 ) -> View:
-    """Cancel the commands that no worker has leased; running commands continue.
+    """Cancel the commands that no worker has leased; running commands continue, unless --running.
 
     If the batch is still being loaded, nothing more can be loaded after that.
     """
     async with frame.open() as session:
         found = await session.find_batch(one)
         actions = await _actions(session, found)
-        actions.require_cancelable()
+        actions.require_cancelable(with_running=running)
     if not yes:
         # Between two sessions: no connection is open while the user decides.
         named = f" ({found.name})" if found.name else ""
-        running = actions.in_progress
-        going_on = f"; {running:,} are being worked on and go on" if running else ""
+        then = "are asked to end" if running else "go on"
+        going_on = (
+            f"; {actions.in_progress:,} are being worked on and {then}"
+            if actions.in_progress
+            else ""
+        )
         going_on += "; its load ends, and cannot be resumed" if actions.is_loading else ""
         _confirm(
             f"Cancel {actions.cancelable:,} of the {found.total_count:,} commands of batch "
             f"{found.batch_id}{named}{going_on}?"
         )
     async with frame.open() as session:
+        mode: Running = "request" if running else "refuse"
         canceled = await session.bus.batches.cancel(
-            found.domain, found.batch_id, reason, operator=by
+            found.domain, found.batch_id, reason, running=mode, operator=by
         )
         was_loading = actions.is_loading
         actions = await _actions(session, found)
     if not canceled and not was_loading:
         actions.require_cancelable()
-    text = f"{canceled:,} commands are canceled." + (" Its load is too." if was_loading else "")
+    what = "canceled, or asked to end" if running else "canceled"
+    text = f"{canceled:,} commands are {what}." + (" Its load is too." if was_loading else "")
     return _state_view(actions.batch, text, canceled=canceled)
 
 

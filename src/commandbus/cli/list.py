@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 
 from commandbus.cli.export import Export
-from commandbus.cli.frame import Frame, View, page_view
+from commandbus.cli.frame import Frame, Session, View, page_view
 from commandbus.cli.options import (
     DomainFilter,
     InBatch,
@@ -18,9 +20,17 @@ from commandbus.cli.options import (
     parse_range,
     parse_uuid,
 )
-from commandbus.cli.output import Column, Table, say, styled_status, text_of
+from commandbus.cli.output import (
+    Column,
+    Table,
+    jsonable,
+    progress_text,
+    say,
+    styled_status,
+    text_of,
+)
 from commandbus.errors import InvalidInputError
-from commandbus.models import CommandMetadata, CommandStatus
+from commandbus.models import CommandMetadata, CommandStatus, Progress
 from commandbus.names import check_choice_or_none
 
 
@@ -32,6 +42,12 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
     status: Annotated[
         str | None, typer.Option("--status", "-s", help="Only this status, for example PENDING.")
     ] = None,
+    running: Annotated[
+        bool,
+        typer.Option(
+            "--running", help="Only what workers have now: which worker, and how far it has come."
+        ),
+    ] = False,
     error_code: Annotated[
         str | None, typer.Option("--error-code", "-e", help="Only with this last error.")
     ] = None,
@@ -69,6 +85,10 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
             listed = await find(domain, command_type=command_type, **listing.of_page)
         return page_view(listed, "commands", TIMETABLE.print, is_search=True)
     created_after, created_before = parse_range(since, until)
+    if running and status:
+        raise InvalidInputError("--running is a status of its own; leave out --status")
+    if running:
+        status = CommandStatus.IN_PROGRESS
     criteria: dict[str, Any] = {
         "command_type": command_type,
         "status": check_choice_or_none(CommandStatus, status and status.upper(), "status"),
@@ -87,7 +107,17 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
             return await export.write(CommandMetadata, found)
         page = await session.bus.search.commands(domain=domain, **criteria, **listing.of_page)
         counts = await session.bus.upkeep.figures.statuses(domain) if summary else {}
-    view = page_view(page, "commands", COMMANDS.print, is_search=True)
+        told = await _progress(session, page.items) if running else {}
+    if running:
+        view = page_view(
+            page,
+            "commands",
+            lambda items: running_table(told).print(items),
+            to_json=lambda each: {**jsonable(each), "progress": told.get(each.command_id)},
+            is_search=True,
+        )
+    else:
+        view = page_view(page, "commands", COMMANDS.print, is_search=True)
     if not summary:
         return view
     rows: list[dict[str, Any]] = [
@@ -101,6 +131,28 @@ async def list_commands(  # noqa: PLR0913  (each is an option)
         _SUMMARY.print(rows)
 
     return View({**view.document, "summary": rows}, show)
+
+
+async def _progress(session: Session, commands: Sequence[CommandMetadata]) -> dict[UUID, Progress]:
+    found: dict[UUID, Progress] = {}
+    for domain in sorted({each.domain for each in commands}):
+        ids = [each.command_id for each in commands if each.domain == domain]
+        found |= await session.bus.search.progress(domain, ids)
+    return found
+
+
+def running_table(told: Mapping[UUID, Progress]) -> Table[CommandMetadata]:
+    """Commands that workers have, and how far they have come."""
+    return Table[CommandMetadata](
+        Column("ID", lambda each: each.command_id),
+        Column("DOMAIN", lambda each: each.domain),
+        Column("TYPE", lambda each: each.command_type),
+        Column("ATTEMPTS", lambda each: f"{each.attempts}/{each.max_attempts}", is_number=True),
+        Column("SINCE", lambda each: each.updated_at),
+        Column("WORKER", lambda each: text_of(each.leased_by), may_fold=True),
+        Column("PROGRESS", lambda each: progress_text(told.get(each.command_id)), may_fold=True),
+        empty="No commands are running.",
+    )
 
 
 COMMANDS = Table[CommandMetadata](

@@ -38,6 +38,7 @@ from commandbus.cli.output import ExitCode, print_error, start_logging
 from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
+    DomainPausedError,
     EmbeddedServerError,
     InvalidInputError,
     SchemaMissingError,
@@ -105,6 +106,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
             return ExitCode.PENDING_MIGRATIONS
         case SchemaTooNewError():
             return ExitCode.TOO_NEW
+        case DomainPausedError():
+            return ExitCode.PAUSED
         case InvalidInputError():
             return ExitCode.USAGE
         case _:

@@ -130,6 +130,9 @@ By = Annotated[str | None, _actor("--by")]
 Reason = Annotated[
     str, typer.Option("--reason", "-r", help="Why; it is stored, and the reply contains it.")
 ]
+WithRunning = Annotated[
+    bool, typer.Option("--running", help="Ask workers to end what they have; it may still succeed.")
+]
 Rate = Annotated[
     str | None, typer.Option("--rate", metavar="RATE", help="At most: 100/s, 600/m, 50/h.")
 ]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+    from commandbus.models import Progress
+
 Item = TypeVar("Item")
 
 
@@ -42,6 +44,7 @@ class ExitCode(enum.IntEnum):
     PENDING_MIGRATIONS = 3, "the database needs `commandbus db init` or `db migrate`"
     UNAVAILABLE = 4, "no database: unreachable, wrong login, or it cannot start"
     TOO_NEW = 5, "the database needs a newer release of commandbus than this one"
+    PAUSED = 6, "a worker was to empty the queue of a paused domain"
     INTERRUPTED = 130, "interrupted (Ctrl-C, or a second signal)"
 
 
@@ -208,6 +211,14 @@ def _cell(value: object) -> str:
 def text_of(value: object) -> str:
     """A value as a cell; nothing shows as a dash."""
     return "-" if value is None or value == "" else escaped(str(value))
+
+
+def progress_text(told: Progress | None) -> str:
+    """How far a command has come, for people."""
+    if told is None:
+        return "-"
+    parts = [f"{told.fraction:.0%}", *([escaped(told.message)] if told.message else [])]
+    return ", ".join([*parts, f"at {moment(told.at)}"])
 
 
 def escaped(text: str) -> str:

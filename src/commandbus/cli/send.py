@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 from uuid import UUID
 
 import typer
@@ -11,13 +12,51 @@ import typer
 from commandbus.cli.frame import Frame, Session, View
 from commandbus.cli.options import Domain, Payload, parse_seconds, parse_uuid
 from commandbus.cli.output import ExitCode, print_json, say, text_of
-from commandbus.cli.timing import Start
+from commandbus.cli.timing import Start, parse_duration
 from commandbus.errors import InvalidInputError
+from commandbus.flow import SendOptions
 from commandbus.models import Reply, ReplyOutcome
 from commandbus.names import INBOX, new_id
 
 #: Seconds between two looks whether a command that `send --wait` waits for was parked.
 PARKED_POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Uniqueness:
+    """That a command is sent once."""
+
+    unique_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Of the commands of one key one at a time is sent."),
+    ] = None
+    unique_while: Annotated[
+        str | None,
+        typer.Option(
+            metavar="waiting|open|TIME",
+            help="How long it holds its key; TIME is for example 90s or 2h. Default: open.",
+        ),
+    ] = None
+    on_duplicate: Annotated[
+        str | None,
+        typer.Option(metavar="refuse|skip|replace", help="If the key is held. Default: refuse."),
+    ] = None
+    max_wait: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With replace: it waits no longer than this."),
+    ] = None
+
+    def options(self) -> SendOptions:
+        """As `CommandBus.send` takes them."""
+        rule: Any = self.unique_while
+        if rule not in {None, "waiting", "open"}:
+            rule = parse_duration(rule, "--unique-while")
+        return SendOptions(
+            unique_key=self.unique_key,
+            unique_while=rule,
+            on_duplicate=cast("Any", self.on_duplicate),
+            max_wait=None if self.max_wait is None else parse_duration(self.max_wait, "--max-wait"),
+        )
 
 
 async def send(
@@ -42,6 +81,7 @@ async def send(
         int | None, typer.Option(metavar="N", help="How often it is tried at most.")
     ] = None,
     start: Start,
+    uniqueness: Uniqueness,
     wait: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Wait for the reply and print it.")
     ] = None,
@@ -55,9 +95,9 @@ async def send(
     seconds = parse_seconds(wait, "--wait", 86_400)
     wanted = parse_uuid(command_id, "--id") or new_id()
     correlation = parse_uuid(correlation_id, "--correlation-id")
-    data, options = payload.read(), start.options()
+    data, options = payload.read(), start.options() | uniqueness.options()
     async with frame.open(creates=True) as session:
-        await session.bus.send(
+        holder = await session.bus.send(
             domain,
             command_type,
             wanted,
@@ -68,9 +108,13 @@ async def send(
             **options,
         )
         if not frame.as_json:
-            print(wanted, flush=True)
+            print(holder, flush=True)
         if seconds is None:
-            return View({"command_id": wanted, "reply": None}, lambda: None)
+            return View({"command_id": holder, "reply": None}, lambda: None)
+        if holder != wanted:
+            raise InvalidInputError(
+                f"command {holder} holds the key, so there is no reply to wait for here"
+            )
         return await _reply_view(session, domain, wanted, seconds)
 
 

@@ -23,12 +23,13 @@ from commandbus.cli.output import (
     moment,
     print_fields,
     print_json,
+    progress_text,
     say,
     styled_status,
     text_of,
 )
 from commandbus.errors import CommandNotFoundError
-from commandbus.models import AuditEvent, CommandMetadata
+from commandbus.models import AuditEvent, CommandMetadata, Progress
 from commandbus.worker.stacks import place_of
 
 #: Events of one command that are read.
@@ -65,6 +66,9 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
         raise CommandNotFoundError(domain, command_id)
     events = await session.bus.get_audit_trail(domain, command_id, limit=MAX_EVENTS)
     document: dict[str, Any] = {"command": found, "events": _steps(found, events)}
+    if found.leased_by is not None:
+        told = await session.bus.search.progress(domain, [command_id])
+        document["progress"] = told.get(command_id)
     document["stack"] = await session.bus.search.stack(domain, command_id)
     if shown.show_secrets:
         text = await session.store.get_payload(domain, command_id)
@@ -97,7 +101,9 @@ def print_command(document: dict[str, Any], shown: Shown) -> None:
     """Print what `read_command` has read."""
     command: CommandMetadata = document["command"]
     say(f"[bold]{command.command_type}[/]  {command.command_id}")
-    print_fields([*_facts(command), *_failure(command, document["stack"])])
+    told: Progress | None = document.get("progress")
+    facts = [*_facts(command), *([] if told is None else [("progress", progress_text(told))])]
+    print_fields([*facts, *_failure(command, document["stack"])])
     say()
     _STEPS.print(document["events"])
     if len(document["events"]) == MAX_EVENTS:

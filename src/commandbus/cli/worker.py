@@ -22,6 +22,7 @@ from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
 from commandbus.cli.frame import Place
 from commandbus.cli.output import ExitCode, print_error, start_logging
+from commandbus.errors import DomainPausedError, InvalidInputError
 
 if TYPE_CHECKING:
     from commandbus.http.serving import HttpServer
@@ -61,12 +62,33 @@ class Workers:
     ] = False
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """When workers end by themselves."""
+
+    until_empty: Annotated[
+        bool,
+        typer.Option("--until-empty", help="End once nothing is due in any of the domains."),
+    ] = False
+    include_delayed: Annotated[
+        bool,
+        typer.Option(
+            "--include-delayed", help="With --until-empty: wait for what is due later as well."
+        ),
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.include_delayed and not self.until_empty:
+            raise InvalidInputError("--include-delayed goes with --until-empty")
+
+
 def worker(
     app: Annotated[
         str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup.")
     ],
     *,
     workers: Workers,
+    end: End,
     log_level: Level = LogLevel.INFO,
     place: Place,
 ) -> None:
@@ -74,13 +96,13 @@ def worker(
 
     The app is a function `setup(bus)` that registers handlers, a CommandBus, or a function that
     opens one. The first signal lets running handlers finish; the second stops at once. Either
-    way, leases go back.
+    way, leases go back. With --until-empty it ends by itself; if a domain is paused, at once.
     """
     start_logging(log_level)
 
     async def work() -> bool:
         async with open_app(app, place) as bus:
-            return await serve(bus, app, workers)
+            return await serve(bus, app, workers, end=end)
 
     run_until_stopped(work)
 
@@ -99,8 +121,13 @@ async def run_until_signal(
     workers: Iterable[Coroutine[Any, Any, None]],
     server: HttpServer | None,
     on_started: Callable[[], None],
+    *,
+    ends: bool = False,
 ) -> bool:
-    """Run workers and the HTTP service until a signal; returns whether it ended gracefully."""
+    """Run workers and the HTTP service until a signal; returns whether it ended gracefully.
+
+    `ends`: the workers end by themselves, and all of them are waited for.
+    """
     stop, abort = asyncio.Event(), asyncio.Event()
     with _signals(stop, abort):
         tasks = [asyncio.create_task(worker) for worker in workers]
@@ -110,7 +137,7 @@ async def run_until_signal(
             tasks.append(asyncio.create_task(server.run(on_started)))
         try:
             # A task that ends by itself has failed: the others end too.
-            if await _is_first(stop, tasks):
+            if await _is_first(stop, [asyncio.create_task(_all_ended(tasks))] if ends else tasks):
                 _log.info("stopping; running handlers may finish, a second signal stops at once")
                 tasks.append(asyncio.create_task(_stop_gracefully(bus, server, serving=tasks[-1])))
                 await _is_first(abort, tasks[-1:])
@@ -130,6 +157,7 @@ async def serve(
     workers: Workers,
     server: HttpServer | None = None,
     greet: Callable[[list[str]], None] = lambda _: None,
+    end: End = End(),  # noqa: B008  (it is frozen)
 ) -> bool:
     """The same with a worker for each domain; `greet` is told the domains once everything runs."""
     domains = _served(bus, app, workers.domain or [])
@@ -139,10 +167,14 @@ async def serve(
             concurrency=workers.concurrency,
             vt_seconds=workers.vt_seconds,
             use_notify=not workers.no_notify,
+            until_empty=end.until_empty,
+            include_delayed=end.include_delayed,
         )
         for domain in domains
     )
-    return await run_until_signal(bus, running, server, partial(greet, domains))
+    return await run_until_signal(
+        bus, running, server, partial(greet, domains), ends=end.until_empty
+    )
 
 
 async def _stop_gracefully(
@@ -153,6 +185,15 @@ async def _stop_gracefully(
         server.stop()
         await asyncio.wait([serving])
     await bus.stop()
+
+
+async def _all_ended(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait until all tasks have ended, or one has failed. A paused domain is no failure here: its
+    worker has told those of the other domains to end.
+    """
+    done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    if running and all(isinstance(task.exception(), DomainPausedError | None) for task in done):
+        await asyncio.wait(running)
 
 
 async def _is_first(event: asyncio.Event, tasks: list[asyncio.Task[None]]) -> bool:

@@ -24,6 +24,7 @@ from commandbus.models import (
     AuditEventType,
     CommandMetadata,
     CommandStatus,
+    Progress,
     Viewer,
 )
 from commandbus.names import (
@@ -76,11 +77,16 @@ _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
 class Search(Timetable):
-    """Searches that never read a whole table. `bus.search`; needs PostgreSQL."""
+    """Searches that never read a whole table. `bus.search`; all but `progress` need PostgreSQL."""
 
     def __init__(self, store: Store, secret_keys: SecretKeys) -> None:
         super().__init__(store)
         self._secret_keys = secret_keys
+
+    async def progress(self, domain: str, command_ids: Iterable[UUID]) -> dict[UUID, Progress]:
+        """How far those of these commands have come that run, and whose handlers said so."""
+        ids = [check_uuid(command_id) for command_id in command_ids]
+        return await self._store.progress(check_domain(domain), ids)
 
     async def commands(  # noqa: PLR0913  (each is a criterion)
         self,

@@ -14,8 +14,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
 import orjson
@@ -29,7 +29,7 @@ from commandbus.errors import (
 )
 from commandbus.flow import Flow, SendOptions, check_flow
 from commandbus.keys import Keys
-from commandbus.models import BatchCommand, NewCommand
+from commandbus.models import BatchCommand, NewCommand, SendReport
 from commandbus.names import (
     NO_REPLY,
     check_command_type,
@@ -44,7 +44,7 @@ from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:
-    from commandbus.database.store import Store
+    from commandbus.database.store import SendPlace, Store
 
 #: Commits of one domain in flight at once.
 LANES = 2
@@ -90,7 +90,12 @@ class Preparer:
         )
 
     def batch_command(
-        self, domain: str, command: BatchCommand, max_attempts: int | None = None
+        self,
+        domain: str,
+        command: BatchCommand,
+        max_attempts: int | None = None,
+        *,
+        may_be_unique: bool = False,
     ) -> NewCommand:
         """Check and encode one of several commands."""
         if not isinstance(command, BatchCommand):
@@ -98,10 +103,13 @@ class Preparer:
                 "commands are BatchCommand(command_type, command_id, data), "
                 f"not {type(command).__name__}"
             )
-        return self.command(
+        prepared = self.command(
             domain, command.command_type, command.command_id, command.data, command.reply_to,
             command.correlation_id, max_attempts, options=command.options,
         )  # fmt: skip
+        if not may_be_unique:
+            refuse_unique(prepared)
+        return prepared
 
     def closing_command(self, domain: str, command: BatchCommand) -> bytes:
         """Check and encode the command that a batch sends when it ends.
@@ -113,6 +121,7 @@ class Preparer:
             domain, command.command_type, command.command_id, command.data, command.reply_to, None,
             options=command.options,
         )  # fmt: skip
+        refuse_unique(prepared)
         flow = prepared.flow or Flow()
         if flow.deliver_at is not None or flow.expires_at is not None:
             raise InvalidInputError(
@@ -194,30 +203,50 @@ class Sending:
         domain: str,
         commands: Iterable[BatchCommand],
         *,
-        batch_id: UUID | None,
         max_attempts: int | None,
-        actor: str | None,
-        conn: Any,
-    ) -> list[UUID]:
+        on_duplicate: str,
+        **place: Unpack[SendPlace],
+    ) -> SendReport:
         """Send all in one transaction, or none. A generator is read while it is sent."""
-        if batch_id is not None or isinstance(commands, Collection):
+        is_list = isinstance(commands, Collection)
+        if place.get("batch_id") is not None or is_list:
             commands = list(commands)
             if not commands:
-                return []
+                return SendReport()
             self._check_count(len(commands))
+        skips = on_duplicate == "skip"
         ids: list[UUID] = []
 
         def prepared() -> Iterator[NewCommand]:
             # Encoded as they are sent: all payloads at once would be many times the list's size.
             for number, each in enumerate(commands, 1):
                 self._check_count(number)
-                command = self._preparer.batch_command(domain, each, max_attempts)
+                command = self._preparer.batch_command(
+                    domain, each, max_attempts, may_be_unique=True
+                )
+                if command.flow is not None and command.flow.unique_key is not None:
+                    command = _keyed(command, on_duplicate, is_list=is_list)
                 ids.append(command.command_id)
                 yield command
 
         with repeats_named(ids):
-            await self._store.send(domain, prepared(), batch_id=batch_id, actor=actor, conn=conn)
-        return ids
+            if is_list and any(_has_key(each) for each in commands):
+                sent = await self._store.send_unique(
+                    domain, list(prepared()), skips_known=skips, **place
+                )
+                return SendReport(
+                    [each.command_id for each in sent if each.verdict == "sent"],
+                    [each.command_id for each in sent if each.verdict != "sent"],
+                )
+            if not skips:
+                await self._store.send(domain, prepared(), **place)
+                return SendReport(ids)
+            left_out = set(await self._store.send_new(domain, prepared(), **place))
+        numbered = list(enumerate(ids, 1))
+        return SendReport(
+            [each for number, each in numbered if number not in left_out],
+            [each for number, each in numbered if number in left_out],
+        )
 
     def _check_count(self, commands: int) -> None:
         if commands > self._max_send_many:
@@ -234,23 +263,33 @@ class Sending:
         batch_id: UUID | None = None,
         actor: str | None = None,
         conn: Any = None,
-    ) -> None:
-        """Send one command, or raise what is wrong with it."""
-        is_keyed = command.flow is not None and command.flow.ordering_key is not None
+    ) -> UUID:
+        """Send one command, or raise what is wrong with it; returns the id of what is there now.
+
+        That is another command if it holds the unique key of this one.
+        """
+        flow = command.flow
         # A key may be locked by somebody's open transaction: those who share a commit would wait.
+        if flow is not None and flow.unique_key is not None:
+            (sent,) = await self._store.send_unique(
+                domain, [command], batch_id=batch_id, actor=actor, conn=conn
+            )
+            return sent.command_id
+        is_keyed = flow is not None and flow.ordering_key is not None
         if batch_id is not None or conn is not None or actor is not None or is_keyed:
             await self._store.send(domain, [command], batch_id=batch_id, actor=actor, conn=conn)
-            return
+            return command.command_id
         if self._on_their_way[domain] < LANES:
             self._on_their_way[domain] += 1
             try:
                 await self._store.send(domain, [command])
             finally:
                 self._lane_freed(domain)
-            return
+            return command.command_id
         waiting = _Waiting(command, asyncio.get_running_loop().create_future())
         self._waiting[domain].append(waiting)
         await waiting.sent
+        return command.command_id
 
     def _lane_freed(self, domain: str) -> None:
         self._on_their_way[domain] -= 1
@@ -295,6 +334,33 @@ class Sending:
             _tell(group, error)
         else:
             _tell(group, None)
+
+
+def refuse_unique(command: NewCommand) -> None:
+    """Refuse a command with a unique key where it must be sent whatever others do."""
+    if command.flow is not None and command.flow.unique_key is not None:
+        raise InvalidInputError(
+            "a batch is created with all its commands, so none of them has a unique_key; use send, "
+            "or send_many with batch_id"
+        )
+
+
+def _has_key(command: object) -> bool:
+    options = getattr(command, "options", None)
+    return options is not None and options.get("unique_key") is not None
+
+
+def _keyed(command: NewCommand, on_duplicate: str, *, is_list: bool) -> NewCommand:
+    """One of several commands, with a key: what is done if it is held, unless it says so itself."""
+    if not is_list:
+        raise InvalidInputError(
+            "commands with a unique_key are sent as a list: their keys are locked before anything "
+            "is sent"
+        )
+    flow = command.flow or Flow()
+    if flow.on_duplicate == "replace":
+        raise InvalidInputError("a replacement is sent alone: use send")
+    return replace(command, flow=replace(flow, on_duplicate=flow.on_duplicate or on_duplicate))
 
 
 @contextmanager

@@ -32,6 +32,13 @@ OFFER: LiteralString = (
 OFFER_ONE: LiteralString = (
     "select {schema}.offer_one(%s, %s, %s, %s, %s, cast(%s as int), %s, cast(%s as uuid))"
 )
+OFFER_NEW: LiteralString = (
+    "select {schema}.offer_new(%s, cast(%s as jsonb), cast(%s as uuid), cast(%s as text))"
+)
+OFFER_UNIQUE: LiteralString = (
+    "select n, verdict, command_id from {schema}.offer_unique("
+    "%s, cast(%s as jsonb), cast(%s as uuid), cast(%s as text), %s)"
+)
 _SEND_PACKED: LiteralString = (
     "select {schema}.send_packed(%s, %s, %s, %s, %s, %s, %s, cast(%s as uuid), cast(%s as text))"
 )
@@ -52,19 +59,31 @@ class _Chunk:
     ids: list[UUID]
     statement: LiteralString
     params: Row
+    #: How many commands came before it.
+    before: int
 
 
 class ChunkSender:
     """Sends in chunks, on one connection of our own."""
 
     def __init__(
-        self, gateway: Gateway, domain: str, batch_id: UUID | None, actor: str | None = None
+        self,
+        gateway: Gateway,
+        domain: str,
+        batch_id: UUID | None,
+        actor: str | None = None,
+        *,
+        skips_known: bool = False,
     ) -> None:
         self._gateway = gateway
         self._actor = actor
         self._domain = domain
         self._size = gateway.settings.send_chunk_size
         self._batch_id = batch_id
+        self._skips_known = skips_known
+        self._before = 0
+        #: The places of what was left out because its id is known, from 1.
+        self.left_out: list[int] = []
         #: Not where ids must be looked for in all domains: send_packed does not.
         self._packs = gateway.settings.command_id_scope == "domain"
 
@@ -100,7 +119,9 @@ class ChunkSender:
 
     async def _call(self, conn: Connection, chunk: _Chunk) -> None:
         rows = await run(conn, self._gateway.statement(chunk.statement), chunk.params)
-        if chunk.statement is not _SEND_PACKED:  # there a known id is an error of the server
+        if chunk.statement is OFFER_NEW:
+            self.left_out += [chunk.before + number for number in rows[0][0]]
+        elif chunk.statement is not _SEND_PACKED:  # there a known id is an error of the server
             raise_if_known(self._domain, rows[0][0])
 
     async def _next_chunk(self, commands: Iterator[NewCommand]) -> _Chunk | None:
@@ -116,12 +137,15 @@ class ChunkSender:
     def _ready(self, chunk: list[NewCommand]) -> _Chunk:
         ids = [command.command_id for command in chunk]
         document: Row
-        is_plain = all(command.flow is None for command in chunk)
-        if self._packs and is_plain and len(chunk) >= PACKED_FROM:
+        before, self._before = self._before, self._before + len(chunk)
+        if self._skips_known:
+            statement, document = OFFER_NEW, (encoding.sends(chunk),)
+        elif self._packs and len(chunk) >= PACKED_FROM and all(c.flow is None for c in chunk):
             statement, document = _SEND_PACKED, encoding.packed(chunk)
         else:
             statement, document = OFFER, (encoding.sends(chunk),)
-        return _Chunk(ids, statement, (self._domain, *document, self._batch_id, self._actor))
+        params = (self._domain, *document, self._batch_id, self._actor)
+        return _Chunk(ids, statement, params, before)
 
     async def _duplicates(
         self, conn: Connection, chunk: _Chunk, error: psycopg.Error

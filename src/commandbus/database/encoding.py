@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.database.model import Edit, Lease, NewBatch, OnBehalf, Outcome, OutcomeKind
+from commandbus.database.model import Edit, Lease, NewBatch, OnBehalf, Outcome, OutcomeKind, Said
 from commandbus.models import NewCommand
 
 
@@ -84,6 +84,16 @@ def text(encoded: bytes | None) -> str | None:
 def leases(held: Iterable[Lease]) -> str:
     """What extend_leases takes."""
     return dump([_fence(lease) for lease in held])
+
+
+def progress(said: Iterable[Said]) -> str:
+    """What record_progress takes."""
+    return dump(
+        [
+            {**_fence(each.lease), "fraction": each.fraction, "message": each.message}
+            for each in said
+        ]
+    )
 
 
 def completions(completed: Iterable[Outcome]) -> str:

@@ -8,7 +8,6 @@ from typing import LiteralString
 from uuid import UUID
 
 from commandbus.database.gateway import Gateway
-from commandbus.errors import InvalidOperationError
 from commandbus.flow import Pause
 
 _RESCHEDULE: LiteralString = (
@@ -21,10 +20,19 @@ _PAUSE: LiteralString = (
     " clock_timestamp() + make_interval(secs => cast(%s as float8))), cast(%s as text))"
 )
 _RESUME: LiteralString = "select {schema}.resume_domain(%s, cast(%s as text))"
+_PAUSE_TYPE: LiteralString = (
+    "select {schema}.pause_type(%s, cast(%s as text), cast(%s as text),"
+    " coalesce(cast(%s as timestamptz),"
+    " clock_timestamp() + make_interval(secs => cast(%s as float8))), cast(%s as text))"
+)
+_RESUME_TYPE: LiteralString = "select {schema}.resume_type(%s, cast(%s as text), cast(%s as text))"
 _PAUSES: LiteralString = (
     "select p.domain, p.paused_at, p.paused_until, p.paused_by, p.pause_reason"
-    " from {schema}.paused_domains(cast(%s as text[])) p"
+    ", cast(null as text) from {schema}.paused_domains(cast(%s as text[])) p"
+    " union all select p.domain, p.paused_at, p.paused_until, p.paused_by, p.pause_reason,"
+    " p.command_type from {schema}.paused_types(cast(%s as text[])) p order by 1, 6 nulls first"
 )
+_RELEASE: LiteralString = "select {schema}.release_waiting(%s)"
 _DUE_IN: LiteralString = "select d.domain, d.seconds from {schema}.due_in(cast(%s as text[])) d"
 
 
@@ -62,18 +70,26 @@ class PostgresFlow:
         until: datetime | timedelta | None,
         actor: str | None,
     ) -> None:
-        _refuse_type(command_type)
         lasts = until.total_seconds() if isinstance(until, timedelta) else None
-        params = (domain, reason, None if lasts is not None else until, lasts, actor)
-        await self.gateway.rows(_PAUSE, params, domain=domain)
+        params = (reason, None if lasts is not None else until, lasts, actor)
+        if command_type is None:
+            await self.gateway.rows(_PAUSE, (domain, *params), domain=domain)
+        else:
+            await self.gateway.rows(_PAUSE_TYPE, (domain, command_type, *params), domain=domain)
 
     async def resume(self, domain: str, command_type: str | None, *, actor: str | None) -> bool:
-        _refuse_type(command_type)
-        return bool(await self.gateway.value(_RESUME, (domain, actor), domain=domain))
+        if command_type is None:
+            return bool(await self.gateway.value(_RESUME, (domain, actor), domain=domain))
+        params = (domain, command_type, actor)
+        was_paused = bool(await self.gateway.value(_RESUME_TYPE, params, domain=domain))
+        # In chunks; a chore does the same, should this be interrupted.
+        while await self.gateway.value(_RELEASE, (domain,), domain=domain):
+            pass
+        return was_paused
 
     async def pauses(self, domains: Sequence[str] | None = None) -> list[Pause]:
         wanted = None if domains is None else list(domains)
-        return await self.gateway.rows(_PAUSES, (wanted,), into=Pause)
+        return await self.gateway.rows(_PAUSES, (wanted, wanted), into=Pause)
 
     async def set_priority(
         self, domain: str, ids: Sequence[UUID], priority: int, *, actor: str | None
@@ -87,8 +103,3 @@ class PostgresFlow:
     async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
         rows = await self.gateway.rows(_DUE_IN, (list(domains),))
         return dict(rows)
-
-
-def _refuse_type(command_type: str | None) -> None:
-    if command_type is not None:
-        raise InvalidOperationError("command types cannot be paused yet; pause the domain")

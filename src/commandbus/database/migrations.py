@@ -36,12 +36,13 @@ MIGRATION_LOCK = 0x636D64627573
 FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
     "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads", "flow",
-    "pause", "levels", "gates", "keys", "key_turns", "sending", "receiving", "leases",
-    "outcomes", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
-    "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "figures",
-    "rights", "roles", "doctor", "doctor_server", "key_doctor", "repair", "retention",
+    "pause", "levels", "gates", "gate_reads", "gate_rules", "keys", "key_turns", "sending",
+    "unique", "receiving", "emptying", "leases", "outcomes", "cancels", "progress", "expiry",
+    "settle", "dispatch", "recovery", "loading", "operator", "key_operator", "reschedule",
+    "bulk", "bulk_run", "search", "timetable", "figures", "rights", "roles", "schedules",
+    "firing", "doctor", "doctor_server", "key_doctor", "repair", "gate_upkeep", "retention",
     "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
-    "tickets", "tokens", "schedules", "firing", "planner", "security",
+    "tickets", "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

@@ -78,6 +78,8 @@ class Lease:
     payload: str | None = field(repr=False)
     #: How often its handler said Snooze; None: never.
     snoozes: int | None = None
+    #: Whether its domain has limits of execution: then its end makes room for another.
+    is_limited: bool = False
 
 
 class OutcomeKind(StrEnum):
@@ -105,6 +107,15 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """How far a command has come, as its handler says; redacted already."""
+
+    lease: Lease
+    fraction: float
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class OutgoingCommands:
     """Commands that a handler sends, to be committed with its outcome."""
 
@@ -113,6 +124,18 @@ class OutgoingCommands:
     batch_id: UUID | None = None
     #: Who sends them, for the audit.
     actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a command that was offered with a unique key."""
+
+    #: Its place in the call, from 1.
+    number: int
+    #: `sent`, `skipped` or `replaced`.
+    verdict: str
+    #: Its own id, or that of the command which holds its key.
+    command_id: UUID
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: one method, one call of a SQL function. Its reads are in reads.py."""
+"""The store on PostgreSQL: one method, one call of a SQL function. See also reads.py, sends.py."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from commandbus.database.connections import (
     AsyncPool,
     ConnectionSource,
     Row,
-    Statement,
     borrowed,
     run,
-    run_blocking,
 )
+from commandbus.database.extender import RECORD_PROGRESS, PostgresExtender
 from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
-from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply
+from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply, Said
 from commandbus.database.pgmq.notify import PostgresListener
-from commandbus.database.reads import PostgresReads
 from commandbus.database.rows import raise_if_known, raw_leases
-from commandbus.database.sessions import UnreadableAnswerError, prepare_blocking
+from commandbus.database.sends import PostgresSends
+from commandbus.database.sessions import UnreadableAnswerError
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
 from commandbus.errors import DatabaseError
@@ -39,9 +38,9 @@ from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-    " correlation_id, reply_queue, batch_id, created_at, data, snoozes"
+    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules"
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
-    " cast(%s as text[]), cast(%s as text[]))"
+    " cast(%s as text[]), cast(%s as text[]), cast(%s as int))"
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
@@ -50,6 +49,7 @@ _SETTLE_OWN: LiteralString = (
 )
 _CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
 _EXTEND: LiteralString = "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)"
+_CANCEL_REQUESTS: LiteralString = "select c from {schema}.cancel_requests(%s, cast(%s as jsonb)) c"
 _OPERATOR_RETRY: LiteralString = (
     "select {schema}.operator_retry(%s, %s, %s, %s, true, cast(%s as jsonb))"
 )
@@ -60,6 +60,10 @@ _OPERATOR_COMPLETE: LiteralString = (
 _CANCEL: LiteralString = (
     "select {schema}.cancel_commands(%s, cast(%s as uuid[]), cast(%s as text), cast(%s as text))"
 )
+_REQUEST_CANCEL: LiteralString = (
+    "select c from {schema}.request_cancel("
+    "%s, cast(%s as uuid[]), cast(%s as text), cast(%s as text)) c"
+)
 _ADD_NOTE: LiteralString = "select {schema}.add_note(%s, %s, %s, %s)"
 _CREATE_BATCH: LiteralString = (
     "select {schema}.create_batch(cast(%s as text), cast(%s as uuid), cast(%s as jsonb),"
@@ -69,6 +73,7 @@ _CREATE_BATCH: LiteralString = (
 # As a number: in the encoding SQL_ASCII texts arrive as bytes.
 _TRANSACTION: LiteralString = "select cast(cast(pg_current_xact_id() as text) as bigint)"
 _CANCEL_BATCH: LiteralString = "select {schema}.cancel_batch(%s, %s, %s, %s)"
+_REQUEST_BATCH_CANCEL: LiteralString = "select {schema}.request_batch_cancel(%s, %s, %s, %s)"
 _RETRY_BATCH: LiteralString = "select {schema}.retry_batch(%s, %s, %s, 10000000)"
 _READ_REPLIES: LiteralString = "select msg_id, body from {schema}.read_replies(%s, %s, %s)"
 _DELETE_REPLIES: LiteralString = "select {schema}.delete_replies(%s, cast(%s as bigint[]))"
@@ -83,6 +88,7 @@ _HEARTBEATS: LiteralString = (
     " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
     " concurrency int, in_flight int, stuck int) order by b.worker"
 )
+_WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
@@ -94,11 +100,7 @@ def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
     return isinstance(commands, list) and len(commands) == 1 and commands[0].flow is None
 
 
-def _has_level(command: NewCommand) -> bool:
-    return command.flow is not None and command.flow.priority is not None
-
-
-class PostgresStore(PostgresReads, PostgresFlow):
+class PostgresStore(PostgresSends, PostgresFlow):
     """Implements commandbus.database.store.Store."""
 
     has_gateway = True
@@ -111,12 +113,6 @@ class PostgresStore(PostgresReads, PostgresFlow):
 
     async def ensure_domain(self, domain: str) -> None:
         await self.gateway.ensure_domain(domain)
-
-    async def _ensure_flow(self, domain: str, commands: Collection[NewCommand]) -> None:
-        if any(_has_level(each) for each in commands):
-            await self.gateway.ensure_levels(domain)
-        if any(each.flow is not None and each.flow.ordering_key for each in commands):
-            await self.gateway.ensure_keys(domain)
 
     async def send(
         self,
@@ -154,7 +150,7 @@ class PostgresStore(PostgresReads, PostgresFlow):
             domain, options["vt_seconds"], options["quantity"], options["worker"],
             encoding.dump(dict(options["limits"])), options.get("mark_in_progress", True),
             options.get("from_head", False), list(options.get("except_types", ())),
-            None if every is None else list(every),
+            None if every is None else list(every), options.get("places"),
         )  # fmt: skip
         try:
             rows = await self.gateway.rows(_RECEIVE, params, domain=domain)
@@ -195,6 +191,13 @@ class PostgresStore(PostgresReads, PostgresFlow):
         params = (domain, encoding.leases(leases), ceil(seconds))
         return {row[0] for row in await self.gateway.rows(_EXTEND, params)}
 
+    async def cancel_requests(self, domain: str, leases: Sequence[Lease]) -> set[UUID]:
+        params = (domain, encoding.leases(leases))
+        return {row[0] for row in await self.gateway.rows(_CANCEL_REQUESTS, params)}
+
+    async def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        await self.gateway.rows(RECORD_PROGRESS, (domain, encoding.progress(said)))
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresTransaction]:
         with translated():
@@ -229,6 +232,13 @@ class PostgresStore(PostgresReads, PostgresFlow):
         params = (domain, list(ids), reason, actor)
         await self.gateway.rows(_CANCEL, params, domain=domain, conn=conn)
 
+    async def request_cancel(
+        self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None, conn: Any = None
+    ) -> set[UUID]:
+        params = (domain, list(ids), reason, actor)
+        rows = await self.gateway.rows(_REQUEST_CANCEL, params, domain=domain, conn=conn)
+        return {row[0] for row in rows}
+
     async def add_note(
         self, domain: str, command_id: UUID, *, text: str, actor: str | None
     ) -> None:
@@ -255,6 +265,12 @@ class PostgresStore(PostgresReads, PostgresFlow):
     ) -> int:
         params = (domain, batch_id, reason, actor)
         return int(await self.gateway.value(_CANCEL_BATCH, params, domain=domain))
+
+    async def request_batch_cancel(
+        self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+    ) -> int:
+        params = (domain, batch_id, reason, actor)
+        return int(await self.gateway.value(_REQUEST_BATCH_CANCEL, params, domain=domain))
 
     async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
         params = (domain, batch_id, actor)
@@ -304,7 +320,7 @@ class PostgresStore(PostgresReads, PostgresFlow):
         # One connection extends the leases of all domains: where one hangs, the others must not
         # wait until their leases are over.
         timeout = min(self.gateway.settings.statement_timeout_seconds, EXTEND_TIMEOUT_SECONDS)
-        return PostgresExtender(conninfo, kwargs, self.gateway.statement(_EXTEND), timeout)
+        return PostgresExtender(conninfo, kwargs, self.gateway.statement, timeout)
 
     def listener(self) -> PostgresListener:
         mark = schema_mark(self.gateway.settings.schema)
@@ -319,6 +335,11 @@ class PostgresStore(PostgresReads, PostgresFlow):
 
     async def heartbeats(self, beats: Sequence[Mapping[str, Any]]) -> None:
         await self.gateway.rows(_HEARTBEATS, (encoding.dump(beats),))
+
+    async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
+        params = (domain, include_delayed)
+        left: str | None = await self.gateway.value(_WHAT_IS_LEFT, params, domain=domain)
+        return left
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:
         document = encoding.dump({kind: sorted(names) for kind, names in keys.items()})
@@ -342,33 +363,3 @@ class PostgresTransaction:
         params = (domain, encoding.outcomes(outcomes))
         rows = await run(self.conn, self._gateway.statement(_SETTLE_OWN), params)
         return {row[0] for row in rows}
-
-
-class PostgresExtender:
-    """The LeaseExtender: a blocking connection, reopened when lost."""
-
-    def __init__(
-        self,
-        conninfo: str,
-        kwargs: dict[str, Any],
-        statement: Statement,
-        timeout_seconds: float,
-    ) -> None:
-        self._conninfo = conninfo
-        self._kwargs = kwargs
-        self._timeout_seconds = timeout_seconds
-        self._statement = statement
-        self._conn: psycopg.Connection[Any] | None = None
-
-    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
-        if self._conn is None or self._conn.broken:
-            self.close()
-            self._conn = psycopg.Connection.connect(self._conninfo, **self._kwargs)
-            prepare_blocking(self._conn, self._timeout_seconds)
-        params = (domain, encoding.leases(leases), seconds)
-        return {row[0] for row in run_blocking(self._conn, self._statement, params)}
-
-    def close(self) -> None:
-        if self._conn is not None:
-            self._conn.close()
-            self._conn = None

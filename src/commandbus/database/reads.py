@@ -19,10 +19,15 @@ from commandbus.models import (
     BatchMetadata,
     CommandMetadata,
     CommandStatus,
+    Progress,
     TroubleshootingItem,
 )
 
 _GET_COMMAND: LiteralString = COMMANDS_WHERE + "c.domain = %s and c.command_id = %s"
+_PROGRESS: LiteralString = (
+    "select command_id, fraction, message, at"
+    " from {schema}.progress_of(cast(%s as text), cast(%s as uuid[]))"
+)
 _GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
 _LIST_TROUBLESHOOTING: LiteralString = (
     "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
@@ -60,6 +65,10 @@ class PostgresReads:
 
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         return await self.gateway.row(_GET_COMMAND, (domain, command_id), into=command_of)
+
+    async def progress(self, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        rows = await self.gateway.rows(_PROGRESS, (domain, list(ids)))
+        return {command_id: Progress(*told) for command_id, *told in rows}
 
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         payload: str | None = await self.gateway.value(_GET_PAYLOAD, (domain, command_id))

@@ -28,6 +28,7 @@ from commandbus.errors import (
     InvalidSettingError,
     PayloadLostError,
     SchemaMissingError,
+    UniqueKeyHeldError,
 )
 from commandbus.privacy.redaction import redact_text
 
@@ -135,6 +136,9 @@ def _detail(error: object) -> str | None:
 def _from_state(state: str, detail: str | None, message: str, domain: str) -> CommandBusError:
     if state == "CB001" and detail:
         return DuplicateCommandError(domain, [UUID(text) for text in json.loads(detail)])
+    if state == "CB017" and detail:
+        held = json.loads(detail)
+        return UniqueKeyHeldError(domain, held["unique_key"], UUID(held["command_id"]))
     if state == "CB002" and detail:
         return CommandNotFoundError(domain, UUID(detail))
     if state == "CB004" and detail:

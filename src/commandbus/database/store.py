@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from commandbus.database.gateway import Gateway
-    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply
+    from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Said, Sent
     from commandbus.flow import Pause
     from commandbus.models import (
         AuditEvent,
@@ -26,8 +26,18 @@ if TYPE_CHECKING:
         CommandMetadata,
         CommandStatus,
         NewCommand,
+        Progress,
         TroubleshootingItem,
     )
+
+
+class SendPlace(TypedDict, total=False):
+    """Where to commands are sent."""
+
+    batch_id: UUID | None
+    #: Who sends, for the audit.
+    actor: str | None
+    conn: Any
 
 
 class ReceiveOptions(TypedDict):
@@ -49,6 +59,8 @@ class ReceiveOptions(TypedDict):
     except_types: NotRequired[Sequence[str]]
     #: The command types of which every lapsed lease is an attempt; None: all.
     count_every: NotRequired[Collection[str] | None]
+    #: Handlers that are free now; commands under a limit are not leased ahead of them. None: any.
+    places: NotRequired[int | None]
 
 
 class WorkerFigures(TypedDict):
@@ -86,8 +98,13 @@ class Transaction(Protocol):
 class LeaseExtender(Protocol):
     """Extends leases from an ordinary thread, with a connection of its own."""
 
-    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
-        """Extend; returns the commands whose lease is lost."""
+    def extend(
+        self, domain: str, leases: Sequence[Lease], seconds: int
+    ) -> tuple[set[UUID], set[UUID]]:
+        """Extend; returns those whose lease is lost, and those whose cancel was asked for."""
+
+    def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        """Keep how far these commands have come."""
 
     def close(self) -> None:
         """Give the connection back."""
@@ -135,6 +152,27 @@ class Store(Protocol):
         `actor`: who sends, for the audit.
         """
 
+    async def send_new(
+        self, domain: str, commands: Iterable[NewCommand], **options: Unpack[SendPlace]
+    ) -> list[int]:
+        """The same for those whose id is new; returns the places of the others, from 1.
+
+        Of an id that is there twice the first is sent. Bodies are not compared.
+        """
+
+    async def send_unique(
+        self,
+        domain: str,
+        commands: Sequence[NewCommand],
+        *,
+        skips_known: bool = False,
+        **options: Unpack[SendPlace],
+    ) -> list[Sent]:
+        """Send commands of which some have a unique key; returns what became of each.
+
+        All or none if an id is known (unless `skips_known`) or a key is held that must not be.
+        """
+
     # -- receiving and the ways a lease ends
     async def receive(self, domain: str, **options: Unpack[ReceiveOptions]) -> list[Lease]:
         """Lease commands that are due, those that have been due for longest first."""
@@ -149,6 +187,12 @@ class Store(Protocol):
 
     async def extend(self, domain: str, leases: Sequence[Lease], seconds: float) -> set[UUID]:
         """Extend leases; returns the commands whose lease is lost."""
+
+    async def cancel_requests(self, domain: str, leases: Sequence[Lease]) -> set[UUID]:
+        """Of these leases, the commands whose cancel was asked for."""
+
+    async def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        """Keep how far these commands have come, as their handlers say."""
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction; leaving the block commits, an error rolls back."""
@@ -176,6 +220,14 @@ class Store(Protocol):
         self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None, conn: Any = None
     ) -> None:
         """PENDING -> CANCELED, all or none; a command that a worker has leased is refused."""
+
+    async def request_cancel(
+        self, domain: str, ids: Sequence[UUID], *, reason: str, actor: str | None, conn: Any = None
+    ) -> set[UUID]:
+        """PENDING -> CANCELED, or marked for the worker that has it, all or none.
+
+        Returns those that a worker has.
+        """
 
     async def reschedule(
         self,
@@ -222,6 +274,9 @@ class Store(Protocol):
     async def get_command(self, domain: str, command_id: UUID) -> CommandMetadata | None:
         """One command, or None."""
 
+    async def progress(self, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        """How far those of these commands have come that run, and whose handlers said so."""
+
     async def list_troubleshooting(
         self, domain: str, *, command_type: str | None, limit: int, offset: int
     ) -> list[TroubleshootingItem]:
@@ -260,6 +315,11 @@ class Store(Protocol):
         self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
     ) -> int:
         """Cancel some of what no worker has leased; returns how many, 0 if none is left."""
+
+    async def request_batch_cancel(
+        self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+    ) -> int:
+        """Mark some of what workers have for its cancel; returns how many, 0 if none is left."""
 
     async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
         """Send again what is parked or FAILED, all in one transaction; returns how many."""
@@ -302,6 +362,13 @@ class Store(Protocol):
         """Seconds until the next command of each domain is due, 0 if one is.
 
         Without those that have none, and those that are paused without an end.
+        """
+
+    async def what_is_left(self, domain: str, *, include_delayed: bool) -> str | None:
+        """What a worker that empties a queue has to wait for: `due`, `delayed`, or nothing.
+
+        `delayed`, only if asked for: what becomes due later, and no worker has leased. `paused`:
+        nothing will be due before the domain is resumed.
         """
 
     async def declare_secrets(self, domain: str, keys: Mapping[str, Collection[str]]) -> None:

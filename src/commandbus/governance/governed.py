@@ -17,12 +17,12 @@ from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import Governing, OnBehalf
 from commandbus.database.store import Store
-from commandbus.errors import DuplicateCommandError, InvalidOperationError
+from commandbus.errors import DuplicateCommandError, InvalidOperationError, UniqueKeyHeldError
 from commandbus.flow import SendOptions
 from commandbus.governance.limits import Limits, check_user
 from commandbus.governance.model import GovernedType, LimitState, SentCommand
 from commandbus.governance.types import BatchType, BatchTypes
-from commandbus.models import CommandStatus
+from commandbus.models import CommandStatus, NewCommand
 from commandbus.names import check_command_type, check_domain, check_names, check_text
 from commandbus.settings import Settings
 
@@ -36,6 +36,10 @@ _LIST: LiteralString = (
 _SEND: LiteralString = (
     "select verdict, status from {schema}.send_for(%s, cast(%s as jsonb), cast(%s as bytea[]),"
     " cast(%s as jsonb))"
+)
+_SEND_UNIQUE: LiteralString = (
+    "select verdict, status, command_id from {schema}.send_unique_for(%s, cast(%s as jsonb),"
+    " cast(%s as bytea[]), cast(%s as jsonb))"
 )
 
 
@@ -120,7 +124,7 @@ class Governed(Limits):
         max_attempts: int | None = None,
         options: SendOptions | None = None,
     ) -> SentCommand:
-        """Send a command for a caller.
+        """Send a command for a caller; `options` are those of `CommandBus.send`.
 
         A governed command type raises GovernedTypeError. `options` are those of `CommandBus.send`.
         A repeat by the same user with the same type, payload and options gets the command in its
@@ -133,6 +137,8 @@ class Governed(Limits):
             options=options,
         )  # fmt: skip
         who = self.on_behalf_of(caller, domain)
+        if command.flow is not None and command.flow.unique_key is not None:
+            return await self._send_unique(domain, command, command.flow.unique_key, who)
         if not self.is_available:
             who.refuse_governed([command_type])
             await self._store.send(domain, [command], actor=who.user_id)
@@ -148,7 +154,29 @@ class Governed(Limits):
         )
         if verdict == "refused":
             raise DuplicateCommandError(domain, [command.command_id])
-        return SentCommand(command.command_id, CommandStatus(status), verdict == "repeat")
+        return SentCommand(command.command_id, CommandStatus(status), verdict == "repeat", verdict)
+
+    async def _send_unique(
+        self, domain: str, command: NewCommand, key: str, who: OnBehalf
+    ) -> SentCommand:
+        if not self.is_available:
+            who.refuse_governed([command.command_type])
+            (sent,) = await self._store.send_unique(domain, [command], actor=who.user_id)
+            return SentCommand(sent.command_id, CommandStatus.PENDING, False, sent.verdict)
+        digests = self._preparer.digests(domain, command)
+        await self.register()
+        gateway = self._store.gateway
+        await gateway.ensure_domain(domain)
+        ((verdict, status, whose),) = await gateway.rows(
+            _SEND_UNIQUE,
+            (domain, encoding.send(command), digests, encoding.on_behalf(who)),
+            domain=domain,
+        )
+        if verdict == "refused":
+            raise DuplicateCommandError(domain, [command.command_id])
+        if verdict == "held":
+            raise UniqueKeyHeldError(domain, key, whose)
+        return SentCommand(whose, CommandStatus(status), verdict == "repeat", verdict)
 
     async def governed_types(self, domain: str | None = None) -> list[GovernedType]:
         """The command types that are governed, and by which batch types, as the database knows."""

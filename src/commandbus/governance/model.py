@@ -218,6 +218,9 @@ class SentCommand:
     status: CommandStatus
     #: The caller sent it before; nothing new was created.
     is_repeat: bool
+    #: `sent`, `repeat`, or, if its unique key is held, `skipped` or `replaced`: then the command is
+    #: the one that holds the key.
+    outcome: str = "sent"
 
 
 @dataclass(frozen=True, slots=True)

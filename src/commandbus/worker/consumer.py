@@ -22,7 +22,7 @@ from commandbus.errors import (
     InvalidPayloadError,
     LeaseLostError,
 )
-from commandbus.handler import HandlerEntry, HandlerRegistry, OfLease
+from commandbus.handler import HandlerEntry, HandlerRegistry, OfLease, check_progress
 from commandbus.loops import Backoff
 from commandbus.models import Command, ParkReason
 from commandbus.outcomes import Discard, Snooze
@@ -30,6 +30,7 @@ from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import MAX_BACKOFF_SECONDS, RetryPolicy
 from commandbus.settings import Settings, check_number
+from commandbus.worker.lease import redacted_word
 from commandbus.worker.outcomes import command_of, failed, failure_of, parked
 from commandbus.worker.receiver import FIRST_POLL_SECONDS, HEAD_SECONDS
 from commandbus.worker.worker import ABORT_GRACE_SECONDS, new_worker_id
@@ -112,6 +113,17 @@ class LeasedCommand(OfLease):
         check_number(seconds, "seconds", 1, 43_200)
         self.check_open()
         await self._consumer.extend(self, seconds)
+
+    async def is_canceled(self) -> bool:
+        """Whether somebody asked to cancel it while it is leased; then `release` ends it."""
+        self.check_open()
+        return bool(await self._consumer.store.cancel_requests(self.lease.domain, [self.lease]))
+
+    async def progress(self, fraction: float, message: str | None = None) -> None:
+        """Say how far it has come, from 0 to 1; written at once."""
+        check_progress(fraction, message)
+        self.check_open()
+        await self._consumer.record_progress(self, float(fraction), message)
 
     def check_open(self) -> None:
         """Raise InvalidOperationError if it was settled before."""
@@ -200,6 +212,14 @@ class Consumer:
         entry = await self._entry(leased.lease)
         failure = failure_of(leased.lease, entry, error, self.policy)
         return replace(failure, error_type="PERMANENT")
+
+    async def record_progress(
+        self, leased: LeasedCommand, fraction: float, message: str | None
+    ) -> None:
+        """Keep how far a command has come; secrets in the text are masked."""
+        entry = await self._entry(leased.lease)
+        said = redacted_word((leased.lease, entry, fraction, message))
+        await self.store.record_progress(self.domain, [said])
 
     async def extend(self, leased: LeasedCommand, seconds: float) -> None:
         """Extend one lease, or raise LeaseLostError."""

@@ -23,9 +23,17 @@ from commandbus.errors import (
 from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
 from commandbus.loops import is_being_cancelled
 from commandbus.models import Command
+from commandbus.outcomes import Discard
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import RetryPolicy
-from commandbus.worker.outcomes import command_of, completed, failed, parked, timed_out
+from commandbus.worker.outcomes import (
+    canceled,
+    command_of,
+    completed,
+    failed,
+    parked,
+    timed_out,
+)
 from commandbus.worker.running import Run
 from commandbus.worker.threads import HandlerThreads
 
@@ -124,8 +132,12 @@ class Execution:
 
     def failure(self, run: Run, entry: HandlerEntry, error: BaseException | None) -> Outcome:
         """How a run ends that raised an error, or, with None, that did not end at all."""
+        policy = entry.retry_policy or self.default_policy
+        if run.is_canceled and not (
+            error is None or isinstance(error, Discard) or policy.is_permanent(error)
+        ):
+            return canceled(run.lease, entry, error, policy)
         if error is None or run.has_timed_out:
-            policy = entry.retry_policy or self.default_policy
             error = timed_out(run.timeout_seconds, error, policy)
         return failed(run.lease, entry, error, self.default_policy)
 

@@ -11,7 +11,7 @@ import logging
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -24,7 +24,7 @@ from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
 from commandbus.worker.outcomes import secrets_of
 from commandbus.worker.places import ThreadPlaces
-from commandbus.worker.running import Key, Run, TimeOuts
+from commandbus.worker.running import Key, OnProgress, Run, TimeOuts
 
 #: What is leased ahead is at most what the handlers get through in this many seconds.
 PREFETCH_SECONDS = 0.05
@@ -49,6 +49,7 @@ class Executor:
     on_early: Callable[[Lease], None]  # this lease must be extended on
     concurrency: int
     max_prefetch: int
+    on_progress: OnProgress | None = None  # a handler says how far it has come
 
     def __post_init__(self) -> None:
         self._buffer: deque[Lease] = deque()
@@ -97,12 +98,23 @@ class Executor:
         ahead = self._prefetch()
         if self.completer.backlog > 2 * (self.concurrency + self.max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
-        free = self.concurrency - self._held - len(self._running) - len(self._buffer)
+        free = self._free
         if free <= 0 and len(self._buffer) * 2 > ahead:
             return 0
         if not self._places.are_free:
             free = self._places.limit(free, ahead)
         return max(free + ahead, 0)
+
+    @property
+    def _free(self) -> int:
+        return self.concurrency - self._held - len(self._running) - len(self._buffer)
+
+    def places(self) -> int:
+        """How many commands under a limit to lease now: no more than would start at once.
+
+        But one, or they would never have their turn beside others that are leased ahead.
+        """
+        return max(self._free, 1)
 
     @property
     def leaves_threads_out(self) -> bool:
@@ -156,19 +168,40 @@ class Executor:
         """Whether something is leased and not started."""
         return bool(self._buffer or self._suspects or self._places.waiting)
 
-    def release_unstarted(self) -> None:
-        """Give back what has not started."""
+    def release_unstarted(self, types: Collection[str] | None = None) -> int:
+        """Give back what has not started, of these types or of all; returns how many."""
+        count = 0
         for waiting in (self._buffer, self._suspects, self._places.waiting):
-            self.release(waiting)
-            waiting.clear()
+            back = [each for each in waiting if types is None or each.command_type in types]
+            self.release(back)
+            for lease in back:
+                waiting.remove(lease)
+            count += len(back)
+        return count
 
     def lose(self, lease: Lease, why: str) -> None:
         """Stop working on a command that is not ours any more."""
         run = self._running.get(_key_of(lease))
         if run is not None:
             _log.warning("handler of %s is cancelled: %s", lease.command_id, why)
-            _cancel(run)
+            run.stop()
         self._take_back(lease)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """All that are leased and not ended."""
+        waiting = (*self._buffer, *self._suspects, *self._places.waiting)
+        return [*(run.lease for run in self._running.values()), *waiting]
+
+    def cancel(self, lease: Lease) -> None:
+        """Somebody wants this command to end; it is given back, and the database cancels it."""
+        run = self._running.get(_key_of(lease))
+        if run is None:
+            if self._take_back(lease):
+                self.release([lease])
+        elif not run.is_canceled:
+            _log.info("%s is to be canceled while it runs", lease.command_id)
+            run.request_cancel()
 
     def overdue(self, lease: Lease) -> None:
         """Its lease is not extended any more: what runs too long has failed, what waits goes back.
@@ -206,7 +239,7 @@ class Executor:
     def cancel_running(self) -> None:
         """Cancel the handlers that are still running; their commands go back to the queue."""
         for run in (*self._running.values(), *self._abandoned):
-            _cancel(run)
+            run.stop()
 
     def end(self) -> None:
         """Nothing runs any more: let go of the timer and of the threads."""
@@ -278,7 +311,8 @@ class Executor:
     def _start(self, lease: Lease, execute: Callable[[Run], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
         registry = self.execution.registry
-        run = Run(lease, self._timeouts, registry.find(lease.domain, lease.command_type))
+        found = registry.find(lease.domain, lease.command_type)
+        run = Run(lease, self._timeouts, found, self.on_progress)
         if run.needs_thread:
             self._places.used += 1
         self._running[_key_of(lease)] = run
@@ -375,11 +409,3 @@ class Executor:
 
 def _key_of(lease: Lease) -> Key:
     return lease.command_id, lease.lease_epoch
-
-
-def _cancel(run: Run) -> None:
-    run.must_stop = True
-    # After the task's first step, which the loop has planned already: a task that is cancelled
-    # before it never reports its end, and its command would count as running without limit.
-    if run.task is not None:
-        asyncio.get_running_loop().call_soon(run.task.cancel)

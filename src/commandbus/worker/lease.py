@@ -1,12 +1,14 @@
 """LeaseKeeper: extends leases from an OS thread, which a blocked event loop cannot stop.
 
-It also notices that the event loop is blocked, and says where.
+It also notices that the event loop is blocked, and says where; learns which commands should be
+canceled; and writes how far handlers say that they have come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import threading
 import time
@@ -15,14 +17,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from commandbus.database.model import Lease
+from commandbus.database.model import Lease, Said
 from commandbus.database.store import LeaseExtender
+from commandbus.handler import HandlerEntry
 from commandbus.privacy.redaction import redact_text
+from commandbus.worker.outcomes import secrets_of
 
 #: Seconds without a turn of the event loop after which its stack is logged.
 STALL_SECONDS = 1.0
 #: Seconds that `stop` waits for an extension that is still on its way.
 STOP_SECONDS = 2.0
+#: How often progress is written, in seconds; what was said in between is replaced by the last word.
+TELL_SECONDS = 1.0
+#: Characters of the text of a progress.
+MAX_MESSAGE = 500
 #: How often it is looked whether the thread has ended, in seconds.
 STOP_LOOK_SECONDS = 0.005
 
@@ -36,6 +44,10 @@ class _Kept:
     give_up_at: float
 
 
+#: The lease, its handler, the fraction and the text of a progress.
+_Word = tuple[Lease, HandlerEntry | None, float, str | None]
+
+
 @dataclass(eq=False)
 class LeaseKeeper:
     """Knows the leases of this worker and extends each when a third of its time is over."""
@@ -46,9 +58,13 @@ class LeaseKeeper:
     deadline_seconds: float
     on_lost: Callable[[Lease, str], None]
     on_overdue: Callable[[Lease], None]  # its handler had all the time that there is
+    on_canceled: Callable[[Lease], None] = lambda _: None  # somebody wants it to end
 
     def __post_init__(self) -> None:
         self._kept: dict[UUID, _Kept] = {}
+        #: The last word of each command that has not been written yet.
+        self._said: dict[UUID, _Word] = {}
+        self._told_at = -math.inf
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
@@ -81,6 +97,7 @@ class LeaseKeeper:
             # The same command may have been leased again in the meantime.
             if kept is not None and kept.lease.lease_epoch == lease.lease_epoch:
                 self._kept.pop(lease.command_id, None)
+                self._said.pop(lease.command_id, None)
 
     def keep_on(self, lease: Lease) -> None:
         """Extend it for the same time again: the handler began long after the lease."""
@@ -92,6 +109,30 @@ class LeaseKeeper:
         kept = self._kept.get(lease.command_id)
         if kept is not None:
             kept.expires_at = time.monotonic() + seconds
+
+    def say(
+        self, lease: Lease, entry: HandlerEntry | None, fraction: float, message: str | None
+    ) -> None:
+        """A handler says how far it has come: the last word is written soon. From any thread."""
+        self._said[lease.command_id] = (lease, entry, fraction, message)
+
+    def _tell(self) -> None:
+        """Write what handlers said, once a second at most, in the thread."""
+        now = time.monotonic()
+        if not self._said or now - self._told_at < TELL_SECONDS:
+            return
+        self._told_at = now
+        words: list[_Word] = []
+        while self._said:
+            # Taken one by one: others are added meanwhile, from other threads.
+            words.append(self._said.popitem()[1])
+        try:
+            said = [redacted_word(word) for word in words]
+            self.thread.extender.record_progress(self.domain, said)
+        except Exception:
+            for word in words:  # tried again, unless a newer word has come meanwhile
+                self._said.setdefault(word[0].command_id, word)
+            raise
 
     def _extend_due(self) -> None:
         """Extend what is due, in the thread."""
@@ -110,10 +151,12 @@ class LeaseKeeper:
         if not due:
             return
         leases = [entry.lease for entry in due]
-        lost = self.thread.extender.extend(self.domain, leases, self.vt_seconds)
+        lost, canceled = self.thread.extender.extend(self.domain, leases, self.vt_seconds)
         for entry in due:
             if entry.lease.command_id not in lost:
                 entry.expires_at = now + self.vt_seconds
+                if entry.lease.command_id in canceled:
+                    self._loop.call_soon_threadsafe(self.on_canceled, entry.lease)
             elif self._kept.get(entry.lease.command_id) is entry:
                 # Not one that ended while the call was on its way.
                 self._lose(entry, "its lease was lost")
@@ -121,6 +164,14 @@ class LeaseKeeper:
     def _lose(self, entry: _Kept, why: str) -> None:
         self._kept.pop(entry.lease.command_id, None)
         self._loop.call_soon_threadsafe(self.on_lost, entry.lease, why)
+
+
+def redacted_word(word: _Word) -> Said:
+    """What is kept of a progress."""
+    lease, entry, fraction, message = word
+    if message is not None:
+        message = redact_text(message, MAX_MESSAGE, secrets=secrets_of(lease, entry))
+    return Said(lease, fraction, message)
 
 
 class LeaseThread:
@@ -178,6 +229,7 @@ class LeaseThread:
             return
         try:
             keeper._extend_due()
+            keeper._tell()
         except Exception as error:  # noqa: BLE001  (tried again at the next tick)
             _log.warning("cannot extend leases of %s: %s", keeper.domain, redact_text(str(error)))
             self.extender.close()

@@ -25,6 +25,7 @@ from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
+from commandbus.worker.gatekeeper import Gatekeeper
 from commandbus.worker.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ SEAL_SECONDS = 60.0
 SEAL_EVERY_SECONDS = 1_800.0
 #: A worker seals first after this many seconds: one that starts often finds much to do.
 SEAL_DELAY_SECONDS = 30.0
+#: Unique keys that are looked at in one statement, and statements in one turn.
+KEYS_AT_ONCE, KEY_TURNS = 1_000, 100
 #: Batches, and edits, that expire in one turn.
 EXPIRED_AT_ONCE = 1_000
 
@@ -55,7 +58,9 @@ _NEXT_BULKS: LiteralString = (
     "select d.name, {schema}.next_bulk(d.name, %s, p_can_edit => true)"
     " from unnest(cast(%s as text[])) d(name)"
 )
+_SWEEP_PROGRESS: LiteralString = "select {schema}.sweep_progress()"
 _PRUNE_WORKERS: LiteralString = "select {schema}.prune_workers()"
+_PRUNE_KEYS: LiteralString = "select {schema}.prune_unique(%s)"
 _EXPIRED: LiteralString = "select * from {schema}.expired_decisions(%s)"
 _EXPIRE_TICKET: LiteralString = "select {schema}.expire_ticket(%s, %s)"
 _EXPIRE_EDIT: LiteralString = "select {schema}.expire_edit(%s, %s)"
@@ -72,7 +77,8 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    return [Maintenance(store, domains, settings), runner, Timekeeper(store), Firing(store)]
+    keepers = [Timekeeper(store), Firing(store), Gatekeeper(store, domains)]
+    return [Maintenance(store, domains, settings), runner, *keepers]
 
 
 class Maintenance(Loop):
@@ -118,6 +124,8 @@ class Maintenance(Loop):
         return recovery | {
             "look after interrupted loads": self._look_after_loads,
             "prune workers": self._prune_workers,
+            "prune unique keys": self._prune_keys,
+            "sweep progress": self._sweep_progress,
             "prune old rows": self._prune_old,
             "expire what nobody decided": self._expire,
         }
@@ -177,6 +185,15 @@ class Maintenance(Loop):
         pruned = await self._gateway.value(_PRUNE_WORKERS)
         if pruned:
             self._log.info("%d workers that vanished were taken off the list", pruned)
+
+    async def _prune_keys(self) -> None:
+        """Those that nobody holds any more."""
+        for _ in range(KEY_TURNS):
+            if await self._gateway.value(_PRUNE_KEYS, (KEYS_AT_ONCE,)) < KEYS_AT_ONCE:
+                return
+
+    async def _sweep_progress(self) -> None:
+        await self._gateway.value(_SWEEP_PROGRESS)
 
     async def _seal(self) -> None:
         """Close what was written to the audit; a process without the key leaves it to others."""

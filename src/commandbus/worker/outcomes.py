@@ -9,6 +9,7 @@ from typing import Any
 
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind, OutgoingCommands
 from commandbus.errors import (
+    CommandCanceledError,
     DuplicateCommandError,
     Fail,
     InvalidPayloadError,
@@ -137,6 +138,22 @@ def discarded(lease: Lease, entry: HandlerEntry | None, reason: str) -> Outcome:
     text = _reason(lease, entry, reason)
     log_chosen(lease, "discarded", text)
     return Outcome(lease, OutcomeKind.DISCARD, reason=text)
+
+
+def canceled(
+    lease: Lease, entry: HandlerEntry, error: BaseException, policy: RetryPolicy
+) -> Outcome:
+    """The end of a run that somebody asked to cancel, and that is neither done nor done for.
+
+    The database ends such a command in place of what is said here, which would start it again: so
+    it does not matter how many attempts are left.
+    """
+    if isinstance(error, (asyncio.CancelledError, CommandCanceledError, Snooze)):
+        log_chosen(lease, "ended as it was asked to", None)
+        return Outcome(lease, OutcomeKind.RELEASE)
+    failure = failure_of(lease, entry, error, policy)
+    log_chosen(lease, "ended as it was asked to, with an error", failure.code)
+    return Outcome(lease, OutcomeKind.RETRY, failure=failure)
 
 
 def too_many_snoozes(lease: Lease, error: Snooze) -> BaseException:

@@ -14,6 +14,7 @@ from typing import Protocol
 from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.loops import Backoff, Loop
+from commandbus.worker.emptying import UntilEmpty
 
 #: First wait after the queue was found empty, in seconds.
 FIRST_POLL_SECONDS = 0.002
@@ -40,6 +41,9 @@ class Room(Protocol):
 
     def wanted(self) -> int:
         """How many commands to lease now."""
+
+    def places(self) -> int:
+        """How many could start at once: what is under a limit is not leased ahead."""
 
     def left_out(self) -> Sequence[str]:
         """Command types of which to lease none now; asked after `wanted`."""
@@ -70,6 +74,8 @@ class Receiver(Loop):
     #: None: not by itself.
     due_in: Callable[[str], Awaitable[float | None]]
     count_every: Callable[[], Collection[str]] = tuple
+    #: Told of each look, if the worker ends once its queue is empty.
+    until_empty: UntilEmpty | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -100,6 +106,8 @@ class Receiver(Loop):
         if self._is_full:
             # room_freed() ends this pause; its length matters only if that call is missed.
             return self.poll_max_seconds
+        if self.until_empty is not None:
+            self.until_empty.look_begins()
         is_called = self._is_woken or time.monotonic() >= self._due_at
         self._is_woken, self._due_at = False, float("inf")
         if self.is_idle and not is_called:
@@ -118,6 +126,7 @@ class Receiver(Loop):
             from_head=from_head,
             except_types=self.room.left_out(),
             count_every=self.count_every(),
+            places=self.room.places(),
         )
         if from_head:
             # There may be more than there was room for.
@@ -147,6 +156,8 @@ class Receiver(Loop):
 
     async def _found_work(self, number: int) -> None:
         now = time.monotonic()
+        if self.until_empty is not None:
+            self.until_empty.found_work()
         self._polls.reset()
         self._quiet_since = now
         if self._busy_since is None:
@@ -156,6 +167,8 @@ class Receiver(Loop):
             await self._set_idle(is_idle=False)
 
     async def _found_nothing(self) -> float | None:
+        if self.until_empty is not None:
+            await self.until_empty.found_nothing(self.store)
         now = time.monotonic()
         if self._busy_since is not None:
             is_fast = self._found_since_busy > (now - self._busy_since) * BUSY_PER_SECOND

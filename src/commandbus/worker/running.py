@@ -17,6 +17,8 @@ GRACE_SECONDS = 5.0
 
 _log = logging.getLogger("commandbus.worker")
 
+#: A handler says how far its command has come: the lease, the handler, the fraction, a text.
+OnProgress = Callable[[Lease, HandlerEntry | None, float, str | None], None]
 # A command may be leased again while the handler of its lost lease still runs.
 Key = tuple[UUID, int]
 
@@ -35,13 +37,22 @@ class Run:
     #: Read by `ctx.should_stop`, from any thread.
     must_stop: bool = False
     has_timed_out: bool = False
+    #: Somebody asked to cancel the command.
+    is_canceled: bool = False
     #: Its failure is recorded, and the handler has not ended.
     is_abandoned: bool = False
-    #: Its task was cancelled because of the time-out.
-    _is_cancelled: bool = False
+    #: How often its task was cancelled, because of the time-out or of a cancel of the command.
+    _cancels: int = 0
 
-    def __init__(self, lease: Lease, timeouts: TimeOuts, found: HandlerEntry | None) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        timeouts: TimeOuts,
+        found: HandlerEntry | None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
         self.lease = lease
+        self._on_progress = on_progress
         #: The handler that is to be called, if there is one.
         self.found = found
         self.needs_thread = found is not None and not found.is_async
@@ -76,15 +87,37 @@ class Run:
     def end(self) -> None:
         """The handler has ended: a time-out comes too late now, and must not stop the commit."""
         self.due_at = math.inf
-        if self._is_cancelled and self.task is not None:
-            self._is_cancelled = False
+        while self._cancels and self.task is not None:
+            self._cancels -= 1
             self.task.uncancel()
 
     def cancel(self) -> None:
-        """Cancel the handler because of its time-out."""
+        """Cancel the handler because of its time-out, or because the command is canceled."""
         if self.task is not None:
-            self._is_cancelled = True
+            self._cancels += 1
             self.task.cancel()
+
+    def stop(self) -> None:
+        """End the whole execution: its command goes back."""
+        self.must_stop = True
+        # After the task's first step, which the loop has planned already: a task that is cancelled
+        # before it never reports its end, and its command would count as running without limit.
+        if self.task is not None:
+            asyncio.get_running_loop().call_soon(self.task.cancel)
+
+    def request_cancel(self) -> None:
+        """Somebody wants the command to end."""
+        self.is_canceled = self.must_stop = True
+        if self.entry is None:
+            self.stop()  # it waits for a thread or a connection
+        elif self.is_begun and not self.in_thread:
+            self.cancel()
+        # Else it has ended and is being committed, or only the thread can end it.
+
+    def say(self, fraction: float, message: str | None) -> None:
+        """Its handler says how far it has come; from any thread."""
+        if self._on_progress is not None and not self.is_abandoned:
+            self._on_progress(self.lease, self.found, fraction, message)
 
 
 class TimeOuts:

@@ -52,8 +52,8 @@ class Member(Protocol):
     def has_unstarted(self) -> bool:
         """Whether it has leases of commands that it has not started."""
 
-    def give_back_unstarted(self) -> None:
-        """Let go of them."""
+    def give_back_unstarted(self, types: Collection[str] | None = None) -> int:
+        """Let go of them, of these types or of all; returns how many there were."""
 
 
 class Shared:
@@ -165,19 +165,19 @@ class Shared:
         """The domains that are served."""
         return sorted({member.domain for member in self._members})
 
-    def add(self, member: Member, channel: str, wake: Callable[[], None] | None) -> None:
-        """This worker begins: `wake` is called when the channel is notified."""
+    def add(self, member: Member, hints: Mapping[str, Callable[[], None]]) -> None:
+        """This worker begins: what to call when a channel is notified."""
         self._members.add(member)
         for part in (_Heartbeats(self), self._pauses, *self._chores):
             self._run(part.name, part.run())
-        if wake is not None:
+        for channel, wake in hints.items():
             self.listener.subscribe(channel, wake)
             self._run("listener", self.listener.run())
 
-    def remove(self, member: Member, channel: str, wake: Callable[[], None] | None) -> None:
+    def remove(self, member: Member, hints: Mapping[str, Callable[[], None]]) -> None:
         """This worker has ended."""
         self._members.discard(member)
-        if wake is not None:
+        for channel, wake in hints.items():
             self.listener.unsubscribe(channel, wake)
 
     async def beat(self) -> None:
@@ -196,10 +196,11 @@ class Shared:
         waiting = [member for member in self._members if member.has_unstarted]
         if not waiting:
             return
-        paused = {p.domain for p in await self.control.pauses([m.domain for m in waiting])}
+        pauses = await self.control.pauses([member.domain for member in waiting])
         for member in waiting:
-            if member.domain in paused:
-                member.give_back_unstarted()
+            mine = [pause.type for pause in pauses if pause.domain == member.domain]
+            types = None if None in mine else {each for each in mine if each is not None}
+            if mine and member.give_back_unstarted(types):
                 _log.info("%s is paused: what was not started is given back", member.domain)
 
     async def due_in(self, domain: str) -> float | None:

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +17,12 @@ from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
 from commandbus.handler import HandlerRegistry, SendPreparer
-from commandbus.names import wakeup_channel
+from commandbus.names import cancels_channel, wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
+from commandbus.worker.cancels import CancelWatch
 from commandbus.worker.completer import Completer
+from commandbus.worker.emptying import Emptying, UntilEmpty
 from commandbus.worker.execution import Execution
 from commandbus.worker.executor import Executor
 from commandbus.worker.lease import LeaseKeeper
@@ -41,6 +43,9 @@ class WorkerOptions:
     concurrency: int
     vt_seconds: int
     use_notify: bool
+    #: Whether it ends once nothing is due, and nothing that it would wait for is delayed.
+    until_empty: bool = False
+    include_delayed: bool = False
 
 
 def new_worker_id() -> str:
@@ -61,6 +66,8 @@ class Worker:
     worker_id: str = field(default_factory=new_worker_id)
     #: What it has together with the other workers of its bus; None: it is the only one.
     shared: Shared | None = None
+    #: How it ends with others once nothing is left; None: it runs until it is stopped.
+    until_empty: UntilEmpty | None = None
     #: Set once the worker takes commands, and once it has ended.
     started: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,6 +97,8 @@ class Worker:
                 await self._run_parts(_Parts(self, shared, handlers))
         finally:
             self.finished.set()
+        if self.until_empty is not None and self.until_empty.error is not None:
+            raise self.until_empty.error
 
     async def _run_parts(self, parts: _Parts) -> None:
         self._parts = parts
@@ -153,6 +162,7 @@ class Workers:
     on_start: Callable[[], Awaitable[None]] | None = None
     running: set[Worker] = field(default_factory=set)
     shared: Shared = field(init=False)
+    emptying: Emptying = field(default_factory=Emptying)
     _stops: int = 0  # calls of `stop` that have not returned
 
     def __post_init__(self) -> None:
@@ -160,7 +170,7 @@ class Workers:
 
     def new(self, options: WorkerOptions) -> Worker:
         """A worker that is to be run."""
-        return Worker(
+        worker = Worker(
             self.store,
             self.registry,
             options,
@@ -169,6 +179,11 @@ class Workers:
             prepare=self.preparer.command,
             shared=self.shared,
         )
+        if options.until_empty:
+            worker.until_empty = UntilEmpty(
+                options.domain, options.include_delayed, self.emptying, stop=worker.stop
+            )
+        return worker
 
     async def run(self, options: WorkerOptions) -> None:
         """Run a new worker until it is stopped."""
@@ -181,6 +196,9 @@ class Workers:
             # Others get their turn, should somebody start workers again and again.
             return await asyncio.sleep(0)
         self.running.add(worker)
+        if worker.until_empty is not None:
+            # Before anything is waited for: workers that are started at once must know each other.
+            self.emptying.join(worker.until_empty)
         try:
             if self.on_start is not None:
                 await self.on_start()
@@ -188,6 +206,8 @@ class Workers:
         finally:
             worker.finished.set()
             self.running.discard(worker)
+            if worker.until_empty is not None:
+                self.emptying.leave(worker.until_empty)
 
     async def stop(self) -> None:
         """Stop all of them gracefully, and wait until they have ended."""
@@ -228,6 +248,7 @@ class _Parts:
             announce_idle=self.beat if options.use_notify else None,
             count_every=lambda: worker.registry.count_every(options.domain, worker.default_policy),
             due_in=shared.due_in,
+            until_empty=worker.until_empty,
         )
         self.execution = Execution(
             control,
@@ -258,7 +279,19 @@ class _Parts:
             deadline_seconds=settings.lease_deadline_seconds,
             on_lost=self.executor.lose,
             on_overdue=self.executor.overdue,
+            on_canceled=self.executor.cancel,
         )
+        self.executor.on_progress = self.keeper.say
+        self.cancels = CancelWatch(
+            control, options.domain, lambda: self.executor.leases, self.executor.cancel
+        )
+        self._until_empty = worker.until_empty
+        if self._until_empty is not None:
+            self._until_empty.wake = self.receiver.wake
+            self._until_empty.is_quiet = self._is_quiet
+
+    def _is_quiet(self) -> bool:
+        return not self.executor.in_flight and not self.completer.backlog
 
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the receiver."""
@@ -267,15 +300,21 @@ class _Parts:
     def start(self) -> None:
         """Begin to be one of the workers of the bus."""
         self.keeper.start()
-        self._shared.add(self, wakeup_channel(self.domain), self._wake())
+        self._shared.add(self, self._hints())
 
     async def stop(self) -> None:
         """Cease to be one."""
-        self._shared.remove(self, wakeup_channel(self.domain), self._wake())
+        self._shared.remove(self, self._hints())
+        await self.cancels.stop()
         await self.keeper.stop()
 
-    def _wake(self) -> Callable[[], None] | None:
-        return self._hint if self._worker.options.use_notify else None
+    def _hints(self) -> dict[str, Callable[[], None]]:
+        if not self._worker.options.use_notify:
+            return {}
+        return {
+            wakeup_channel(self.domain): self._hint,
+            cancels_channel(self.domain): self.cancels.hint,
+        }
 
     def _hint(self) -> None:
         self.receiver.wake()
@@ -286,14 +325,17 @@ class _Parts:
     def has_unstarted(self) -> bool:
         return self.executor.has_unstarted
 
-    def give_back_unstarted(self) -> None:
-        self.executor.release_unstarted()
+    def give_back_unstarted(self, types: Collection[str] | None = None) -> int:
+        return self.executor.release_unstarted(types)
 
     def give_back_aged(self) -> None:
         self.executor.release_aged()
 
     def wanted(self) -> int:
         return self.executor.wanted()
+
+    def places(self) -> int:
+        return self.executor.places()
 
     def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
         self.keeper.add(leases, asked_at)
@@ -304,7 +346,13 @@ class _Parts:
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
-        self.receiver.room_freed()
+        if any(lease.is_limited for lease in leases):
+            # Others may wait for the place that has just been given back.
+            self.receiver.wake()
+        else:
+            self.receiver.room_freed()
+        if self._until_empty is not None:
+            self._until_empty.committed(is_idle=not self.executor.in_flight)
 
     def _keep_on(self, lease: Lease) -> None:
         self.keeper.keep_on(lease)

@@ -25,7 +25,7 @@ from commandbus.http.schemas.batches import (
     LoadView,
     ResumeLoad,
 )
-from commandbus.http.schemas.commands import CommandView, WithReason
+from commandbus.http.schemas.commands import CancelForm, CommandView
 from commandbus.http.schemas.views import PageView
 from commandbus.http.strict import StrictRoute
 from commandbus.models import BatchCommand, BatchMetadata, BatchStatus, CommandStatus
@@ -161,10 +161,15 @@ async def seal_load(domain: DomainPath, batch_id: UUID, here: Here, caller: Oper
 
 @router.post("/{batch_id}/cancel")
 async def cancel_command_batch(
-    domain: DomainPath, batch_id: UUID, form: WithReason, here: Here, caller: Operator
+    domain: DomainPath, batch_id: UUID, form: CancelForm, here: Here, caller: Operator
 ) -> Counted:
-    """Cancel the commands of a batch that no worker has leased; an open load is ended for good."""
-    count = await here.bus.batches.cancel(domain, batch_id, form.reason, operator=caller.user_id)
+    """Cancel the commands of a batch that no worker has leased; an open load is ended for good.
+
+    With `running` = `request` workers are asked to end those that they have; those count too.
+    """
+    count = await here.bus.batches.cancel(
+        domain, batch_id, form.reason, running=form.running, operator=caller.user_id
+    )
     return Counted(count=count)
 
 

@@ -24,10 +24,11 @@ from commandbus.http.schemas.base import DomainPath, Moment, PageOf50, PageOf100
 from commandbus.http.schemas.commands import (
     Accepted,
     AuditEventView,
+    CancelForm,
     CommandDetail,
     CommandView,
+    ProgressView,
     SendCommand,
-    WithReason,
 )
 from commandbus.http.schemas.flow import NewPriority, Reschedule
 from commandbus.http.schemas.views import SearchPageView
@@ -59,7 +60,8 @@ async def send_command(
 
     A repeat by the same user (same id, type, payload, times, priority and keys) gets the command in
     its current state, and creates nothing, for as long as the id is known. Every other use of a
-    known id is 409. A governed command type is 403: submit it as a batch.
+    known id is 409. A governed command type is 403: submit it as a batch. With a unique_key
+    that another command holds it is 409, or, with `on_duplicate`, that other command is the answer.
     """
     refuse_domain(caller, form.domain)
     here.charge_commands(1)
@@ -70,14 +72,15 @@ async def send_command(
         caller, form.domain, form.command_type, command_id, form.data, reply_to,
         form.correlation_id, max_attempts=form.max_attempts, options=form.options(),
     )  # fmt: skip
-    url = here.url(f"/api/v1/commands/{form.domain}/{command_id}")
+    url = here.url(f"/api/v1/commands/{form.domain}/{sent.command_id}")
     accepted(response, url)
     return Accepted(
         domain=form.domain,
-        command_id=command_id,
+        command_id=sent.command_id,
         command_type=form.command_type,
         status=sent.status,
         is_repeat=sent.is_repeat,
+        outcome=sent.outcome,
         status_url=url,
     )
 
@@ -139,24 +142,41 @@ async def _detail(here: Platform, command: CommandMetadata, payload: Any = None)
     child = None
     if command.batch_id is not None and here.bus.governance.is_available:
         child = await here.bus.governance.child(command.batch_id, command.command_id)
+    told = None
+    if command.leased_by is not None:
+        found = await here.bus.search.progress(command.domain, [command.command_id])
+        told = found.get(command.command_id)
     return CommandDetail.of(
         command, payload=payload, stack=stack, status_url=url,
+        progress=None if told is None else ProgressView.of(told),
         parent_ticket_id=None if child is None else child.parent_ticket_id,
         sequence_no=None if child is None else child.sequence_no,
     )  # fmt: skip
 
 
-@router.post("/{domain}/{command_id}/cancel")
+@router.post(
+    "/{domain}/{command_id}/cancel",
+    responses={202: {"model": CommandDetail, "description": "Its worker is asked to end it."}},
+)
 async def cancel_command(
     domain: DomainPath,
     command_id: UUID,
-    form: WithReason,
+    form: CancelForm,
+    response: Response,
     here: Here,
     caller: Operator,
     viewer: Sight,
 ) -> CommandDetail:
-    """Cancel a command that no worker has leased."""
-    await here.bus.cancel(domain, command_id, form.reason, operator=caller.user_id)
+    """Cancel a command that no worker has leased.
+
+    One that runs is refused, unless `running` is `request`: then its worker is asked to end it, and
+    the answer is 202. It may still succeed.
+    """
+    answer = await here.bus.cancel(
+        domain, command_id, form.reason, running=form.running, operator=caller.user_id
+    )
+    if answer == "requested":
+        response.status_code = 202
     return await _detail(here, await require_command(here, domain, command_id, viewer))
 
 

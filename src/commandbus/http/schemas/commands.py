@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, Strict
 
+from commandbus.flow import MAX_KEY_LENGTH, SendOptions
 from commandbus.http.schemas.base import (
     DomainName,
     Flag,
@@ -19,7 +20,14 @@ from commandbus.http.schemas.base import (
 )
 from commandbus.http.schemas.flow import FlowForm
 from commandbus.http.schemas.views import View, view_of
-from commandbus.models import AuditEvent, AuditEventType, CommandMetadata, CommandStatus
+from commandbus.models import (
+    AuditEvent,
+    AuditEventType,
+    CommandMetadata,
+    CommandStatus,
+    Progress,
+    Running,
+)
 
 
 class SendCommand(FlowForm):
@@ -41,6 +49,31 @@ class SendCommand(FlowForm):
     correlation_id: UUID | None = None
     wants_reply: Flag = Field(True, description="false: no reply is published.")
     max_attempts: Whole | None = Field(None, ge=1, le=1_000)
+    unique_key: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_KEY_LENGTH,
+        description="Of the commands of one key one at a time is sent.",
+    )
+    unique_while: Literal["waiting", "open"] | Annotated[float, Strict()] | None = Field(
+        None, description="How long it holds its key; a number is seconds. Default: open."
+    )
+    on_duplicate: Literal["refuse", "skip", "replace"] | None = Field(
+        None, description="If the key is held. Default: refuse, which is 409."
+    )
+    max_wait_seconds: Annotated[float, Strict()] | None = Field(
+        None, description="With replace: it waits no longer than this from its first send."
+    )
+
+    def options(self) -> SendOptions:
+        """What is said of when it starts, and that it is sent once."""
+        return SendOptions(
+            **super().options(),
+            unique_key=self.unique_key,
+            unique_while=self.unique_while,
+            on_duplicate=self.on_duplicate,
+            max_wait=self.max_wait_seconds,
+        )
 
 
 @view_of(CommandMetadata, hide=("queue_name", "msg_id", "lease_epoch"))
@@ -48,8 +81,17 @@ class CommandView(View):
     """A command. Its payload is not part of it."""
 
 
+@view_of(Progress)
+class ProgressView(View):
+    """How far a running command has come, as its handler last said."""
+
+
 class CommandDetail(CommandView):
     """A command, with its payload if that was asked for and may be seen; secrets are masked."""
+
+    progress: ProgressView | None = Field(
+        None, description="How far it has come, while it runs, if its handler says so."
+    )
 
     payload: Any = None
     stack: dict[str, Any] | None = Field(
@@ -72,6 +114,10 @@ class Accepted(View):
     command_type: str
     status: CommandStatus
     is_repeat: bool = Field(description="It was sent before; nothing new was created.")
+    outcome: str = Field(
+        "sent",
+        description="sent or repeat; skipped or replaced: command_id is what holds the unique key.",
+    )
     status_url: str
 
 
@@ -79,6 +125,14 @@ class WithReason(Form):
     """A reason for the audit."""
 
     reason: Reason
+
+
+class CancelForm(WithReason):
+    """A cancel, and what to do with commands that a worker has."""
+
+    running: Running = Field(
+        "refuse", description="request: the worker that has a command is asked to end it."
+    )
 
 
 @view_of(AuditEvent)

@@ -15,9 +15,9 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
+from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind, Said
 from commandbus.database.store import ReceiveOptions
-from commandbus.models import AuditEventType, CommandStatus, ParkReason, ReplyOutcome
+from commandbus.models import AuditEventType, CommandStatus, ParkReason, Progress, ReplyOutcome
 from commandbus.names import commands_queue
 from commandbus.testing.memory.expiry import expire, has_expired
 from commandbus.testing.memory.pausing import is_paused, paused_types
@@ -25,11 +25,13 @@ from commandbus.testing.memory.sending import (
     move_batch_counters,
     publish_cancel,
     publish_reply,
-    send_commands,
     start_batch,
 )
 from commandbus.testing.memory.tables import CommandRow, State, iso8601, made
+from commandbus.testing.memory.unique import send_unique
 
+#: Outcomes after which a command starts again, unless its cancel was requested.
+STARTS_AGAIN = {OutcomeKind.RETRY, OutcomeKind.RELEASE, OutcomeKind.SNOOZE}
 #: Leases in a row that may lapse before a command is parked without a further start.
 MAX_LAPSES = 10
 
@@ -60,6 +62,9 @@ def receive_commands(state: State, domain: str, **options: Unpack[ReceiveOptions
         every = options.get("count_every", ())
         counts_every = every is None or row.command_type in every
         attempts = row.attempts + (row.leased_by is None or row.started_alone or counts_every)
+        if row.cancel_requested_at is not None:
+            _cancel_lapsed(state, row, options["worker"])
+            continue
         row = state.change(row, max_attempts=limit)
         if has_expired(row, now):
             _expire_received(state, row)
@@ -119,6 +124,29 @@ def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
     _park(state, row, ParkReason.EXHAUSTED, failure, state.clock.now())
 
 
+def _cancel_lapsed(state: State, row: CommandRow, worker: str) -> None:
+    """Its worker was asked to end it, and has died."""
+    state.record(row, AuditEventType.LEASE_EXPIRED, state.clock.now(), _lapsed_lease(row))
+    row = state.change(row, leased_by=worker, lease_epoch=row.lease_epoch + 1)
+    _cancel(state, row, None, state.clock.now())
+
+
+def _cancel(state: State, row: CommandRow, failure: Failure | None, now: datetime) -> None:
+    """The end of a command whose cancel was requested, in place of what would start it again."""
+    row = _ended(state, row, CommandStatus.CANCELED, now, started_alone=False)
+    state.queues.archive(row.queue_name, [row.msg_id])
+    publish_cancel(state, row, row.cancel_reason)
+    move_batch_counters(state, row, "open", "canceled")
+    details: dict[str, Any] = {"reason": row.cancel_reason}
+    if failure is not None:
+        details["error"] = {
+            "class": failure.error_type,
+            "code": failure.code,
+            "message": failure.message,
+        }
+    state.record(row, AuditEventType.CANCELED, now, details, row.cancel_requested_by)
+
+
 def _expire_received(state: State, row: CommandRow) -> None:
     # A new lease fences the worker that may still be running it; it ends at once.
     epoch = row.lease_epoch + 1
@@ -155,6 +183,23 @@ def extend_leases(state: State, domain: str, leases: Sequence[Lease], seconds: f
     return lost
 
 
+def cancel_requests(state: State, domain: str, leases: Sequence[Lease]) -> set[UUID]:
+    rows = [(state.commands.get((domain, lease.command_id)), lease) for lease in leases]
+    return {
+        row.command_id
+        for row, lease in rows
+        if row is not None and row.is_leased_as(lease) and row.cancel_requested_at is not None
+    }
+
+
+def record_progress(state: State, domain: str, said: Sequence[Said]) -> None:
+    for each in said:
+        key, epoch = (domain, each.lease.command_id), each.lease.lease_epoch
+        if state.progress.get(key, (0, None))[0] <= epoch:
+            told = Progress(each.fraction, each.message, state.clock.now())
+            state.progress[key] = (epoch, told)
+
+
 # -- the ways a lease ends
 
 
@@ -179,11 +224,13 @@ def settle(
         group = [outcome for outcome in outcomes if outcome.kind is kind]
         for outcome in group:
             row = _leased_row(state, domain, outcome)
-            if row is not None:
+            if row is not None and row.cancel_requested_at is not None and kind in STARTS_AGAIN:
+                _cancel(state, row, outcome.failure, now)
+            elif row is not None:
                 _move(state, row, outcome, now)
         lost.update(_reject_stale(state, domain, group))
     for outgoing in sends:
-        send_commands(
+        send_unique(
             state, outgoing.domain, outgoing.commands, outgoing.batch_id, actor=outgoing.actor
         )
     return lost

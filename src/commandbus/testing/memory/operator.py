@@ -12,7 +12,7 @@ import orjson
 from commandbus.database.store import RetryOptions
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
 from commandbus.models import AuditEventType, CommandStatus, ReplyOutcome
-from commandbus.names import check_domain, commands_queue
+from commandbus.names import cancels_channel, check_domain, commands_queue
 from commandbus.testing.memory.placing import put_command
 from commandbus.testing.memory.reads import rows_of_batch
 from commandbus.testing.memory.sending import (
@@ -77,6 +77,9 @@ def _requeue(
             # Without a reset there is still one attempt to use.
             attempts=0 if reset_attempts else min(ended.attempts, ended.max_attempts - 1),
             snoozes=None if reset_attempts else ended.snoozes,
+            cancel_requested_at=None,
+            cancel_requested_by=None,
+            cancel_reason=None,
         )
         was_parked = state.parked.pop(row.key, None) is not None
         move_batch_counters(
@@ -116,6 +119,12 @@ def cancel_commands(
     check_domain(domain)
     rows = movable(state, domain, ids, lambda row: row.is_waiting)
     refuse(state, domain, ids, rows, "cancel", "a command that is PENDING")
+    _cancel_waiting(state, rows, reason, actor)
+
+
+def _cancel_waiting(
+    state: State, rows: Sequence[CommandRow], reason: str, actor: str | None
+) -> None:
     for pending in rows:
         now = state.clock.now()
         row = state.change(pending, status=CommandStatus.CANCELED, updated_at=now)
@@ -123,6 +132,41 @@ def cancel_commands(
         publish_cancel(state, row, reason)
         move_batch_counters(state, row, "open", "canceled", actor)
         state.record(row, AuditEventType.CANCELED, now, {"reason": reason}, actor)
+
+
+def request_cancel(
+    state: State, domain: str, ids: Sequence[UUID], reason: str, actor: str | None, conn: Any = None
+) -> set[UUID]:
+    """What sql/functions/cancels.sql does."""
+    del conn  # the engine has used it
+    check_domain(domain)
+    waiting = movable(state, domain, ids, lambda row: row.is_waiting)
+    leased = movable(state, domain, ids, lambda row: row.is_open and row.leased_by is not None)
+    wanted = "a command that is PENDING or that a worker has"
+    refuse(state, domain, ids, [*waiting, *leased], "cancel", wanted)
+    _cancel_waiting(state, waiting, reason, actor)
+    _mark(state, leased, reason, actor)
+    return {row.command_id for row in leased}
+
+
+def _mark(state: State, rows: Sequence[CommandRow], reason: str, actor: str | None) -> int:
+    new = [row for row in rows if row.cancel_requested_at is None]
+    for found in new:
+        now = state.clock.now()
+        row = state.change(
+            found, cancel_requested_at=now, cancel_requested_by=actor, cancel_reason=reason
+        )
+        state.record(row, AuditEventType.CANCEL_REQUESTED, now, {"reason": reason}, actor)
+        state.notices.append(cancels_channel(row.domain))
+    return len(new)
+
+
+def request_batch_cancel(
+    state: State, domain: str, batch_id: UUID, *, reason: str, actor: str | None
+) -> int:
+    require_batch(state, domain, batch_id)
+    rows = rows_of_batch(state, domain, batch_id)
+    return _mark(state, [row for row in rows if row.leased_by is not None], reason, actor)
 
 
 def add_note(state: State, domain: str, command_id: UUID, *, text: str, actor: str | None) -> None:

@@ -18,11 +18,13 @@ from commandbus.models import (
     AuditEventType,
     BatchMetadata,
     CommandMetadata,
+    Progress,
     TroubleshootingItem,
 )
 from commandbus.names import check_domain, commands_queue
 from commandbus.payload import decode_payload
 from commandbus.testing.fakes import INFINITY, StoredMessage
+from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
 
 
@@ -41,6 +43,16 @@ def shown_command(state: State, row: CommandRow) -> CommandMetadata:
     if message.vt == INFINITY:
         return made(CommandMetadata, row, waiting_for=f"behind others of key {row.ordering_key}")
     return made(CommandMetadata, row, due_at=message.vt)
+
+
+def progress(state: State, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+    found = {}
+    for command_id in ids:
+        row = state.commands.get((domain, command_id))
+        epoch, told = state.progress.get((domain, command_id), (0, None))
+        if row is not None and told is not None and row.leased_by and row.lease_epoch == epoch:
+            found[command_id] = told
+    return found
 
 
 def get_payload(state: State, domain: str, command_id: UUID) -> str | None:
@@ -177,3 +189,18 @@ def archive_replies(state: State, queue: str, msg_ids: Collection[int]) -> None:
 def take_inbox_reply(state: State, domain: str, command_id: UUID) -> str | None:
     body: Any = state.inbox.pop((domain, command_id), None)
     return None if body is None else body.decode()
+
+
+def what_is_left(state: State, domain: str, *, include_delayed: bool) -> str | None:
+    now = state.clock.now()
+    if is_paused(state, domain, now):
+        return "paused"
+    # Those of a paused type are not leased either; in PostgreSQL they have no time then.
+    left_out = paused_types(state, domain, now)
+    queue = state.queues.get(commands_queue(domain)).messages
+    messages = [each for each in queue.values() if each.type not in left_out]
+    if any(message.vt <= now for message in messages):
+        return "due"
+    waiting = {row.msg_id for row in state.commands.values() if row.is_waiting}
+    later = (each for each in messages if each.vt < INFINITY and each.msg_id in waiting)
+    return "delayed" if include_delayed and any(later) else None

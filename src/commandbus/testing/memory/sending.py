@@ -46,6 +46,7 @@ _NEW_COMMAND: dict[str, Any] = {
     "started_alone": False, "snoozes": None, "leased_by": None, "lease_expires_at": None,
     "last_error_type": None, "last_error_code": None, "last_error_msg": None, "key_seq": None,
     "due_at": None, "waiting_for": None,
+    "cancel_requested_at": None, "cancel_requested_by": None, "cancel_reason": None,
 }  # fmt: skip
 _NEW_BATCH: dict[str, Any] = {
     "status": BatchStatus.PENDING, "completed_count": 0, "failed_count": 0, "canceled_count": 0,

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
-from commandbus.database.model import Lease, NewBatch
-from commandbus.database.store import Store
+from commandbus.database.model import Lease, NewBatch, Said, Sent
+from commandbus.database.store import SendPlace, Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import NewCommand
-from commandbus.testing.memory import leasing, operator, pausing, reads, rescheduling
+from commandbus.testing.memory import leasing, operator, pausing, reads, rescheduling, unique
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,
     MemoryEngine,
@@ -54,6 +54,33 @@ class InMemoryStore(MemoryEngine):
             conn, lambda state: send_commands(state, domain, given, batch_id, actor=actor)
         )
 
+    async def send_new(
+        self, domain: str, commands: Iterable[NewCommand], **options: Unpack[SendPlace]
+    ) -> list[int]:
+        given, batch_id, actor = tuple(commands), options.get("batch_id"), options.get("actor")
+        await self.ensure_domain(domain)
+        return await self.run(
+            options.get("conn"),
+            lambda state: unique.send_new(state, domain, given, batch_id, actor=actor),
+        )
+
+    async def send_unique(
+        self,
+        domain: str,
+        commands: Sequence[NewCommand],
+        *,
+        skips_known: bool = False,
+        **options: Unpack[SendPlace],
+    ) -> list[Sent]:
+        batch_id, actor = options.get("batch_id"), options.get("actor")
+        await self.ensure_domain(domain)
+        return await self.run(
+            options.get("conn"),
+            lambda state: unique.send_unique(
+                state, domain, commands, batch_id, actor=actor, skips_known=skips_known
+            ),
+        )
+
     async def create_batch(
         self, batch: NewBatch, commands: Sequence[NewCommand], *, conn: Any = None
     ) -> None:
@@ -64,6 +91,8 @@ class InMemoryStore(MemoryEngine):
     settle = verb(leasing.settle)
     confirm_start = verb(leasing.confirm_start)
     extend = verb(leasing.extend_leases)
+    cancel_requests = verb(leasing.cancel_requests)
+    record_progress = verb(leasing.record_progress)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[MemoryTransaction]:
@@ -75,7 +104,9 @@ class InMemoryStore(MemoryEngine):
             transaction.is_closed = True
 
     cancel = verb(operator.cancel_commands)
+    request_cancel = verb(operator.request_cancel)
     cancel_batch = verb(operator.cancel_batch)
+    request_batch_cancel = verb(operator.request_batch_cancel)
     retry_batch = verb(operator.retry_batch)
     operator_retry = verb(operator.operator_retry)
     operator_cancel = verb(operator.operator_cancel)
@@ -90,6 +121,7 @@ class InMemoryStore(MemoryEngine):
     due_in = verb(pausing.due_in)
 
     get_command = verb(reads.get_command)
+    progress = verb(reads.progress)
     get_payload = verb(reads.get_payload)
     get_audit_trail = verb(reads.get_audit_trail)
     list_troubleshooting = verb(reads.list_troubleshooting)
@@ -101,6 +133,7 @@ class InMemoryStore(MemoryEngine):
     delete_replies = verb(reads.delete_replies)
     archive_replies = verb(reads.archive_replies)
     take_inbox_reply = verb(reads.take_inbox_reply)
+    what_is_left = verb(reads.what_is_left)
 
     # -- workers
 
@@ -142,9 +175,19 @@ class MemoryExtender:
 
     _store: InMemoryStore
 
-    def extend(self, domain: str, leases: Sequence[Lease], seconds: int) -> set[UUID]:
+    def extend(
+        self, domain: str, leases: Sequence[Lease], seconds: int
+    ) -> tuple[set[UUID], set[UUID]]:
         # Wakes no listener: events of the event loop must not be set from this thread.
-        return self._store.read(lambda state: leasing.extend_leases(state, domain, leases, seconds))
+        return self._store.read(
+            lambda state: (
+                leasing.extend_leases(state, domain, leases, seconds),
+                leasing.cancel_requests(state, domain, leases),
+            )
+        )
+
+    def record_progress(self, domain: str, said: Sequence[Said]) -> None:
+        self._store.read(lambda state: leasing.record_progress(state, domain, said))
 
     def close(self) -> None:
         """There is no connection to give back."""

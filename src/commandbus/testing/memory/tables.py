@@ -21,6 +21,7 @@ from commandbus.models import (
     CommandMetadata,
     CommandStatus,
     ParkReason,
+    Progress,
 )
 from commandbus.names import wakeup_channel
 from commandbus.testing.clock import FakeClock
@@ -28,6 +29,8 @@ from commandbus.testing.fakes import Queues
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from commandbus.testing.memory.unique import KeyRow
 
 Key = tuple[str, UUID]
 #: Domain and ordering key.
@@ -49,6 +52,9 @@ class CommandRow(CommandMetadata):
     lapses: int = 0
     started_alone: bool = False
     snoozes: int | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_requested_by: str | None = None
+    cancel_reason: str | None = None
     #: Its number among those of its ordering key.
     key_seq: int | None = None
 
@@ -117,7 +123,9 @@ def made(kind: type[Made], row: object, **others: Any) -> Made:
 class State:
     """Everything that the store in memory remembers."""
 
-    TABLES = ("commands", "parked", "batches", "inbox", "audit", "flows", "heads")
+    TABLES = (
+        "commands", "parked", "batches", "inbox", "unique", "audit", "flows", "heads", "progress",
+    )  # fmt: skip
 
     def __init__(self, clock: FakeClock, id_scope: IdScope = "domain") -> None:
         self.clock = clock
@@ -127,7 +135,10 @@ class State:
         self.parked: dict[Key, tuple[ParkReason, datetime]] = {}
         self.batches: dict[UUID, BatchRow] = {}
         self.inbox: dict[Key, bytes] = {}
+        self.unique: dict[tuple[str, str], KeyRow] = {}
         self.audit: list[AuditEvent] = []
+        #: What handlers said, and the lease that they had.
+        self.progress: dict[Key, tuple[int, Progress]] = {}
         self.flows: dict[str, DomainFlow] = {}
         #: By ordering key, the command whose turn it is: it is due, runs, backs off or is parked.
         self.heads: dict[OrderingKey, UUID] = {}

@@ -178,7 +178,7 @@ end $$;
 -- The messages that a receive takes where the domain has levels, limits or keys.
 create or replace function commandbus.read_by_flow(
     p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
-    p_except text[]
+    p_except text[], p_places int
 ) returns table (msg_id bigint, message jsonb)
 language plpgsql as $$
 begin
@@ -187,7 +187,7 @@ begin
     end if;
     if p_flow.has_rules then
         return query select * from commandbus.read_gated(
-            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
+            p_flow, p_now, p_vt, p_quantity, p_from_head, p_except, p_places);
     else
         return query select * from commandbus.read_due(
             p_flow, p_now, p_vt, p_quantity, p_from_head, p_except);
@@ -206,15 +206,25 @@ declare
     v_until timestamptz;
     v_has_levels boolean;
     v_has_keys   boolean;
+    v_has_rules  boolean;
     v_due   timestamptz;
 begin
-    for domain, v_until, v_has_levels, v_has_keys in
-        select d.name, f.paused_until, coalesce(f.has_levels, false), coalesce(f.has_keys, false) from unnest(p_domains) d(name)
+    for domain, v_until, v_has_levels, v_has_keys, v_has_rules in
+        select d.name, f.paused_until, coalesce(f.has_levels, false), coalesce(f.has_keys, false),
+               coalesce(f.has_rules, false)
+          from unnest(p_domains) d(name)
           left join commandbus.command_bus_flow f on f.domain = d.name
          where f.paused_at is null or f.paused_until is not null
     loop
         v_due := case when commandbus.queue_exists(due_in.domain || '.commands')
                       then commandbus.first_due(due_in.domain, v_has_levels) else v_now end;
+        -- A receive works these off first.
+        if v_has_keys and exists (select from commandbus.command_bus_key_due k where k.domain = due_in.domain) then
+            v_due := v_now;
+        end if;
+        if v_has_rules then
+            v_due := least(v_due, commandbus.gates_due(due_in.domain, v_now));
+        end if;
         if v_due is not null then
             seconds := extract(epoch from greatest(v_due, v_until, v_now) - v_now);
             return next;
@@ -232,12 +242,13 @@ language sql stable as $$ select d.domain from commandbus.due_in(p_domains) d wh
 
 -- What a command that may not start waits for, beside its time; null: nothing.
 create or replace function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
-language sql stable as $$
-    select case when w.gate like 'k:%' then commandbus.key_text(w.domain, substr(w.gate, 3), w.seq)
-                else w.gate end
-      from commandbus.command_bus_waiting w
-     where w.domain = p_domain and w.command_id = p_command_id
-$$;
+language plpgsql stable as $$
+begin
+    return (select case when w.gate like 'k:%' then commandbus.key_text(w.domain, substr(w.gate, 3), w.seq)
+                        else commandbus.gate_text(w.domain, w.gate) || ', since ' || commandbus.iso8601(w.since) end
+              from commandbus.command_bus_waiting w
+             where w.domain = p_domain and w.command_id = p_command_id);
+end $$;
 
 -- When the message of a command is due, if it is PENDING and that is later than now; null: now, or not by itself.
 create or replace function commandbus.due_at(

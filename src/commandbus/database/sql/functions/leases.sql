@@ -56,6 +56,8 @@ begin
      where c.domain = i.domain and c.command_id = i.command_id
        and c.lease_epoch = i.lease_epoch and c.leased_by is not null
        and c.status in ('PENDING', 'IN_PROGRESS')
+       -- one whose cancel was requested does not start again: cancel_leased ends it
+       and (p_status <> 'PENDING' or c.cancel_requested_at is null)
     returning c.command_id, c.msg_id, c.batch_id, c.command_type, c.correlation_id, c.reply_queue,
               c.attempts, i.data, i.delay_seconds, i.reason, i.error_type, i.error_code, i.error_msg,
               case when p_has_failed
@@ -142,15 +144,18 @@ begin
     return found;
 end $$;
 
--- Extends the leases that still hold, and returns the commands whose lease is lost.
+-- Extends the leases that still hold. Returns the commands whose lease is lost, and those whose cancel was requested,
+-- which the worker should end.
 --   p_items: [{"command_id", "msg_id", "lease_epoch"}]
-create or replace function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt int)
-returns setof uuid
+create or replace function commandbus.keep_leases(p_domain text, p_items jsonb, p_vt int)
+returns table (command_id uuid, is_lost boolean)
 language plpgsql as $$
+#variable_conflict use_column
 declare
-    v_now  timestamptz := commandbus.lock_leases(p_domain, p_items);
-    v_kept uuid[];
-    v_msgs bigint[];
+    v_now    timestamptz := commandbus.lock_leases(p_domain, p_items);
+    v_kept   uuid[];
+    v_msgs   bigint[];
+    v_marked uuid[];
 begin
     with item as materialized (
         select p_domain as domain, r.command_id, r.lease_epoch
@@ -161,11 +166,22 @@ begin
           from item i
          where c.domain = i.domain and c.command_id = i.command_id
            and c.lease_epoch = i.lease_epoch and c.leased_by is not null
-        returning c.command_id, c.msg_id
+        returning c.command_id, c.msg_id, c.cancel_requested_at is not null as is_marked
     )
-    select array_agg(k.command_id), array_agg(k.msg_id order by k.msg_id) into v_kept, v_msgs from kept k;
+    select array_agg(k.command_id), array_agg(k.msg_id order by k.msg_id),
+           array_agg(k.command_id) filter (where k.is_marked)
+      into v_kept, v_msgs, v_marked from kept k;
     perform pgmq.set_vt(commandbus.physical_queue(p_domain || '.commands'), v_msgs, p_vt);
     return query
-    select i.command_id from jsonb_to_recordset(p_items) as i(command_id uuid)
-     where v_kept is null or i.command_id <> all(v_kept);
+    select i.command_id, true from jsonb_to_recordset(p_items) as i(command_id uuid)
+     where v_kept is null or i.command_id <> all(v_kept)
+    union all
+    select m, false from unnest(v_marked) m;
 end $$;
+
+-- The same for one who cannot be asked to end what it has: returns the commands whose lease is lost.
+create or replace function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt int)
+returns setof uuid
+language sql as $$
+    select k.command_id from commandbus.keep_leases(p_domain, p_items, p_vt) k where k.is_lost
+$$;

@@ -1,6 +1,6 @@
 -- Locks: the order in which rows are locked, everywhere:
 --
---     key -> queue message -> command -> batch -> failure group -> audit; each kind in the order of its ids
+--     unique key -> key -> queue message -> command -> batch -> failure group -> audit; each kind in the order of its ids
 --
 -- Keys are locked by senders, and by those who queue parked commands again. Who ends commands takes their keys after
 -- the batches, and the messages of the next ones after the keys, but waits for neither: what another session has is

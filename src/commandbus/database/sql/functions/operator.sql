@@ -153,8 +153,8 @@ begin
                            else least(c.attempts, c.max_attempts - 1) end,
            snoozes = case when p_reset_attempts then null else c.snoozes end,
            attempt_count = c.attempt_count + 1,
-           -- an operator wants it to run, also after its time
-           expires_at = null
+           -- an operator wants it to run, also after its time, or after a cancel that came too late
+           expires_at = null, cancel_requested_at = null, cancel_requested_by = null, cancel_reason = null
       from item n
      where c.domain = n.domain and c.command_id = n.command_id and c.status = any(p_from);
     perform commandbus.move_batch_counters(

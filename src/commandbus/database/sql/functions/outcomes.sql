@@ -87,7 +87,7 @@ begin
       into v_moved from moved m;
     perform commandbus.delay_messages(p_domain, v_moved.msgs, v_moved.delays, v_now);
     perform commandbus.leave_flow(p_domain, v_moved.ids, false);
-    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+    return query select * from commandbus.end_others(p_domain, p_items, v_moved.ids);
 end $$;
 
 -- Each message shows up again when its delay is over, counted from p_now. The caller has locked them.
@@ -131,7 +131,7 @@ begin
       into v_moved from moved m;
     perform commandbus.delay_messages(p_domain, v_moved.msgs, v_moved.delays, v_now);
     perform commandbus.leave_flow(p_domain, v_moved.ids, false);
-    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+    return query select * from commandbus.end_others(p_domain, p_items, v_moved.ids);
 end $$;
 
 -- IN_PROGRESS -> CANCELED because the handler found that it is not needed: ended, with a reply.
@@ -256,5 +256,5 @@ begin
         perform commandbus.leave_flow(p_domain, v_moved.ids, false);
         perform commandbus.wake_workers(p_domain);
     end if;
-    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+    return query select * from commandbus.end_others(p_domain, p_items, v_moved.ids);
 end $$;

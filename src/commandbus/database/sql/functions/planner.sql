@@ -21,14 +21,17 @@ begin
             -- end_leases is called by outcomes only, and planned under their settings: to set five more for
             -- each group would cost a group of one a few per cent.
             (c_by_item, array[
-                'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.extend_leases',
+                'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.keep_leases',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
-                'commandbus.snooze_commands', 'commandbus.discard_commands',
+                'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leased',
+                'commandbus.cancel_requests',
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
-                'commandbus.record_bulk']),
+                'commandbus.record_bulk', 'commandbus.gates_of', 'commandbus.drop_places',
+                'commandbus.drop_waiting', 'commandbus.wait_at_gates', 'commandbus.keep_tokens',
+                'commandbus.look_later']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
                 'commandbus.claim_stored', 'commandbus.stored_messages', 'commandbus.adopt_messages',
                 'commandbus.mark_dispatched', 'commandbus.mark_dispatch_failed']),
@@ -38,7 +41,8 @@ begin
             (c_by_key, array[
                 'commandbus.leave_keys', 'commandbus.enter_keys', 'commandbus.put_keyed',
                 'commandbus.claim_keys_of', 'commandbus.move_batch_counters', 'commandbus.lock_batches',
-                'commandbus.take_back',
+                'commandbus.take_back', 'commandbus.known_ids', 'commandbus.waiting_ids',
+                'commandbus.unique_holders', 'commandbus.give_unique', 'commandbus.prune_unique',
                 'commandbus.store_commands', 'commandbus.fire_schedules', 'commandbus.expire_in']),
             -- With the states known, the planner would walk the index of all stored commands instead.
             (c_by_key || ' set plan_cache_mode = force_generic_plan', array[
@@ -48,7 +52,9 @@ begin
             -- sorted all the same is a page.
             (c_by_key || ' set enable_sort = off set enable_incremental_sort = off'
                 || ' set enable_indexscan = on set enable_bitmapscan = off', array[
-                'commandbus.waiting_page', 'commandbus.expose_unconfirmed',
+                'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.read_gated',
+                'commandbus.gates_due', 'commandbus.is_waited_for', 'commandbus.tend_gates',
+                'commandbus.release_waiting',
                 'commandbus.dispatch_figures']),
             -- Called by functions that have index scans off; here the index gives the order of a key.
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[
@@ -56,7 +62,7 @@ begin
             -- Called by receive_commands, which has index scans off; here the index gives the order.
             ('set enable_indexscan = on', array[
                 'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_levels',
-                'commandbus.read_levels_except', 'commandbus.read_gated']),
+                'commandbus.read_levels_except']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.

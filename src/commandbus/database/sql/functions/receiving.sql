@@ -17,6 +17,8 @@ end $$;
 --   p_count_every: the types whose policy there counts every lapse as an attempt; null: all.
 --   p_from_head: what is due at the head of the queue goes before what has been due for longest.
 --   p_except: command types that are left to other workers.
+--   p_places: handlers that are free now; what has a limit is not leased ahead of them (gate_reads.sql).
+--   has_rules: the domain has limits, so that the end of a lease makes room for another.
 -- A lease that ended without a word (crash, pause, cut) does not count against the command unless it
 -- is known to have run alone, or its type is in p_count_every. After the second one in a row `is_suspect` asks the worker to run it by
 -- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
@@ -24,11 +26,12 @@ end $$;
 create or replace function commandbus.receive_commands(
     p_domain text, p_vt int, p_quantity int, p_worker text,
     p_limits jsonb default '{}', p_mark_in_progress boolean default true,
-    p_from_head boolean default false, p_except text[] default '{}', p_count_every text[] default '{}'
+    p_from_head boolean default false, p_except text[] default '{}', p_count_every text[] default '{}',
+    p_places int default null
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
-    created_at timestamptz, data text, snoozes int)
+    created_at timestamptz, data text, snoozes int, has_rules boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -46,7 +49,7 @@ begin
     if v_flow.has_levels or v_flow.has_rules or v_flow.has_keys then
         select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
           into v_msg_ids, v_messages
-          from commandbus.read_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except) r;
+          from commandbus.read_by_flow(v_flow, v_now, p_vt, p_quantity, p_from_head, p_except, p_places) r;
     else
         select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
           into v_msg_ids, v_messages
@@ -88,6 +91,7 @@ begin
                <= coalesce((p_limits ->> c.command_type)::int, c.max_attempts)
            and (abs(c.lapses) < 10 or coalesce(c.command_type = any(p_count_every), true))
            and (c.expires_at is null or c.expires_at > v_now)
+           and c.cancel_requested_at is null
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
                   c.max_attempts, abs(c.lapses) > 1 as is_suspect, c.correlation_id, c.reply_queue,
                   c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed, c.snoozes
@@ -116,7 +120,8 @@ begin
                   from leased h) e
     )
     select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
-           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data, h.snoozes
+           h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data, h.snoozes,
+           coalesce(v_flow.has_rules, false)
       from leased h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then
@@ -125,7 +130,7 @@ begin
 end $$;
 
 -- Messages that were read but whose command must not run: finished, parked, replaced by a newer
--- message, or without a command at all are archived; expired ones end; used-up attempts are parked. The messages
+-- message, or without a command at all are archived; expired ones end, and those whose cancel was requested; used-up attempts are parked. The messages
 -- are locked by the read. Commands leased by the same call carry p_now.
 create or replace function commandbus.turn_away(
     p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb,
@@ -135,6 +140,7 @@ language plpgsql as $$
 declare
     v_spent jsonb;
     v_late  jsonb;
+    v_asked jsonb;
     v_gone  bigint[];
 begin
     -- Taking the lease fences the worker that may still be running it, before it is parked.
@@ -156,11 +162,22 @@ begin
           from spent s
          where c.domain = s.domain and c.command_id = s.command_id
         returning c.command_id, c.msg_id, c.lease_epoch, c.attempts, c.max_attempts,
-                  s.leased_by is not null as is_lapsed, c.expires_at
+                  s.leased_by is not null as is_lapsed, c.expires_at, c.batch_id,
+                  c.cancel_requested_at is not null as is_asked
+    ), told as (
+        insert into commandbus.command_bus_audit (
+            domain, command_id, event_type, ts, details_json, batch_id)
+        select p_domain, t.command_id, 'LEASE_EXPIRED', p_now,
+               commandbus.lapsed_lease(p_domain, t.command_id), t.batch_id
+          from taken t where t.is_asked
     )
     select jsonb_agg(jsonb_build_object(
+               'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch))
+               filter (where t.is_asked),
+           jsonb_agg(jsonb_build_object(
                'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch,
-               'error_msg', commandbus.expired_since(t.expires_at))) filter (where t.expires_at <= p_now),
+               'error_msg', commandbus.expired_since(t.expires_at)))
+               filter (where t.expires_at <= p_now and not t.is_asked),
            jsonb_agg(jsonb_build_object(
                'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch,
                'reason', 'EXHAUSTED', 'error_type', 'TRANSIENT',
@@ -171,8 +188,11 @@ begin
                    else format('no attempt left: %s of %s are used', t.attempts, t.max_attempts) end,
                'error_details', case when t.is_lapsed
                    then commandbus.lapsed_lease(p_domain, t.command_id) end))
-               filter (where (t.expires_at <= p_now) is not true)
-      into v_late, v_spent from taken t;
+               filter (where (t.expires_at <= p_now) is not true and not t.is_asked)
+      into v_asked, v_late, v_spent from taken t;
+    if v_asked is not null then
+        perform commandbus.cancel_leased(p_domain, v_asked);
+    end if;
     if v_late is not null then
         perform commandbus.expire_leased(p_domain, v_late);
     end if;

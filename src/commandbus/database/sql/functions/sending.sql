@@ -281,22 +281,33 @@ language sql stable as $$
          where m.queue_name like E'%\\_\\_commands')
 $$;
 
--- As offer_commands, but a duplicate is an error that names the ids.
+-- As offer_commands, but a duplicate is an error that names the ids; and commands may have a unique_key, as offer_unique
+-- takes it. Returns how many were sent.
 create or replace function commandbus.send_commands(
     p_domain text, p_commands jsonb, p_batch_id uuid default null, p_actor text default null
 ) returns int
 language plpgsql as $$
 declare
-    v_known uuid[] := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_actor);
+    v_known uuid[];
 begin
+    if jsonb_path_exists(p_commands, '$[*].unique_key') then
+        return commandbus.send_by_keys(p_domain, p_commands, p_batch_id, p_actor);
+    end if;
+    v_known := commandbus.offer_commands(p_domain, p_commands, p_batch_id, p_actor);
     if v_known <> '{}' then
-        perform commandbus.refuse_repeated_ids(p_commands);
-        raise exception 'already sent in domain %: %', quote_literal(p_domain),
-            array_to_string(v_known[1:5], ', ')
-            using errcode = 'CB001', detail = array_to_json(v_known)::text,
-                  hint = 'nothing of this call was created';
+        perform commandbus.refuse_known_ids(p_domain, p_commands, v_known);
     end if;
     return jsonb_array_length(p_commands);
+end $$;
+
+-- An error for a call in which these ids were known, and of which nothing was created.
+create or replace function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uuid[]) returns uuid
+language plpgsql as $$
+begin
+    perform commandbus.refuse_repeated_ids(p_commands);
+    raise exception 'already sent in domain %: %', quote_literal(p_domain), array_to_string(p_known[1:5], ', ')
+        using errcode = 'CB001', detail = array_to_json(p_known)::text,
+              hint = 'nothing of this call was created';
 end $$;
 
 -- For a call that was refused: an id that is twice in it was not sent before.

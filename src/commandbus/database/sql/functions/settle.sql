@@ -39,12 +39,16 @@ create or replace function commandbus.settle_commands(
 ) returns setof uuid
 language plpgsql as $$
 declare
-    v_sends jsonb;
-    v_send  jsonb;
-    v_keyed boolean := p_outcomes @? '$.send[*].commands[*].ordering_key';
+    v_sends  jsonb;
+    v_send   jsonb;
+    v_keyed  boolean := p_outcomes @? '$.send[*].commands[*].ordering_key';
+    v_unique boolean := p_outcomes @? '$.send[*].commands[*].unique_key';
     -- Locked first, all of it; one kind alone does that by itself.
-    v_locks boolean := p_is_own or (select count(*) > 1 from jsonb_object_keys(p_outcomes));
+    v_locks  boolean := p_is_own or (select count(*) > 1 from jsonb_object_keys(p_outcomes));
 begin
+    if v_unique then
+        perform commandbus.claim_unique_of(p_outcomes -> 'send');
+    end if;
     if v_keyed then
         perform commandbus.claim_sent_keys(p_outcomes -> 'send');
     end if;
@@ -100,6 +104,9 @@ begin
     end loop;
     if v_keyed then
         perform commandbus.forget_sent_keys(p_outcomes -> 'send');
+    end if;
+    if v_unique then
+        perform commandbus.drop_unique_of(p_outcomes -> 'send');
     end if;
     -- Last, because parking ends with the locks of failure groups, and everything above takes
     -- those of batches.

@@ -1,0 +1,265 @@
+-- Reading where a domain has limits or paused types: those who wait at a gate that has room, and what is due.
+
+-- Gates where commands wait and there seems to be room, fifty at most: first those whose next token has come, then, in
+-- the order of their names, from where the last call of this session has stopped. Without a lock: who takes places
+-- counts again. Gates whose domain or type is full are not named.
+--
+-- The full ones among those looked at are not more than commands run; so with very many keys most have room, and with
+-- few all are looked at.
+create or replace function commandbus.open_gates(p_domain text, p_now timestamptz)
+returns table (gate text, room int)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    c_many constant int := 50;
+    v_ready text[];
+    v_found text[];
+    v_start text;
+begin
+    -- Nothing waits: as good as always.
+    if not exists (select from commandbus.command_bus_waiting w
+                    where w.domain = p_domain and w.gate >= 'l:' and w.gate < 'l;') then
+        return;
+    end if;
+    if commandbus.room_at(p_domain, 'l:d', p_now) <= 0 then
+        return;
+    end if;
+    v_ready := array(select g.gate from commandbus.command_bus_gate g
+                      where g.domain = p_domain and g.ready_at <= p_now
+                      order by g.ready_at limit c_many);
+    v_start := current_setting('commandbus.gate_after', true);
+    v_start := case when v_start like p_domain || ' l:%' then substr(v_start, length(p_domain) + 2) else 'l:' end;
+    v_found := commandbus.walk_gates(p_domain, v_start, 'l;', c_many);
+    if cardinality(v_found) < c_many and v_start > 'l:' then
+        v_found := v_found || commandbus.walk_gates(
+            p_domain, 'l:', v_start || chr(1), c_many - cardinality(v_found));
+    end if;
+    perform set_config('commandbus.gate_after', p_domain || ' ' || v_found[cardinality(v_found)], false);
+    return query
+    with looked as materialized (
+        select distinct u.gate, commandbus.gate_type(u.gate) as type, commandbus.is_key_gate(u.gate) as by_key
+          from unnest(v_ready || v_found) u(gate)
+    ), above as materialized (
+        select t.type, commandbus.room_at(p_domain, 'l:t:' || t.type, p_now) as room
+          from (select distinct l.type from looked l where l.by_key) t
+    )
+    select r.gate, r.room from (
+        select l.gate, least(commandbus.room_at(p_domain, l.gate, p_now),
+                             (select a.room from above a where a.type = l.type and l.by_key)) as room
+          from looked l) r
+     where r.room > 0;
+end $$;
+
+-- Names of gates where commands wait, after one and before another, so many at most: by a jump to the next one each,
+-- however many wait there.
+create or replace function commandbus.walk_gates(p_domain text, p_after text, p_before text, p_limit int)
+returns text[]
+language plpgsql as $$
+declare
+    v_found text[] := '{}';
+    v_gate  text := p_after;
+begin
+    while cardinality(v_found) < p_limit loop
+        select w.gate into v_gate from commandbus.command_bus_waiting w
+         where w.domain = p_domain and w.gate > v_gate and w.gate < p_before
+         order by w.domain, w.gate, w.seq limit 1;
+        exit when not found;
+        v_found := v_found || v_gate;
+    end loop;
+    return v_found;
+end $$;
+
+-- How many more a gate would admit, without a lock: only to know whether to try. A gate without a rule: very many.
+create or replace function commandbus.room_at(p_domain text, p_gate text, p_now timestamptz) returns int
+language sql stable as $$
+    select coalesce((
+        select case when r.paused_at is not null and (r.paused_until > p_now) is not false then 0
+                    -- the clock went back: to be put right by who has the lock
+                    when g.refilled_at > p_now + make_interval(secs => 1 + r.burst * r.per_seconds / r.rate) then 1
+                    else least(
+                        r.max_running - (select count(*) from commandbus.command_bus_slot s
+                                          where s.domain = p_domain and s.gate = p_gate),
+                        floor(commandbus.tokens_at(p_now, g.tokens, g.refilled_at, r.rate / r.per_seconds, r.burst)
+                              + 0.000001),
+                        1000000)::int end
+          from commandbus.command_bus_flow_rule r
+          left join commandbus.command_bus_gate g on g.domain = r.domain and g.gate = p_gate
+         where r.domain = p_domain and r.command_type = commandbus.gate_type(p_gate)
+           and r.by_key = commandbus.is_key_gate(p_gate)), 1000000)
+$$;
+
+-- When somebody who waits may start: now, if a gate seems to have room, else when the next token comes; null: not by
+-- itself. For due_in: a worker that is idle receives no earlier.
+create or replace function commandbus.gates_due(p_domain text, p_now timestamptz) returns timestamptz
+language plpgsql as $$
+begin
+    if exists (select from commandbus.open_gates(p_domain, p_now)) then
+        return p_now;
+    end if;
+    return (select min(g.ready_at) from commandbus.command_bus_gate g
+             where g.domain = p_domain and g.ready_at is not null);
+end $$;
+
+-- Gates whose token should be there, and is of no use: nobody waits, or the gate is full otherwise, so that the walk
+-- finds it when it is not; or the token is not there after all. They are not to be looked at again and again.
+create or replace function commandbus.look_later(p_domain text, p_now timestamptz) returns void
+language plpgsql as $$
+begin
+    update commandbus.command_bus_gate g
+       set ready_at = case when r.tokens < 0.999999 and r.is_waited_for
+                           then p_now + make_interval(secs => (1 - r.tokens) / r.per_second) end
+      from (select x.gate, f.rate / f.per_seconds as per_second,
+                   commandbus.tokens_at(p_now, x.tokens, x.refilled_at, f.rate / f.per_seconds, f.burst) as tokens,
+                   commandbus.is_waited_for(p_domain, x.gate) as is_waited_for
+              from commandbus.command_bus_gate x
+              left join commandbus.command_bus_flow_rule f
+                on f.domain = p_domain and f.command_type = commandbus.gate_type(x.gate)
+               and f.by_key = commandbus.is_key_gate(x.gate)
+             where x.domain = p_domain and x.ready_at <= p_now
+             order by x.ready_at limit 50 for update of x skip locked) r
+     where g.domain = p_domain and g.gate = r.gate
+       and (commandbus.room_at(p_domain, g.gate, p_now) <= 0 or not r.is_waited_for);
+end $$;
+
+-- Leases those who have waited longest at these gates.
+create or replace function commandbus.read_waiting(
+    p_domain text, p_now timestamptz, p_vt int, p_quantity int, p_except text[], p_gates text[], p_rooms int[]
+) returns table (msg_id bigint, message jsonb)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_table    text := 'q_' || commandbus.physical_queue(p_domain || '.commands');
+    v_picked   bigint[];
+    v_ids      uuid[];
+    v_msg_ids  bigint[];
+    v_messages jsonb[];
+    v_taken    record;
+begin
+    if p_quantity < 1 then
+        return;
+    end if;
+    select array_agg(p.msg_id), array_agg(p.command_id) into v_picked, v_ids from (
+        select w.msg_id, w.command_id from unnest(p_gates, p_rooms) g(gate, room)
+         cross join lateral (
+               select w.msg_id, w.command_id, w.seq from commandbus.command_bus_waiting w
+                where w.domain = p_domain and w.gate = g.gate
+                  and (p_except = '{}' or not exists (
+                       select from commandbus.command_bus_command c
+                        where c.domain = w.domain and c.command_id = w.command_id
+                          and c.command_type = any(p_except)))
+                order by w.domain, w.gate, w.seq limit least(g.room, p_quantity)) w
+         order by w.seq limit p_quantity) p;
+    execute format(
+        'select array_agg(m.msg_id order by m.msg_id), array_agg(m.message order by m.msg_id) from ('
+        '    select q.msg_id, q.message from pgmq.%I q'
+        '     where q.msg_id = any($1) and q.vt = ''infinity'' for update skip locked) m', v_table)
+       into v_msg_ids, v_messages using v_picked;
+    if coalesce(cardinality(v_msg_ids), 0) < coalesce(cardinality(v_picked), 0) then
+        perform commandbus.forget_waiting(p_domain, v_ids);
+    end if;
+    if v_msg_ids is null then
+        return;
+    end if;
+    v_taken := commandbus.take_places(
+        p_domain, p_now, v_msg_ids, commandbus.command_ids_of(v_messages), p_quantity, true);
+    execute format(
+        'update pgmq.%I m set vt = $1 + make_interval(secs => $2), read_ct = m.read_ct + 1'
+        ' where m.msg_id = any($3)', v_table) using p_now, p_vt, v_taken.o_admitted;
+    return query select u.msg_id, u.message from unnest(v_msg_ids, v_messages) u(msg_id, message)
+                  where u.msg_id = any(v_taken.o_admitted);
+end $$;
+
+-- Removes rows of command_bus_waiting whose message does not wait, so that nobody stands in line behind them. Both are
+-- written together, so such a row can only come from somebody else's hand.
+create or replace function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns int
+language plpgsql as $$
+declare
+    v_gone int;
+begin
+    execute format(
+        'delete from commandbus.command_bus_waiting w where w.ctid = any(array('
+        '    select x.ctid from unnest($2) u(command_id)'
+        '      join commandbus.command_bus_waiting x on x.domain = $1 and x.command_id = u.command_id'
+        '     where starts_with(x.gate, ''l:'')'
+        '       and not exists (select from pgmq.%I q where q.msg_id = x.msg_id and q.vt = ''infinity'')'
+        '       for update of x skip locked))', 'q_' || commandbus.physical_queue(p_domain || '.commands'))
+      using p_domain, p_command_ids;
+    get diagnostics v_gone = row_count;
+    return v_gone;
+end $$;
+
+-- read_due where the domain has limits or paused types. Those who wait come first, with half of the group if others
+-- are due; the rest of the group is for what is due, and then for those who wait again. What is due and stopped by a
+-- gate makes room in the group for what is due behind it, five times at most.
+--   p_places: handlers that are free now; null: any number. What has a gate is not leased ahead of them: a place at a
+--   gate is to be used.
+create or replace function commandbus.read_gated(
+    p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
+    p_except text[], p_places int
+) returns table (msg_id bigint, message jsonb)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_table    text := 'q_' || commandbus.physical_queue(p_flow.domain || '.commands');
+    v_left     int := p_quantity;
+    v_places   int := least(coalesce(p_places, p_quantity), p_quantity);
+    v_gates    text[];
+    v_rooms    int[];
+    v_msg_ids  bigint[];
+    v_messages jsonb[];
+    v_taken    record;
+    v_share    int;
+    v_number   int;
+    v_is_short boolean := false;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'to receive under a limit needs the isolation level read committed'
+            using errcode = 'CB007', hint = 'leave default_transaction_isolation as it is';
+    end if;
+    if exists (select from commandbus.command_bus_gate g
+                where g.domain = p_flow.domain and g.ready_at <= p_now) then
+        perform commandbus.look_later(p_flow.domain, p_now);
+    end if;
+    if v_places > 0 then
+        select array_agg(o.gate), array_agg(o.room) into v_gates, v_rooms
+          from commandbus.open_gates(p_flow.domain, p_now) o;
+    end if;
+    if v_gates is not null then
+        -- by chance where there is no half, so that a group of one is for both
+        v_share := least(v_places,
+                         p_quantity / 2 + case when p_quantity % 2 = 1 and random() < 0.5 then 1 else 0 end);
+        return query select r.* from commandbus.read_waiting(
+            p_flow.domain, p_now, p_vt, v_share, p_except, v_gates, v_rooms) r;
+        get diagnostics v_number = row_count;
+        v_left := v_left - v_number;
+        v_places := v_places - v_number;
+    end if;
+    for v_round in 1 .. 5 loop
+        exit when v_left <= 0;
+        select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
+          into v_msg_ids, v_messages
+          from commandbus.read_due(
+               p_flow, p_now, p_vt, v_left, p_from_head and v_round = 1, p_except) r;
+        exit when v_msg_ids is null;
+        v_taken := commandbus.take_places(
+            p_flow.domain, p_now, v_msg_ids, commandbus.command_ids_of(v_messages), v_places, false);
+        v_left := v_left - cardinality(v_taken.o_admitted);
+        v_places := v_places - v_taken.o_given;
+        v_is_short := v_is_short or v_taken.o_is_short;
+        return query select u.msg_id, u.message from unnest(v_msg_ids, v_messages) u(msg_id, message)
+                      where u.msg_id = any(v_taken.o_admitted);
+        exit when v_taken.o_stopped = '{}';
+        execute format('update pgmq.%I m set vt = ''infinity'' where m.msg_id = any($1)', v_table)
+          using v_taken.o_stopped;
+    end loop;
+    if v_number = v_share and least(v_left, v_places) > 0 then
+        return query select r.* from commandbus.read_waiting(
+            p_flow.domain, p_now, p_vt, least(v_left, v_places), p_except, v_gates, v_rooms) r;
+        get diagnostics v_number = row_count;
+        v_is_short := v_is_short or v_number = least(v_left, v_places);
+    end if;
+    -- More may start than this worker can take.
+    if v_is_short then
+        perform commandbus.wake_workers(p_flow.domain);
+    end if;
+end $$;
