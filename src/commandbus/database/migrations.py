@@ -39,8 +39,8 @@ FUNCTION_FILES = (
     "pause", "levels", "gates", "gate_reads", "gate_rules", "keys", "key_turns", "sending",
     "unique", "receiving", "emptying", "leases", "outcomes", "cancels", "progress", "expiry",
     "settle", "dispatch", "recovery", "loading", "operator", "key_operator", "reschedule",
-    "bulk", "bulk_run", "search", "timetable", "figures", "schedules", "firing", "rights",
-    "roles", "doctor", "doctor_server", "key_doctor", "repair", "gate_upkeep", "retention",
+    "bulk", "bulk_run", "search", "timetable", "figures", "rights", "roles", "schedules",
+    "firing", "gate_upkeep", "doctor", "key_doctor", "doctor_server", "repair", "retention",
     "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
     "tickets", "tokens", "planner", "security",
 )  # fmt: skip
