@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import psycopg
 
+from faults.facts_flow import FlowFacts
 from faults.logs import EventLog
 from faults.nursery import Nursery
 from faults.proxy import Proxy
@@ -38,6 +39,17 @@ class Nemesis(Protocol):
 
     async def heal(self, arena: Arena) -> None:
         """Leave everything as it was found."""
+
+
+class Watcher(Protocol):
+    """Somebody who looks on, or decides, beside the faults."""
+
+    @property
+    def name(self) -> str:
+        """Its random numbers depend on the seed and on this."""
+
+    async def watch(self, arena: Arena, chance: random.Random) -> None:
+        """Until it is cancelled. While the database is away it raises, and is called again."""
 
 
 class Fleet:
@@ -138,6 +150,8 @@ class Arena:
     #: The largest value of something, by name.
     peaks: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    #: What nemeses and watchers saw of limits, keys, pauses and schedules.
+    flow: FlowFacts = field(default_factory=FlowFacts)
 
     def tell_death(self, pid: int, kind: str) -> None:
         """Write down that a worker was killed or paused."""

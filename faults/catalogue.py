@@ -1,4 +1,4 @@
-"""All runs, F1 to F23, in a short and a long form. docs/guarantees.md says what each stands for.
+"""All runs, F1 to F23 and F30 to F36, in a short and a long form. docs/guarantees.md says what each stands for.
 
 The rate is limited by slots and the length of handlers, not by the machine: a slot that is lost
 for good shows in the rate afterwards, and a busy machine hardly does.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from faults import catalogue_flow
 from faults.nemeses import (
     Failover,
     HoldPool,
@@ -73,6 +74,7 @@ def _long() -> tuple[Run, ...]:
         *_handlers(),
         *_data(),
         *_upkeep(),
+        *catalogue_flow.long_runs(),
     )
 
 
@@ -393,6 +395,7 @@ def _short() -> tuple[Run, ...]:
             (UnusualSettings(1, 1.5),),
             bars=Bars(at_least={"unusual_settings": 16}),
         ),
+        *catalogue_flow.short_runs(BRISK),
     )  # fmt: skip
     brisk = []
     for run in runs:

@@ -10,6 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from faults.checker_flow import (
+    keys_go_on,
+    keys_keep_their_order,
+    limits_hold,
+    pauses_hold,
+    rates_hold,
+    the_doctor_finds_nothing,
+    ticks_are_accounted_for,
+    times_are_kept,
+)
 from faults.facts import ENDED, OPEN, PARKED, Change, Event, Facts, grouped
 
 Wrong = Iterator[tuple[str, str]]
@@ -29,14 +39,16 @@ STEPS: dict[str, tuple[frozenset[str | None], str | None]] = {
     "COMPLETED": (frozenset({"IN_PROGRESS"}), "COMPLETED"),
     "MOVED_TO_TROUBLESHOOTING_QUEUE": (frozenset({"PENDING"}), PARKED),
     "GIVEN_UP": (frozenset({"PENDING"}), "FAILED"),
-    "CANCELED": (frozenset({"PENDING"}), "CANCELED"),
+    "CANCELED": (OPEN, "CANCELED"),
+    "EXPIRED": (OPEN, "CANCELED"),
     "OPERATOR_RETRY": (frozenset({PARKED, "FAILED"}), "PENDING"),
     "OPERATOR_CANCEL": (frozenset({PARKED}), "CANCELED"),
     "OPERATOR_COMPLETE": (frozenset({PARKED}), "COMPLETED"),
 }
-ENDS = frozenset(
-    {"COMPLETED", "CANCELED", "DISCARDED", "GIVEN_UP", "OPERATOR_CANCEL", "OPERATOR_COMPLETE"}
-)
+ENDS = frozenset({
+    "COMPLETED", "CANCELED", "DISCARDED", "EXPIRED", "GIVEN_UP", "OPERATOR_CANCEL",
+    "OPERATOR_COMPLETE",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +274,14 @@ INVARIANTS: dict[str, Callable[[Facts], Wrong]] = {
     "I12": _audit_tells_the_state,
     "I13": _attempts_are_bounded,
     "I14": _one_command_per_key,
+    "I15": limits_hold,
+    "I16": rates_hold,
+    "I17": keys_keep_their_order,
+    "I18": keys_go_on,
+    "I19": ticks_are_accounted_for,
+    "I20": pauses_hold,
+    "I21": times_are_kept,
+    "I22": the_doctor_finds_nothing,
 }
 
 

@@ -24,12 +24,13 @@ from faults.facts import (
     Send,
     Start,
 )
+from faults.facts_flow import FlowFacts, Rate
 from faults.logs import read_logs
 
 CHANGES = """
 select seq, extract(epoch from at)::float8, command_id::text, old_status, new_status,
        coalesce(old_epoch, 0), coalesce(new_epoch, 0), old_holder, new_holder,
-       extract(epoch from held_until)::float8
+       extract(epoch from held_until)::float8, ordering_key, key_seq
   from faults.change order by seq
 """
 EVENTS = """
@@ -57,12 +58,22 @@ select b.batch_id::text,
   from commandbus.command_bus_batch b
  cross join lateral commandbus.recount_batch(b.batch_id) r
 """
+TIMES = """
+select command_id::text, extract(epoch from deliver_at)::float8, extract(epoch from expires_at)::float8
+  from commandbus.command_bus_command where num_nonnulls(deliver_at, expires_at) > 0
+"""
+RATES = """
+select command_type, rate / per_seconds, burst from commandbus.command_bus_flow_rule
+ where command_type <> '' and not by_key and rate is not null
+"""
 QUEUES = "select queue_name from pgmq.meta order by 1"
 
 
-def collect(dsn: str, log_folder: Path, batch_samples: list[int], phases: Phases) -> Facts:
+def collect(
+    dsn: str, log_folder: Path, batch_samples: list[int], phases: Phases, flow: FlowFacts
+) -> Facts:
     """All facts of a run, in one snapshot of its database."""
-    facts = Facts(batch_samples=batch_samples, phases=phases)
+    facts = Facts(batch_samples=batch_samples, phases=phases, flow=flow)
     _read_logs(facts, log_folder)
     with psycopg.connect(dsn, row_factory=tuple_row) as conn:
         conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -72,6 +83,12 @@ def collect(dsn: str, log_folder: Path, batch_samples: list[int], phases: Phases
         facts.effects.extend(Effect(*row) for row in conn.execute(EFFECTS))
         for name, counters, recount, *rest in conn.execute(BATCHES):
             facts.batches.append(Batch(name, tuple(counters), tuple(recount), *rest))
+        for name, due, expires in conn.execute(TIMES):
+            flow.due_at.update({} if due is None else {name: due})
+            flow.expires_at.update({} if expires is None else {name: expires})
+        flow.rates.extend(Rate(*row) for row in conn.execute(RATES))
+        [left] = conn.execute("select count(*) from commandbus.command_bus_slot").fetchall()
+        flow.places_left = left[0]
         for (queue,) in conn.execute(QUEUES).fetchall():
             _read_queue(facts, conn, queue)
     return facts

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from faults.facts_flow import FlowFacts
+
 ENDED = frozenset({"COMPLETED", "CANCELED", "FAILED"})
 PARKED = "IN_TROUBLESHOOTING_QUEUE"
 OPEN = frozenset({"PENDING", "IN_PROGRESS"})
@@ -75,6 +77,9 @@ class Change:
     new_holder: str | None
     #: Until when the lease that was there before ran.
     held_until: float | None
+    #: Its ordering key, and its number then.
+    ordering_key: str | None = None
+    key_seq: int | None = None
 
     @property
     def is_claim(self) -> bool:
@@ -183,6 +188,7 @@ class Facts:
     deaths: list[Death] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     phases: Phases = Phases()
+    flow: FlowFacts = field(default_factory=FlowFacts)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from faults.arena import Nemesis
+    from faults.arena import Nemesis, Watcher
 
 Scale = Literal["short", "long"]
 
@@ -25,8 +25,15 @@ class Load:
     mix: dict[str, float] = field(
         default_factory=lambda: {"fine": 83.0, "transient": 10.0, "permanent": 2.0, "Write": 5.0}
     )
-    #: Weights of single sends, groups of ten, and batches.
-    groups: tuple[float, float, float] = (8.0, 2.0, 0.2)
+    #: Weights of single sends, groups of ten, batches, and groups in a transaction of the sender
+    #: that stays open for a while, and is sometimes rolled back.
+    groups: tuple[float, ...] = (8.0, 2.0, 0.2)
+    #: Ordering keys that commands are spread over; 0: they have none.
+    keys: int = 0
+    #: A command expires after so many seconds, at random; it is delayed by half of them at most.
+    expires_seconds: tuple[float, float] | None = None
+    #: Groups are sent with on_duplicate="skip".
+    skips_known: bool = False
     #: Commands in all; None: as long as the run lasts.
     count: int | None = None
     #: For handlers that block or compute.
@@ -73,6 +80,8 @@ class Run:
     id: str
     title: str
     nemeses: tuple[Nemesis, ...]
+    #: Who looks on, or decides, from the first worker to the end of the drain.
+    watchers: tuple[Watcher, ...] = ()
     load: Load = Load()
     workers: Workers = Workers()
     bars: Bars = Bars()
@@ -88,5 +97,5 @@ class Run:
     drain_seconds: float = 60.0
     #: Rough seconds in all, for the progress display.
     expected_seconds: float = 30.0
-    #: SQL that is run after the installation: a test of the harness takes a guard away.
+    #: SQL that is run after the installation: limits are set, or a test takes a guard away.
     sabotage: str = ""

@@ -24,6 +24,7 @@ from commandbus import (
     CommandBusError,
     DuplicateCommandError,
     InvalidInputError,
+    SendOptions,
 )
 from faults.logs import EventLog
 from faults.working import open_bus
@@ -34,6 +35,8 @@ REPEAT_SECONDS = 0.05
 LOOK_SECONDS = 2.0
 #: Commands of a batch that is made along the way.
 BATCH_SIZE = 25
+#: The ways to send, in the order of their weights.
+KINDS = ["one", "many", "batch", "open"]
 
 
 class Producer:
@@ -70,13 +73,16 @@ class Producer:
             await self._has_room.wait()
             if self._stopping.is_set():
                 return
-            kind = chance.choices(["one", "many", "batch"], self._config["groups"])[0]
-            size = {"one": 1, "many": 10, "batch": BATCH_SIZE}[kind]
+            weights = self._config["groups"]
+            kind = chance.choices(KINDS[: len(weights)], weights)[0]
+            size = {"one": 1, "many": 10, "batch": BATCH_SIZE, "open": 5}[kind]
             if self._left is not None:
                 size = min(size, self._left)
                 self._left -= size
             commands = [self._command(chance) for _ in range(size)]
-            if commands:
+            if commands and kind == "open":
+                await self._send_open(commands, chance)
+            elif commands:
                 await self._send(kind, commands)
             await asyncio.sleep(0)
 
@@ -85,21 +91,54 @@ class Producer:
         kind = chance.choices(list(mix), list(mix.values()))[0]
         ms = round(self._config["work_ms"] * chance.uniform(0.5, 1.5), 1)
         data: dict[str, Any] = {"ms": ms}
-        command_type = "Work"
-        if kind in {"transient", "permanent"}:
-            data["fate"] = kind
-        elif kind != "fine":
-            command_type = kind
+        # "Limited:transient" is a type and a fate, "Limited" a type, "transient" a fate.
+        command_type, _, fate = kind.rpartition(":")
+        if fate in {"transient", "permanent"}:
+            data["fate"] = fate
+        elif fate != "fine":
+            command_type = fate
+        command_type = command_type or "Work"
         if command_type in {"Block", "Spin"}:
             data["seconds"] = self._config["block_seconds"]
-        return BatchCommand(command_type, UUID(int=chance.getrandbits(128), version=4), data)
+        command_id = UUID(int=chance.getrandbits(128), version=4)
+        return BatchCommand(command_type, command_id, data, **self._options(chance))
+
+    def _options(self, chance: random.Random) -> SendOptions:
+        options: SendOptions = {}
+        if keys := self._config["keys"]:
+            options["ordering_key"] = f"key:{chance.randrange(keys)}"
+        if span := self._config["expires_seconds"]:
+            options["expires_in"] = chance.uniform(*span)
+            if chance.random() < 0.5:
+                options["delay"] = options["expires_in"] * chance.uniform(0.0, 0.5)
+        return options
+
+    async def _send_open(self, commands: list[BatchCommand], chance: random.Random) -> None:
+        """In a transaction that stays open for a while, and is sometimes rolled back."""
+        ids = [str(command.command_id) for command in commands]
+        is_kept = chance.random() < 0.7
+        try:
+            async with await psycopg.AsyncConnection.connect(self._config["dsn"]) as conn:
+                await self._bus.send_many(self._domain, commands, conn=conn)
+                await asyncio.sleep(chance.uniform(0.0, 0.2))
+                if not is_kept:
+                    # Nothing is written down: if one of them exists, nobody has sent it.
+                    await conn.rollback()
+                    return
+                self._log.write("invoke", ids=ids)
+                await conn.commit()
+        except (CommandBusError, psycopg.Error, OSError):
+            if is_kept:
+                self._log.write("send", ids=ids, outcome="unknown")
+        else:
+            self._log.write("send", ids=ids, outcome="ok")
 
     async def _send(self, kind: str, commands: list[BatchCommand]) -> None:
         ids = [str(command.command_id) for command in commands]
         self._log.write("invoke", ids=ids)
         while True:
             try:
-                await self._send_once(kind, commands)
+                known = await self._send_once(kind, commands)
             except DuplicateCommandError:
                 self._log.write("send", ids=ids, outcome="duplicate")
                 return
@@ -111,17 +150,26 @@ class Producer:
                 self._log.write("send", ids=ids, outcome="unknown", error=f"{name} {error}"[:200])
                 await asyncio.sleep(REPEAT_SECONDS)
             else:
-                self._log.write("send", ids=ids, outcome="ok")
+                self._log.write("send", ids=[i for i in ids if i not in known], outcome="ok")
+                self._log.write("send", ids=sorted(known), outcome="duplicate")
                 return
 
-    async def _send_once(self, kind: str, commands: list[BatchCommand]) -> None:
+    async def _send_once(self, kind: str, commands: list[BatchCommand]) -> set[str]:
+        """Send them; returns those that were known before."""
         if kind == "one":
             first = commands[0]
-            await self._bus.send(self._domain, first.command_type, first.command_id, first.data)
+            await self._bus.send(
+                self._domain, first.command_type, first.command_id, first.data,
+                **(first.options or {}),
+            )  # fmt: skip
+        elif kind == "many" and self._config["skips_known"]:
+            report = await self._bus.send_many(self._domain, commands, on_duplicate="skip")
+            return {str(command_id) for command_id in report.skipped}
         elif kind == "many":
             await self._bus.send_many(self._domain, commands)
         else:
             await self._bus.create_batch(self._domain, commands)
+        return set()
 
     async def _watch_depth(self) -> None:
         queue = sql.Identifier("pgmq", f"q_{self._domain}__commands")

@@ -17,11 +17,12 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from commandbus import Settings
+from commandbus import CommandBus, CommandBusError, Settings
 from commandbus.wiring import migrate_database
 from faults import tap
-from faults.arena import DOMAIN, PATIENCE_SECONDS, Arena, Fleet
+from faults.arena import DOMAIN, PATIENCE_SECONDS, Arena, Fleet, Watcher
 from faults.checker import Violation, check
+from faults.checker_flow import slowest_return
 from faults.collecting import claim_milliseconds, collect
 from faults.facts import Facts, Phases
 from faults.figures import Figures, measure, missed_bars
@@ -35,6 +36,8 @@ from faults.sites import Site, SkippedError, open_site
 SAMPLE_SECONDS = 0.2
 #: After the healing and before the rate is measured, beside the lease: what lapsed comes back.
 RECOVERY_SECONDS = 2.0
+#: A key or a limit may need so long after a death, beside the lease.
+PATIENCE_AFTER_LEASE = 2.0
 
 #: Windows after the storm in which the rate may come back.
 AFTER_WINDOWS = 3
@@ -85,6 +88,7 @@ class Runner:
             return Verdict(run, seed, time.monotonic() - began, None, skipped=str(reason))
         say("check")
         found = await asyncio.to_thread(check, facts)
+        add_flow_figures(facts, arena)
         # All are counted, so that what an asynchronous standby loses is reported; judged are those
         # that the run promises to keep.
         figures = measure(facts, found, dict(arena.counts), arena.peaks)
@@ -120,6 +124,15 @@ class Runner:
             target = self._keep_logs / log_folder.name
             shutil.copytree(log_folder, target, dirs_exist_ok=True)
         shutil.rmtree(log_folder, ignore_errors=True)
+
+
+def add_flow_figures(facts: Facts, arena: Arena) -> None:
+    """What bars are set on beside the invariants: expiry, and how soon a limit is used again."""
+    begun = {event.command_id for event in facts.events if event.kind == "RECEIVED"}
+    arena.counts["expired"] += sum(event.kind == "EXPIRED" for event in facts.events)
+    arena.counts["expiring_and_begun"] += len(begun & facts.flow.expires_at.keys())
+    if (seconds := slowest_return(facts)) is not None:
+        arena.peak("return_seconds", seconds)
 
 
 class _Storm:
@@ -159,8 +172,14 @@ class _Storm:
                 )  # fmt: skip
                 phases = await self._phases(arena, common)
             self._say("collect")
+            await self._ask_the_doctor(arena)
             facts = await asyncio.to_thread(
-                collect, self._site.direct_dsn(database), self._log_folder, self._samples, phases
+                collect,
+                self._site.direct_dsn(database),
+                self._log_folder,
+                self._samples,
+                phases,
+                arena.flow,
             )
             self._look_at_claims(arena)
             await self._look_for_deadlocks(arena)
@@ -215,7 +234,9 @@ class _Storm:
     async def _phases(self, arena: Arena, common: dict[str, Any]) -> Phases:
         run, log = self._run, arena.log
         nemeses = run.nemeses
-        sampler = asyncio.create_task(self._sample(arena))
+        arena.flow.patience_seconds = arena.vt_seconds + PATIENCE_AFTER_LEASE
+        watching = [asyncio.create_task(self._sample(arena))]
+        watching += [asyncio.create_task(self._watch(arena, each)) for each in run.watchers]
         await arena.fleet.start()
         producer = await self._start_producer(arena, common)
         try:
@@ -242,9 +263,9 @@ class _Storm:
             if stubborn:
                 arena.counts["stubborn_workers"] += stubborn
         finally:
-            sampler.cancel()
-            with suppress(asyncio.CancelledError):
-                await sampler
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
         return Phases(before, during, after)
 
     async def _warm_up(self, arena: Arena) -> None:
@@ -297,7 +318,9 @@ class _Storm:
         return await arena.nursery.fork({
             **common, "role": "producer", "tasks": load.tasks, "work_ms": load.work_ms,
             "backlog": load.backlog + workers.number * workers.concurrency, "mix": load.mix,
-            "groups": load.groups, "count": load.count, "block_seconds": load.block_seconds,
+            "groups": load.groups, "keys": load.keys, "expires_seconds": load.expires_seconds,
+            "skips_known": load.skips_known, "count": load.count,
+            "block_seconds": load.block_seconds,
             "settings": {"pool_size": load.pool_size},
         })  # fmt: skip
 
@@ -336,6 +359,20 @@ class _Storm:
                         self._samples.append(int(row[0]) if row else 0)
                         await asyncio.sleep(SAMPLE_SECONDS)
             await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _watch(self, arena: Arena, watcher: Watcher) -> None:
+        """One watcher; when the database is away it begins anew."""
+        chance = random.Random(f"{self._seed}:{watcher.name}")
+        while True:
+            with suppress(psycopg.Error, OSError, CommandBusError):
+                await watcher.watch(arena, chance)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _ask_the_doctor(self, arena: Arena) -> None:
+        settings = Settings(maintenance=False)
+        async with CommandBus.connect(arena.direct_dsn(), settings=settings) as bus:
+            found = (await bus.upkeep.doctor()).findings
+        arena.flow.findings += [f"{each.code} {each}" for each in found if each.severity == "error"]
 
     def _look_at_claims(self, arena: Arena) -> None:
         times = sorted(claim_milliseconds(self._log_folder))

@@ -15,7 +15,8 @@ create table faults.change (
     seq bigserial primary key, at timestamptz not null default clock_timestamp(),
     domain text not null, command_id uuid not null,
     old_status text, new_status text, old_epoch bigint, new_epoch bigint,
-    old_holder text, new_holder text, held_until timestamptz
+    old_holder text, new_holder text, held_until timestamptz,
+    ordering_key text, key_seq bigint
 );
 create table faults.effect (
     domain text not null, command_id uuid not null, epoch bigint not null, pid int not null,
@@ -36,10 +37,11 @@ begin
     elsif (old.status, old.lease_epoch, old.leased_by)
           is distinct from (new.status, new.lease_epoch, new.leased_by) then
         insert into faults.change (domain, command_id, old_status, new_status, old_epoch, new_epoch,
-                                   old_holder, new_holder, held_until)
+                                   old_holder, new_holder, held_until, ordering_key, key_seq)
         values (new.domain, new.command_id, old.status, new.status,
                 old.lease_epoch, new.lease_epoch, old.leased_by, new.leased_by,
-                case when old.leased_by is not null then old.lease_expires_at end);
+                case when old.leased_by is not null then old.lease_expires_at end,
+                new.ordering_key, new.key_seq);
     end if;
     return null;
 end $$;

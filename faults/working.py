@@ -130,12 +130,23 @@ def register(bus: CommandBus, domain: str, log: EventLog, effects: Effects, dsn:
         if fate == "permanent":
             raise PermanentCommandError("CURSED", "for good")
 
-    @bus.handler(domain, "Work", retry_policy=PATIENT)
     async def work(command: Command, ctx: HandlerContext) -> None:
         started(command, ctx)
         await effects.record(command, ctx.lease_epoch)
         await asyncio.sleep(command.data["ms"] / 1000)
         meet_fate(command, ctx)
+
+    # The others are there to be limited, paused or rated beside it.
+    for name in ("Work", "Limited", "Rated"):
+        bus.register_handler(domain, name, work, retry_policy=PATIENT)
+
+    @bus.handler(domain, "Report", retry_policy=PATIENT)
+    async def report(command: Command, ctx: HandlerContext) -> None:
+        started(command, ctx)
+        await effects.record(command, ctx.lease_epoch)
+        for step in range(10):
+            ctx.progress(step / 10, f"epoch {ctx.lease_epoch}")
+            await asyncio.sleep(command.data["ms"] / 10_000)
 
     @bus.handler(domain, "Write", retry_policy=PATIENT, transactional=True)
     async def write(command: Command, ctx: HandlerContext) -> None:
@@ -219,7 +230,7 @@ def register_hung(bus: CommandBus, domain: str, log: EventLog) -> None:
 @asynccontextmanager
 async def open_bus(config: dict[str, Any]) -> AsyncIterator[tuple[CommandBus, Any]]:
     """A bus as the run wants it, and a pool for the side table."""
-    settings = Settings(maintenance=False, **config.get("settings", {}))
+    settings = Settings(**{"maintenance": False, **config.get("settings", {})})
     options: dict[str, Any] = {"autocommit": True}
     if not config.get("prepare", True):
         # Behind a pooler in transaction mode no statement can be prepared.

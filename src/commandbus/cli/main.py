@@ -19,6 +19,7 @@ from commandbus.cli import (
     doctor,
     governed,
     keys,
+    limits,
     list,  # noqa: A004  (each module has the name of its command)
     pause,
     priority,
@@ -191,6 +192,7 @@ app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)
 command(app, "reschedule", panel="Operate")(reschedule.reschedule)
+app.add_typer(limits.limits, name="limits", rich_help_panel="Operate")
 command(app, "pause", panel="Operate")(pause.pause)
 command(app, "resume", panel="Operate")(pause.resume)
 app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")

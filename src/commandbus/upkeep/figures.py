@@ -13,6 +13,10 @@ from commandbus.models import CommandStatus
 from commandbus.names import check_domain
 
 _KNOWS_DOMAIN: LiteralString = "select {schema}.knows_domain(%s)"
+_LIMIT_FIGURES: LiteralString = (
+    "select l.domain, coalesce(l.command_type, 'domain') || case when l.by_key then ' by key'"
+    " else '' end, l.running, l.waiting from {schema}.list_limits() l"
+)
 _DOMAIN_FIGURES: LiteralString = (
     "select f.domain, f.ready, f.delayed, f.oldest_seconds, f.parked, f.workers, f.concurrency,"
     " f.in_flight, f.heartbeat_seconds, f.batch_remaining, f.replies, f.replies_refused,"
@@ -84,6 +88,17 @@ class GovernedFigures:
     canceled: int
 
 
+@dataclass(frozen=True, slots=True)
+class LimitFigures:
+    """How full one execution limit is."""
+
+    domain: str
+    #: `domain`, a command type, or `TYPE by key`.
+    limit: str
+    running: int
+    waiting: int
+
+
 class Figures:
     """`bus.upkeep.figures`; needs PostgreSQL."""
 
@@ -97,6 +112,10 @@ class Figures:
     async def domains(self) -> list[DomainFigures]:
         """How much waits, runs and is parked in each domain."""
         return await self._store.gateway.rows(_DOMAIN_FIGURES, into=DomainFigures)
+
+    async def limits(self) -> list[LimitFigures]:
+        """How many run and wait under each execution limit."""
+        return await self._store.gateway.rows(_LIMIT_FIGURES, into=LimitFigures)
 
     async def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""

@@ -362,6 +362,24 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.WARNING, "the command of a schedule cannot be sent",
         "`commandbus schedule show` says why; put the schedule again without that",
     ),
+    # -- limits of execution
+    "WAITING_FOR_NOTHING": KnownFinding(
+        Severity.ERROR, "a message stands aside and nothing says why, so no worker will get it",
+        f"{_FIX} makes it due; find out who changed command_bus_waiting or the queue",
+        "repair_waiting",
+    ),
+    "WAITING_WITHOUT_MESSAGE": KnownFinding(
+        Severity.WARNING, "a command is listed as waiting, and its message does not wait",
+        f"{_FIX} removes it from the list; find out who changed the queue", "repair_waiting",
+    ),
+    "PLACE_WITHOUT_LEASE": KnownFinding(
+        Severity.WARNING, "a place of an execution limit is taken by a command that is not leased",
+        f"{_FIX} frees it; a worker does the same within seconds", "repair_places",
+    ),
+    "GATE_UNUSED": KnownFinding(
+        Severity.NOTICE, "the row of an execution limit that is no more is still there",
+        f"{_FIX} removes it; a worker does the same within seconds", "repair_places",
+    ),
     "CLOCK_DIFFERENCE": KnownFinding(
         Severity.WARNING, "the clocks of this machine and of the server differ by more than 5 s",
         "set the clocks; leases use the server's clock only, but times in logs and `--since` are "

@@ -159,6 +159,7 @@ returns table (code text, domain text, subject text, msg_id bigint) language sql
         ('OPERATOR_COMPLETE', array['COMPLETED'], true),
         ('CANCELED', array['CANCELED'], true),
         ('DISCARDED', array['CANCELED'], true),
+        ('EXPIRED', array['CANCELED'], true),
         ('OPERATOR_CANCEL', array['CANCELED'], true),
         ('GIVEN_UP', array['FAILED'], true)
     ), event as (
@@ -211,7 +212,7 @@ begin
              cross join lateral (
                    select count(*) filter (where a.event_type in (
                               'COMPLETED', 'OPERATOR_COMPLETE', 'CANCELED', 'OPERATOR_CANCEL',
-                              'DISCARDED', 'GIVEN_UP')) as ends,
+                              'DISCARDED', 'EXPIRED', 'GIVEN_UP')) as ends,
                           count(*) filter (where a.event_type = 'SENT') as births
                      from commandbus.command_bus_audit a
                     where a.command_id = r.command_id and a.domain = r.domain) e

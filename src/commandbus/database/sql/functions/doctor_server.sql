@@ -189,6 +189,7 @@ language sql stable as $$
             union all select * from commandbus.check_audit(p_domain, p_since)
             union all select * from commandbus.check_replies(p_domain, p_since)
             union all select * from commandbus.check_reply_queues(p_domain, p_since)
+            union all select * from commandbus.check_gates(p_domain, p_since)
             union all select * from commandbus.check_work(p_domain, p_since)
             union all select * from commandbus.check_server(p_domain, p_since)
             union all select * from commandbus.check_seals(p_domain, p_since)

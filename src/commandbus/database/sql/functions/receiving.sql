@@ -129,6 +129,22 @@ begin
     end if;
 end $$;
 
+-- Makes those messages due again whose commands this receive has neither leased nor ended.
+create or replace function commandbus.leave_to_next(
+    p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_now timestamptz
+) returns void
+language plpgsql as $$
+begin
+    execute format('update pgmq.%I m set vt = $1 where m.msg_id = any($2)',
+                   'q_' || commandbus.physical_queue(p_domain || '.commands'))
+      using p_now, array(
+        select u.msg_id from unnest(p_msg_ids, p_command_ids) u(msg_id, command_id)
+          join commandbus.command_bus_command c on c.domain = p_domain and c.command_id = u.command_id
+         where c.batch_id is not null and c.status in ('PENDING', 'IN_PROGRESS')
+           and (c.msg_id = u.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
+           and c.last_attempt_at is distinct from p_now);
+end $$;
+
 -- Messages that were read but whose command must not run: finished, parked, replaced by a newer
 -- message, or without a command at all are archived; expired ones end, and those whose cancel was requested; used-up attempts are parked. The messages
 -- are locked by the read. Commands leased by the same call carry p_now.
@@ -142,7 +158,16 @@ declare
     v_late  jsonb;
     v_asked jsonb;
     v_gone  bigint[];
+    v_begun boolean;
 begin
+    -- Batches are locked once in a transaction, in their order; two receives could wait for each other otherwise. If
+    -- this one has begun batches by its leases, what would end in a batch is due again at once, and is left to the
+    -- next receive. A batch begins once, so that one will come.
+    v_begun := exists (
+        select from commandbus.command_bus_command c
+          join commandbus.command_bus_batch b on b.batch_id = c.batch_id
+         where c.domain = p_domain and c.command_id = any(p_command_ids) and c.last_attempt_at = p_now
+           and b.started_at = p_now);
     -- Taking the lease fences the worker that may still be running it, before it is parked.
     with item as materialized (
         select p_domain as domain, u.msg_id, u.command_id
@@ -154,6 +179,7 @@ begin
             on c.domain = m.domain and c.command_id = m.command_id
            and (c.msg_id = m.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
          where c.status in ('PENDING', 'IN_PROGRESS') and c.last_attempt_at is distinct from p_now
+           and (c.batch_id is null or not v_begun)
          order by c.command_id for update of c
     ), taken as (
         update commandbus.command_bus_command c
@@ -190,6 +216,16 @@ begin
                    then commandbus.lapsed_lease(p_domain, t.command_id) end))
                filter (where (t.expires_at <= p_now) is not true and not t.is_asked)
       into v_asked, v_late, v_spent from taken t;
+    if v_begun then
+        perform commandbus.leave_to_next(p_domain, p_msg_ids, p_command_ids, p_now);
+    else
+        perform 1 from commandbus.command_bus_batch b
+          where b.batch_id = any(array(
+                select c.batch_id from commandbus.command_bus_command c
+                 where c.domain = p_domain and c.command_id = any(p_command_ids)
+                   and c.leased_by = p_worker and c.last_attempt_at is distinct from p_now))
+          order by b.batch_id for update;
+    end if;
     if v_asked is not null then
         perform commandbus.cancel_leased(p_domain, v_asked);
     end if;
