@@ -18,7 +18,7 @@ end $$;
 --   p_from_head: what is due at the head of the queue goes before what has been due for longest.
 --   p_except: command types that are left to other workers.
 --   p_places: handlers that are free now; what has a limit is not leased ahead of them (gate_reads.sql).
---   has_rules: the domain has limits, so that the end of a lease makes room for another.
+--   has_rules: the domain has limits, or the command a key, so that the end of its lease makes room for another.
 -- A lease that ended without a word (crash, pause, cut) does not count against the command unless it
 -- is known to have run alone, or its type is in p_count_every. After the second one in a row `is_suspect` asks the worker to run it by
 -- itself, and confirm_start makes that known. So a command that kills its workers is found, and its
