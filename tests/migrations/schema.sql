@@ -715,7 +715,7 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
 function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
-    sql, volatile, body 2907dbce8b261a9b63256c0cec78c7f8
+    plpgsql, volatile, body 4a8b6d57045a711d8150c0553db96994
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
 function commandbus.audit_schedule(p_event text, p_schedule commandbus.command_bus_schedule, p_actor text, p_details jsonb DEFAULT '{}'::jsonb) returns void
