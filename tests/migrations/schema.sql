@@ -753,7 +753,7 @@ function commandbus.change_setting(p_name text, p_value text) returns void
 function commandbus.channel(p_name text) returns text
     sql, immutable, body 26e3ab0f94262d0dc04911a298d65a60
 function commandbus.check_audit(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9f34f08a2d75d77e7bb10c89cfffc210
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 24290b4b63faf69669219ff44d5b39ee
 function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d2292c0b3bd601b38e4e1ba017a3510
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
@@ -777,7 +777,7 @@ function commandbus.check_on_complete(p_on_complete jsonb) returns void
 function commandbus.check_pause(p_domain text, p_reason text, p_until timestamp with time zone) returns void
     plpgsql, volatile, body 51bff26bdf3bb18b4aa154397817c34e
 function commandbus.check_replies(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body f1cd16ce9bdf1b87e72934c12dee4085
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8b83dfd3810829238b6f8c71a9628faf
 function commandbus.check_reply_name(p_queue text) returns void
     plpgsql, stable, body 0584e0c7da79c534591ab4dbcba6ac84
 function commandbus.check_reply_queue(p_queue text) returns void
@@ -1074,6 +1074,8 @@ function commandbus.leave_gates(p_domain text, p_command_ids uuid[]) returns voi
     plpgsql, volatile, body 3966abceddafd899b7bbf73ec50c80ef
 function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 7f789108408f6fb0d315bfe287936014
+function commandbus.leave_to_next(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_now timestamp with time zone) returns void
+    plpgsql, volatile, body f1b8e631d1a1bc372eb59dd4b2bfe3d2
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -1531,7 +1533,7 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b66e38f5ed85f41448345bfac5948516
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 665f3c7f5d24fdb94d60d67d21397af0
 function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
