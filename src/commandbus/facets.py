@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from commandbus.access.tokens import Tokens
     from commandbus.batches.batch import Batches
     from commandbus.batches.callbacks import Completions
+    from commandbus.commands.ordering import OrderingKeys
     from commandbus.commands.replies import LeasedReply, Replies
     from commandbus.commands.search import Search
     from commandbus.database.gateway import Session
@@ -203,6 +204,13 @@ class Facets:
         from commandbus.commands.search import Search
 
         return Search(self._store, self.troubleshooting.secret_keys)
+
+    @cached_property
+    def keys(self) -> OrderingKeys:
+        """Ordering keys: which are blocked, by what, and how to go on."""
+        from commandbus.commands.ordering import OrderingKeys
+
+        return OrderingKeys(self._store)
 
     @cached_property
     def governance(self) -> Governance:

@@ -31,7 +31,7 @@ async def last_tick(conn: AsyncConnection) -> datetime | None:
         "select case when bool_and(last_tick_at is not null) then min(last_tick_at) end"
         " from commandbus.command_bus_schedule",
     )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 async def test_each_tick_is_one_command_while_processes_are_killed(

@@ -273,7 +273,21 @@ async def both_agree(worlds: list[World], sequence: Sequence[Step], kind: type[R
         assert memory == postgres, f"step {number}"
     memory, postgres = [await run.world.dump() for run in runs]
     for part, content in postgres.items():
-        assert memory[part] == content, part
+        assert memory[part] == content, _differences(part, memory[part], content)
+
+
+def _differences(path: str, memory: Any, postgres: Any) -> str:
+    """Where two dumps differ, for the reader of a failed test."""
+    if isinstance(memory, dict) and isinstance(postgres, dict):
+        keys = memory.keys() | postgres.keys()
+        pairs = [(key, memory.get(key), postgres.get(key)) for key in keys]
+    elif isinstance(memory, list) and isinstance(postgres, list) and len(memory) == len(postgres):
+        pairs = [(n, one, postgres[n]) for n, one in enumerate(memory)]
+    else:
+        return f"{path}: {memory!r} in memory, {postgres!r} on PostgreSQL"
+    return "\n".join(
+        _differences(f"{path}.{key}", one, other) for key, one, other in pairs if one != other
+    )
 
 
 def compare_stores(

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from commandbus import Command, CommandBus, RetryPolicy, Settings
-from commandbus.errors import InvalidSettingError, TransientCommandError
+from commandbus.errors import DomainPausedError, InvalidSettingError, TransientCommandError
 from commandbus.handler import HandlerContext
 from tests.conformance.worlds import DOMAIN, World, new, retried
 from tests.waiting import until
@@ -199,3 +199,19 @@ async def test_a_worker_that_empties_can_be_stopped(world: World, bus: CommandBu
 async def test_delayed_commands_without_an_end_are_refused(bus: CommandBus) -> None:
     with pytest.raises(InvalidSettingError, match="until_empty"):
         await bus.run_worker(DOMAIN, include_delayed=True)
+
+
+async def test_a_paused_domain_ends_the_worker_and_the_others_at_once(
+    world: World, bus: CommandBus
+) -> None:
+    await world.send(command := new())
+    await bus.pause(DOMAIN, reason="maintenance", operator="ann")
+    assert await world.store.what_is_left(DOMAIN, include_delayed=True) == "paused"
+    async with asyncio.timeout(20):
+        found = await asyncio.gather(
+            *(bus.run_worker(each, until_empty=True) for each in (DOMAIN, OTHER)),
+            return_exceptions=True,
+        )
+    assert isinstance(found[0], DomainPausedError)
+    assert found[1] is None
+    assert await world.status(command.command_id) == "PENDING"

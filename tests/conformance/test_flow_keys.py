@@ -112,7 +112,7 @@ async def test_a_command_says_that_it_waits_behind_others_of_its_key(world: Worl
     row = await world.command(follower)
     assert (row.status, row.due_at) == (CommandStatus.PENDING, None)
     assert row.ordering_key == "account:42"
-    assert "account:42" in (row.waiting_for or "")
+    assert row.waiting_for == f"number 1 behind {lease.command_id} of key account:42"
 
     await world.settle(done(lease))
     assert (await world.command(follower)).waiting_for is None

@@ -459,7 +459,7 @@ class PostgresWorld(World):
             ],
             "archive": [
                 shown_envelope(row["message"])
-                for row in await self.rows(f"select * from pgmq.a_{commands} order by msg_id")
+                for row in await self.rows(f"select message from pgmq.a_{commands} order by msg_id")
             ],
             "replies": sorted_replies(
                 row["message"] for row in await self.rows(f"select message from pgmq.q_{replies}")

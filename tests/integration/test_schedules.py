@@ -241,7 +241,7 @@ async def test_a_firer_that_holds_old_ticks_changes_nothing(
     await set_back(conn, "x", 1)
     real = Firing._fire
 
-    async def late(self: Firing, planned: Sequence[Any]) -> None:
+    async def late(self: Firing, planned: Sequence[Any]) -> int:
         if how == "pause":
             await bus.schedules.pause(DOMAIN, "x")
         elif how == "replace":
@@ -256,7 +256,7 @@ async def test_a_firer_that_holds_old_ticks_changes_nothing(
             assert await bus.schedules.delete(DOMAIN, "x")
         else:
             await real(self, planned)
-        await real(self, planned)
+        return await real(self, planned)
 
     monkeypatch.setattr(Firing, "_fire", late)
     await fire(bus)
@@ -704,6 +704,37 @@ async def test_the_doctor_reports_a_tick_that_nobody_fires(
     assert "SCHEDULE_OVERDUE" in {each.code for each in (await bus.upkeep.doctor()).findings}
     await bus.schedules.pause(DOMAIN, "x")
     assert "SCHEDULE_OVERDUE" not in {each.code for each in (await bus.upkeep.doctor()).findings}
+
+
+async def test_a_look_that_settles_nothing_is_not_repeated_at_once(
+    bus: CommandBus, conn: AsyncConnection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing_module, "AT_ONCE", 1)
+    await bus.schedules.put(DOMAIN, "x", "Build", {}, every=3600)
+    await set_back(conn, "x", 1)
+    firer = Firing(bus._store)
+    async with await AsyncConnection.connect(dsn) as other:
+        await other.execute("select * from commandbus.command_bus_schedule for update")
+        assert await firer.step() == firing_module.LOOK_SECONDS
+    assert await firer.step() is None
+    assert await firer.step() == firing_module.LOOK_SECONDS
+
+
+async def test_very_many_missed_ticks_are_sent_in_several_transactions(
+    bus: CommandBus, conn: AsyncConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing_module, "MAX_COMMANDS", 25)
+    made = []
+    for number in range(5):
+        options = {"every": 60, "missed": "all", "missed_cap": 10}
+        made.append(await bus.schedules.put(DOMAIN, f"x{number}", "Build", {}, **options))  # type: ignore[arg-type]
+        await set_back(conn, f"x{number}", 6_030)
+    await fire(bus)
+    assert [len(await sent(bus, each)) for each in made] == [11] * 5
+    ((transactions,),) = await rows(
+        conn, "select count(distinct xmin::text) from commandbus.command_bus_command"
+    )
+    assert transactions == 3
 
 
 # -- many

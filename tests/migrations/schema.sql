@@ -881,7 +881,7 @@ function commandbus.dispatch_heartbeat(p_batch_id uuid) returns void
 function commandbus.dispatch_load(p_domain text, p_batch_id uuid, p_limit integer) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body ac2c1ad3fc699eeef31cdb138e6f17c9
 function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, found bigint, examples text[])
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9268cea35dcdeb19a627977eb8657bf0
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b9bfcf8144b75ec682a72a890270b945
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
@@ -1059,7 +1059,7 @@ function commandbus.key_places(p_domain text, p_command_ids uuid[], p_keys text[
 function commandbus.key_policy(p_domain text) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 05230ca93f6da5f430651cece152a7e0
 function commandbus.key_text(p_domain text, p_key text, p_number bigint) returns text
-    sql, stable, body ffabb7ff4436de509d6763c0a6df014c
+    sql, stable, body e52301daca029a406d0f048bc6d3644b
 function commandbus.known_ids(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body fe9135e723deeee4b46fdc20eac34832
 function commandbus.knows_domain(p_domain text) returns boolean
@@ -1086,8 +1086,8 @@ function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body aa9383e027424ca458a979bad8ee71ac
 function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
-function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7ca7064edb576ef60d28de9c3ea5775
+function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_viewer text DEFAULT NULL::text, p_after_blocked boolean DEFAULT NULL::boolean, p_after_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9239bba265021fca6ea5bfcd02df7ecb
 function commandbus.list_limit_keys(p_domain text, p_type text, p_limit integer DEFAULT 100) returns TABLE(limit_key text, running bigint, waiting bigint, oldest timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 702481ece87c756bf002bd1e93aacbb5
 function commandbus.list_limits(p_domain text DEFAULT NULL::text) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text, updated_at timestamp with time zone, updated_by text, running bigint, tokens double precision, waiting bigint, oldest timestamp with time zone)
@@ -1486,8 +1486,8 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bb3c1180ec28f5c1b1112144a20040ee
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
-function commandbus.show_key(p_domain text, p_key text, p_limit integer DEFAULT 100) returns TABLE(place bigint, command_id uuid, command_type text, status text, number bigint, since timestamp with time zone, is_blocking boolean)
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body c34d0a09558440dbd3c381bc9b1fe272
+function commandbus.show_key(p_domain text, p_key text, p_viewer text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(place bigint, command_id uuid, command_type text, status text, number bigint, since timestamp with time zone, is_blocking boolean)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body f9519c768d27e132263e635a0526477b
 function commandbus.skip_key(p_domain text, p_key text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_expected uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 89a922b09c418855196d0f7117b2c25a
 function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid

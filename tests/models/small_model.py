@@ -372,8 +372,8 @@ class Model:
                 if self.has("outcome.marked"):
                     target = "CANCELED"
                 else:
-                    again = "a command goes back whose cancel was requested"
-                    moved = moved._replace(wrong=moved.wrong or again)
+                    fault = "a command goes back whose cancel was requested"
+                    moved = moved._replace(wrong=moved.wrong or fault)
             yield from self._move(moved, w, f"worker {w} {verb}s {n}", n, target, lease.msg)
             if s.left[CRASH] and verb in {
                 "complete",

@@ -150,6 +150,65 @@ async def a_complete_and_a_cancel_of_what_is_leased_but_not_marked(db: Session) 
 
 
 @pair
+async def a_complete_and_a_request_to_cancel(db: Session) -> Pair:
+    held = await db.put("IN_PROGRESS")
+
+    async def verdict(run: Run) -> None:
+        assert run.results[0] == []
+        assert run.results[1] in ([held.command_id], Refused("CB003"))
+        await ended_once(db, held.command_id, "COMPLETED")  # success wins
+
+    request = calls("request_cancel(%s, %s, 'why')", [held.command_id])
+    return Pair([settles("complete", held, data=None), request], verdict)
+
+
+@pair
+async def a_retry_and_a_request_to_cancel(db: Session) -> Pair:
+    batch = await db.batch()
+    held = await db.put("IN_PROGRESS", batch)
+
+    async def verdict(run: Run) -> None:
+        assert run.results[0] == []
+        assert run.results[1] in ([held.command_id], [])
+        await ended_once(db, held.command_id, "CANCELED")
+        assert await db.queued() == []
+        assert await counters(db, batch) == (1, 0, 0, 1, 0)
+
+    request = calls("request_cancel(%s, %s, 'why')", [held.command_id])
+    return Pair([settles("retry", held, delay_seconds=0, **FAILURE), request], verdict)
+
+
+@pair
+async def a_receive_at_a_lapse_and_a_request_to_cancel(db: Session) -> Pair:
+    held = await lapsed(db)
+
+    async def verdict(run: Run) -> None:
+        taken, asked = run.results
+        if taken:
+            assert asked == [held.command_id]
+            assert await db.settle("release", taken[0].item()) == []
+        else:
+            await db.receive()
+        await ended_once(db, held.command_id, "CANCELED")
+        assert (await db.events(held.command_id)).count("CANCEL_REQUESTED") == 1
+
+    request = calls("request_cancel(%s, %s, 'why')", [held.command_id])
+    return Pair([receives(), request], verdict)
+
+
+@pair
+async def two_requests_to_cancel(db: Session) -> Pair:
+    held = await db.put("IN_PROGRESS")
+
+    async def verdict(run: Run) -> None:
+        assert run.results == [[held.command_id]] * 2
+        assert (await db.events(held.command_id))[2:] == ["CANCEL_REQUESTED"]
+
+    request = calls("request_cancel(%s, %s, 'why')", [held.command_id])
+    return Pair([request, request], verdict)
+
+
+@pair
 async def a_park_and_an_operators_cancel(db: Session) -> Pair:
     held = await db.put("IN_PROGRESS")
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from commandbus import BatchCommand, BatchMetadata, Command, HandlerContext, Settings
 from commandbus.cli.main import app
 from commandbus.errors import DatabaseError, DuplicateCommandError
+from commandbus.schedules.firing import Firing
 from commandbus.wiring import database_roles
 from tests.conftest import Server
 from tests.integration.http_shop import Shop, fill
@@ -225,3 +226,34 @@ async def test_an_operator_reads_and_decides(database: RoledDatabase, shop: Shop
     ):
         result = await asyncio.to_thread(run, database, "operator", *arguments)
         assert result.exit_code == 0, f"{arguments}: {result.output} {result.stderr}"
+
+
+async def test_schedules_are_put_by_senders_fired_by_workers_and_services_and_read_without_payload(
+    database: RoledDatabase,
+) -> None:
+    async with database.bus("sender") as sender:
+        made = await sender.schedules.put("shop", "x", "Work", {"n": 1}, every=3600)
+        with pytest.raises(DatabaseError):
+            await sender.schedules.pause("shop", "x")
+    for number, role in enumerate(("worker", "api"), 1):
+        async with await psycopg.AsyncConnection.connect(database.owner, autocommit=True) as owner:
+            await owner.execute(
+                "update commandbus.command_bus_schedule set next_tick_at = now(), look_at = now(),"
+                " overlap = 'allow'"
+            )
+        async with database.bus(role) as bus:
+            await Firing(bus._store).step()
+        async with database.bus("reader") as reader:
+            page = await reader.search.commands(correlation_id=made.schedule_id)
+            assert len(page.items) == number
+    async with database.bus("operator") as operator:
+        assert (await operator.schedules.pause("shop", "x")).status == "paused"
+        assert (await operator.schedules.resume("shop", "x")).status == "active"
+        await operator.schedules.trigger("shop", "x")
+        assert (await operator.schedules.require("shop", "x", show_data=True)).data == {"n": 1}
+    async with database.bus("reader") as reader:
+        assert (await reader.schedules.list("shop")).items[0].name == "x"
+        with pytest.raises(DatabaseError):
+            await reader.schedules.require("shop", "x", show_data=True)
+        with pytest.raises(DatabaseError):
+            await Firing(reader._store).step()

@@ -170,3 +170,41 @@ async def test_progress_outside_of_its_range_is_not_kept_and_its_text_is_cut(db:
     await db.rows("select commandbus.record_progress(%s, %s)", DOMAIN, Jsonb(items))
     (row,) = await db.rows("select * from commandbus.command_bus_progress")
     assert (row["command_id"], len(row["message"])) == (other.command_id, 500)
+
+
+async def test_progress_and_requests_are_of_one_domain_where_two_have_the_same_id(
+    db: Session,
+) -> None:
+    command_id = uuid4()
+    held = {}
+    for domain in ("orders", DOMAIN):
+        db.domain = domain
+        await db.send(command_id)
+        (held[domain],) = await db.receive()
+    item = Jsonb([held[DOMAIN].item(fraction=0.5)])
+    await db.rows("select commandbus.record_progress(%s, %s)", DOMAIN, item)
+    await db.rows(REQUEST, DOMAIN, [command_id])
+    for domain, expected in (("orders", []), (DOMAIN, [command_id])):
+        found = await db.rows(
+            "select command_id from commandbus.progress_of(%s, %s)", domain, [command_id]
+        )
+        assert [row["command_id"] for row in found] == expected
+        asked = await db.rows(
+            "select commandbus.cancel_requests(%s, %s) as id",
+            domain, Jsonb([held[domain].item()]),
+        )  # fmt: skip
+        assert [row["id"] for row in asked] == expected
+
+
+async def test_a_lost_lease_learns_of_no_request(db: Session) -> None:
+    held = await db.put("IN_PROGRESS")
+    await db.lapse(held)
+    (other,) = await db.receive(worker="w2")
+    await db.rows(REQUEST, DOMAIN, [held.command_id])
+    query = "select commandbus.cancel_requests(%s, %s) as id"
+    assert await db.rows(query, DOMAIN, Jsonb([held.item()])) == []
+    assert len(await db.rows(query, DOMAIN, Jsonb([other.item()]))) == 1
+    kept = await db.rows(
+        "select * from commandbus.keep_leases(%s, %s, 60)", DOMAIN, Jsonb([held.item()])
+    )
+    assert [(row["command_id"], row["is_lost"]) for row in kept] == [(held.command_id, True)]

@@ -15,6 +15,7 @@ from commandbus.database.migrations import FUNCTION_FILES, function_text
 from commandbus.models import AuditEventType, BatchStatus, CommandStatus, ParkReason, ReplyOutcome
 from tests.sql.edits import every_edit_event
 from tests.sql.helpers import FAILURE, Session
+from tests.sql.keyed import every_key_event
 from tests.sql.schedules import every_schedule_event
 from tests.sql.test_loads import begun
 from tests.sql.test_recovery_rules import store_for
@@ -143,6 +144,10 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     await db.rows("select commandbus.rotate_api_token(%s, %s, 'y')", token, new)
     await db.rows("select commandbus.revoke_api_token(%s)", new)
     await every_schedule_event(db)
+    unique = "select commandbus.send_unique(%s, 'Work', %s, '{}', 'k', 'waiting', 'replace')"
+    for _ in range(2):
+        await db.rows(unique, db.domain, uuid4())
+    await every_key_event(db)
     await db.put("IN_TROUBLESHOOTING_QUEUE")
     await db.rows("delete from commandbus.command_bus_troubleshooting")
     await db.rows("select commandbus.repair_troubleshooting(%s)", db.domain)

@@ -86,10 +86,11 @@ async def test_every_end_of_a_lease_gives_the_place_back(db: Session, verb: str)
     await limit(db, max_running=1)
     await sent(db, 1)
     (held,) = await db.receive()
-    values: dict[str, Any] = {
+    outcomes: dict[str, dict[str, Any]] = {
         "complete": {"data": None}, "retry": {"delay_seconds": 60, **FAILURE},
         "park": {"reason": "PERMANENT", **FAILURE}, "fail": FAILURE, "release": {},
-    }[verb]  # fmt: skip
+    }  # fmt: skip
+    values = outcomes[verb]
     await db.settle(verb, held.item(**values))
     assert await places(db) == []
     await db.settle(verb, held.item(**values))

@@ -177,7 +177,7 @@ async def step(dice: random.Random, model: Model, actor: Actor, other: Actor, db
             await set_policy(db, "skip" if model.skips else "block")
             for key, command_id in list(model.blocked.items()) if model.skips else ():
                 apply(model, "skipped", command_id, key)
-        case 10 | 11:
+        case _:
             await receive(db, model)
     if dice.random() < 0.6:
         await actor.finish(commits=dice.random() < 0.8)

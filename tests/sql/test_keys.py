@@ -203,7 +203,8 @@ async def test_stored_commands_take_their_place_when_they_are_queued(db: Session
     commands = [{"command_id": str(i), "type": "Debit", "ordering_key": "a"} for i in stored]
     await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
     await db.rows(
-        "select commandbus.create_stored_batch(%s, %s, %s, null, null, null, null, false, 'two_phase')",
+        "select commandbus.create_stored_batch("
+        "%s, %s, %s, null, null, null, null, false, 'two_phase')",
         DOMAIN, uuid4(), Jsonb(commands),
     )  # fmt: skip
     (sent,) = await send_keyed(db, "a")

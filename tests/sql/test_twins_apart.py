@@ -114,6 +114,10 @@ CASES: dict[str, tuple[Prepare, Act, str, int]] = {
     # what is there, what is done, the state it ends in, how many messages are queued then
     "cancel": (sent, calls("cancel_commands(%s, %s, 'why')"), "CANCELED", 0),
     "cancel stored": (stored("two_phase"), calls("cancel_commands(%s, %s, 'why')"), "CANCELED", 0),
+    "request": (leased_in_a_batch, calls("request_cancel(%s, %s, 'why')"), "IN_PROGRESS", 1),
+    "request stored": (
+        stored("two_phase"), calls("request_cancel(%s, %s, 'why')"), "CANCELED", 0,
+    ),
     "operator cancel": (parked, calls("operator_cancel(%s, %s, 'why')"), "CANCELED", 0),
     "operator complete": (parked, calls("operator_complete(%s, %s)"), "COMPLETED", 0),
     "operator retry": (parked, calls("operator_retry(%s, %s)"), "PENDING", 1),

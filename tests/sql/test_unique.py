@@ -465,3 +465,19 @@ async def test_a_key_that_a_sender_has_is_not_removed(db: Session, session: Open
     assert await db.value("select commandbus.prune_unique()") == 0
     await sender.conn.commit()
     assert len(await keys(db)) == 1
+
+
+# -- with ordering keys
+
+
+async def test_a_command_with_both_keys_waits_for_its_turn_and_a_refusal_leaves_neither(
+    db: Session,
+) -> None:
+    head = await first(db, key="a", ordering_key="o")
+    behind = await first(db, key="b", ordering_key="o")
+    assert await offer(db, command("b", ordering_key="other")) == [("skipped", behind)]
+    refused = command("b", ordering_key="third", on_duplicate="refuse")
+    assert await offer(db, refused) == [("refused", behind)]
+    rows = await db.rows("select ordering_key, head from commandbus.command_bus_key")
+    assert [(row["ordering_key"], row["head"]) for row in rows] == [("o", head)]
+    assert [each.command_id for each in await db.receive()] == [head]

@@ -656,7 +656,7 @@ async def test_a_cancel_while_the_transaction_is_committed_does_not_stop_it(benc
         await gate.wait()
         return set()
 
-    bench.handlers_store.settle = settle  # type: ignore[method-assign, assignment]
+    bench.handlers_store.settle = settle  # type: ignore[method-assign]
     bench.registry.register("shop", "Long", work, transactional=True)
     lease = a_lease(command_type="Long")
     bench.submit(lease)

@@ -33,6 +33,9 @@ class StubRoom:
     def wanted(self) -> int:
         return self.room
 
+    def places(self) -> int:
+        return self.room
+
     def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
         self.submitted.extend(leases)
         self.asked_at = asked_at

@@ -40,10 +40,10 @@ class BlockingExecutionLimits(BlockingFacet["ExecutionLimits"]):
             domain, type, per_key=per_key, operator=operator, reason=reason,
         ))
 
-    def list(self, domain: str | None = None) -> list[ExecutionLimit]:
-        """The limits of a domain, or of all, with what runs and waits now; paused types too."""
-        return self._bridge.run(self._facet.list(domain))
-
     def keys(self, domain: str, type: str, *, limit: int = 100) -> list[LimitedKey]:
         """The keys of a type that run or wait under a limit by key, most waiting first."""
         return self._bridge.run(self._facet.keys(domain, type, limit=limit))
+
+    def list(self, domain: str | None = None) -> list[ExecutionLimit]:
+        """The limits of a domain, or of all, with what runs and waits now; paused types too."""
+        return self._bridge.run(self._facet.list(domain))

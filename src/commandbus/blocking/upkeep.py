@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from pathlib import Path
     from commandbus.models import CommandStatus
-    from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
+    from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures, LimitFigures
     from commandbus.upkeep.findings import Diagnosis
     from commandbus.upkeep.heads import Head
     from commandbus.upkeep.retention import PruneResult, RetentionRule
@@ -36,6 +36,10 @@ class BlockingFigures(BlockingFacet["Figures"]):
     def domains(self) -> list[DomainFigures]:
         """How much waits, runs and is parked in each domain."""
         return self._bridge.run(self._facet.domains())
+
+    def limits(self) -> list[LimitFigures]:
+        """How many run and wait under each execution limit."""
+        return self._bridge.run(self._facet.limits())
 
     def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""

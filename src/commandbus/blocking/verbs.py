@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from commandbus.blocking.bridge import Bridge
     from commandbus.blocking.bulk import BlockingBulkOperations
     from commandbus.blocking.governance import BlockingGovernance
+    from commandbus.blocking.keys import BlockingOrderingKeys
     from commandbus.blocking.limits import BlockingExecutionLimits
     from commandbus.blocking.loads import BlockingLoads
     from commandbus.blocking.schedules import BlockingSchedules
@@ -326,6 +327,13 @@ class BlockingVerbs:
         from commandbus.blocking.search import BlockingSearch
 
         return BlockingSearch(self._bridge, lambda: self._bridge.find("search"))
+
+    @cached_property
+    def keys(self) -> BlockingOrderingKeys:
+        """Ordering keys: which are blocked, by what, and how to go on."""
+        from commandbus.blocking.keys import BlockingOrderingKeys
+
+        return BlockingOrderingKeys(self._bridge, lambda: self._bridge.find("keys"))
 
     @cached_property
     def governance(self) -> BlockingGovernance:

@@ -18,6 +18,8 @@ from commandbus.cli import (
     demo,
     doctor,
     governed,
+    keys,
+    limits,
     list,  # noqa: A004  (each module has the name of its command)
     pause,
     priority,
@@ -190,9 +192,11 @@ app.add_typer(tsq.tsq, name="tsq", rich_help_panel="Operate")
 app.add_typer(bulk.bulk, name="bulk", rich_help_panel="Operate")
 command(app, "cancel", panel="Operate")(cancel.cancel)
 command(app, "reschedule", panel="Operate")(reschedule.reschedule)
+app.add_typer(limits.limits, name="limits", rich_help_panel="Operate")
 command(app, "pause", panel="Operate")(pause.pause)
 command(app, "resume", panel="Operate")(pause.resume)
 app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")
+app.add_typer(keys.keys, name="keys", rich_help_panel="Operate")
 command(app, "doctor", panel="Operate")(doctor.doctor)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")

@@ -43,11 +43,11 @@ async def pause(
         await session.bus.pause(
             domain, type=command_type, reason=reason, until=end or length, operator=operator
         )
-        found = await session.bus.pauses(domain)
+        pauses = await session.bus.pauses(domain)
+    found = next((each for each in pauses if each.type == command_type), None)
     what = domain if command_type is None else f"{command_type} of {domain}"
-    text = str(found[0]) if found and command_type is None else "paused"
     return View.line(
-        f"{what} is {text}", domain=domain, type=command_type, paused=found[0] if found else None
+        f"{what} is {found or 'paused'}", domain=domain, type=command_type, paused=found
     )
 
 

@@ -59,7 +59,7 @@ class Uniqueness:
         )
 
 
-async def send(
+async def send(  # noqa: PLR0913  (each is an option)
     frame: Frame,
     domain: Domain,
     command_type: Annotated[str, typer.Argument(metavar="TYPE", help="For example DebitAccount.")],

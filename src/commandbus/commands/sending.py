@@ -128,6 +128,11 @@ class Preparer:
                 "the command for the end of a batch takes delay and expires_in, counted from that "
                 "end; deliver_at and expires_at may be over by then"
             )
+        if flow.ordering_key is not None:
+            raise InvalidInputError(
+                "the command for the end of a batch cannot have an ordering_key: the worker that "
+                "ends the batch sends it, and must not wait for a key"
+            )
         return orjson.dumps(
             {
                 **flow.document(),

@@ -40,7 +40,7 @@ FUNCTION_FILES = (
     "unique", "receiving", "emptying", "leases", "outcomes", "cancels", "progress", "expiry",
     "settle", "dispatch", "recovery", "loading", "operator", "key_operator", "reschedule",
     "bulk", "bulk_run", "search", "timetable", "figures", "rights", "roles", "schedules",
-    "firing", "doctor", "doctor_server", "key_doctor", "repair", "gate_upkeep", "retention",
+    "firing", "gate_upkeep", "doctor", "key_doctor", "doctor_server", "repair", "retention",
     "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
     "tickets", "tokens", "planner", "security",
 )  # fmt: skip

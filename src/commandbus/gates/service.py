@@ -94,11 +94,6 @@ class ExecutionLimits:
             pass
         return was_there
 
-    async def list(self, domain: str | None = None) -> list[ExecutionLimit]:
-        """The limits of a domain, or of all, with what runs and waits now; paused types too."""
-        wanted = None if domain is None else check_domain(domain)
-        return await self._store.gateway.rows(LIST, (wanted,), into=ExecutionLimit)
-
     async def keys(
         self,
         domain: str,
@@ -110,6 +105,11 @@ class ExecutionLimits:
         check_page(limit)
         params = (check_domain(domain), check_command_type(type), limit)
         return await self._store.gateway.rows(_KEYS, params, into=LimitedKey)
+
+    async def list(self, domain: str | None = None) -> list[ExecutionLimit]:
+        """The limits of a domain, or of all, with what runs and waits now; paused types too."""
+        wanted = None if domain is None else check_domain(domain)
+        return await self._store.gateway.rows(LIST, (wanted,), into=ExecutionLimit)
 
 
 def _places(value: object) -> int | None:

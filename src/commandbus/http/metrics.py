@@ -19,7 +19,7 @@ from uuid import UUID
 from commandbus.governance.model import ChildStatus, LimitType
 from commandbus.governance.types import BatchTypes
 from commandbus.http.problems import OWN_LIMITS
-from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
+from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures, LimitFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: What can become of a request for a governed batch.
@@ -130,8 +130,20 @@ class Metrics(NoMetrics):
                 ("unconfirmed_seconds", "unconfirmed_age_seconds",
                  "Time since such a queue accepted the oldest of them."),
                 ("paused", "paused", "1 while nothing of the domain is started, else 0."),
+                ("blocked_keys", "blocked_keys",
+                 "Ordering keys that a parked command blocks, up to 10,000."),
+                ("blocked_seconds", "blocked_keys_age_seconds",
+                 "Time since the first of them was blocked."),
             )
         }  # fmt: skip
+        # By the rule, not by the key: keys are many.
+        self._limits = {
+            field: gauge(f"commandbus_limit_{field}", text, "domain", "limit")
+            for field, text in (
+                ("running", "Commands that have a place of an execution limit."),
+                ("waiting", "Commands that wait for an execution limit, or for a paused type."),
+            )
+        }
         self._pool = {
             name: gauge(f"commandbus_db_pool_{name}", f"Connections of the pool: {name}.")
             for name in ("max", "size", "available", "waiting")
@@ -161,7 +173,8 @@ class Metrics(NoMetrics):
             # Long before the last look: a batch may have ended in a transaction that was open then.
             since = datetime.now(UTC) - MEMORY
             domains, governed = await figures.domains(), await figures.governed(since)
-            self.take(domains, governed, figures.pool(), datetime.now(UTC))
+            limits = await figures.limits()
+            self.take(domains, governed, figures.pool(), datetime.now(UTC), limits)
             self._read_at = time.monotonic()
 
     def take(
@@ -170,15 +183,19 @@ class Metrics(NoMetrics):
         governed: Iterable[GovernedFigures],
         pool: Mapping[str, int],
         at: datetime,
+        limits: Sequence[LimitFigures] = (),
     ) -> None:
         """Set the gauges, and add to the counters, from what the database says."""
-        for gauge in (self._depth, *self._gauges.values()):
+        for gauge in (self._depth, *self._gauges.values(), *self._limits.values()):
             gauge.clear()  # a domain that is gone has no figures
         for each in _at_most(domains, MAX_DOMAINS):
             self._depth.labels(each.domain, "ready").set(each.ready)
             self._depth.labels(each.domain, "delayed").set(each.delayed)
             for field, gauge in self._gauges.items():
                 gauge.labels(each.domain).set(getattr(each, field))
+        for limit in limits[:MAX_DOMAINS]:
+            for field, gauge in self._limits.items():
+                gauge.labels(limit.domain, limit.limit).set(getattr(limit, field))
         for name, value in pool.items():
             self._pool[name].set(value)
         children, durations = self._tracker.take(governed, at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +23,8 @@ from commandbus.schedules.ticks import Plan, expression_of, plan
 LOOK_SECONDS = 1.0
 #: Schedules that one look takes, and one transaction fires.
 AT_ONCE = 100
+#: Commands that one transaction sends, unless one schedule alone has more.
+MAX_COMMANDS = 2_000
 #: Seconds after which a schedule whose command could not be sent is looked at again.
 FAILED_WAIT_SECONDS = 30.0
 #: A schedule that is later than this may have very many ticks: they are computed in a thread.
@@ -60,6 +62,10 @@ class DueSchedule:
         return plan(expression, self.next_tick_at, self.now, Missed(self.missed), self.missed_cap)
 
 
+#: A schedule, and what fire_schedules takes for it.
+Planned = tuple[DueSchedule, dict[str, Any]]
+
+
 class Firing(Loop):
     """Looks once a second for schedules that are due, and fires them."""
 
@@ -87,12 +93,11 @@ class Firing(Loop):
         """Fire some of what is due."""
         due = await self._gateway.rows(_DUE, (AT_ONCE, sorted(self._unknown)), into=DueSchedule)
         planned = [found for each in due if (found := await self._planned(each)) is not None]
-        if planned:
-            await self._fire(planned)
-        # A full look: more may be due. Others may have fired all of these, and then it ends.
-        return None if len(due) == AT_ONCE else LOOK_SECONDS
+        settled = sum([await self._fire(group) for group in _groups(planned)])
+        # A full look: more may be due. Not if all of these were taken or locked by others.
+        return None if len(due) == AT_ONCE and settled else LOOK_SECONDS
 
-    async def _planned(self, due: DueSchedule) -> tuple[DueSchedule, dict[str, Any]] | None:
+    async def _planned(self, due: DueSchedule) -> Planned | None:
         try:
             if due.now - due.next_tick_at > LONG_LATE:
                 return due, _document(due, await asyncio.to_thread(due.plan))
@@ -109,31 +114,47 @@ class Firing(Loop):
             await self._fail(due, error)
         return None
 
-    async def _fire(self, planned: Sequence[tuple[DueSchedule, dict[str, Any]]]) -> None:
-        """All in one transaction; if that is refused, each alone, and the one to blame waits."""
+    async def _fire(self, planned: Sequence[Planned]) -> int:
+        """All in one transaction; if that is refused, each alone, and the one to blame waits.
+
+        Returns how many were settled, one way or the other.
+        """
         try:
             rows = await self._gateway.rows(_FIRE, (encoding.dump([each for _, each in planned]),))
         except DatabaseUnavailableError:
             raise
         except CommandBusError as error:
             if len(planned) > 1:
-                for each in planned:
-                    await self._fire([each])
-                return
+                return sum([await self._fire([each]) for each in planned])
             await self._fail(planned[0][0], error)
-            return
+            return 1
         for schedule_id, verdict, _, _ in rows:
             if verdict == "refused":
                 self._log.warning(
                     "schedule %s is paused: its command type is governed by now, and it was put "
                     "over HTTP", schedule_id,
                 )  # fmt: skip
+        return len(rows)
 
     async def _fail(self, due: DueSchedule, error: Exception) -> None:
         text = redact_text(f"{type(error).__name__}: {error}")
         self._log.warning("schedule %s cannot be fired: %s", due.schedule_id, text)
         params = (due.schedule_id, due.version, due.next_tick_at, text, FAILED_WAIT_SECONDS)
         await self._gateway.rows(_FAIL, params)
+
+
+def _groups(planned: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
+    """What to fire in one transaction each: after a long absence each may have many ticks."""
+    group: list[Planned] = []
+    size = 0
+    for each in planned:
+        if group and size + len(each[1]["ids"]) > MAX_COMMANDS:
+            yield group
+            group, size = [], 0
+        group.append(each)
+        size += len(each[1]["ids"])
+    if group:
+        yield group
 
 
 def _document(due: DueSchedule, found: Plan) -> dict[str, Any]:

@@ -27,7 +27,7 @@ CLOCK_TOLERANCE = timedelta(seconds=5)
 _CHECK_NAMES: tuple[LiteralString, ...] = (
     "check_messages", "check_commands", "check_troubleshooting", "check_batches", "check_audit",
     "check_replies", "check_reply_queues", "check_work", "check_server",
-    "check_roles", "check_seals", "check_schedules",
+    "check_roles", "check_seals", "check_schedules", "check_gates", "check_keys",
 )  # fmt: skip
 #: The statement of each check, by the name of its SQL function.
 CHECKS: dict[str, LiteralString] = {

@@ -13,13 +13,19 @@ from commandbus.models import CommandStatus
 from commandbus.names import check_domain
 
 _KNOWS_DOMAIN: LiteralString = "select {schema}.knows_domain(%s)"
+_LIMIT_FIGURES: LiteralString = (
+    "select l.domain, coalesce(l.command_type, 'domain') || case when l.by_key then ' by key'"
+    " else '' end, l.running, l.waiting from {schema}.list_limits() l"
+)
 _DOMAIN_FIGURES: LiteralString = (
     "select f.domain, f.ready, f.delayed, f.oldest_seconds, f.parked, f.workers, f.concurrency,"
     " f.in_flight, f.heartbeat_seconds, f.batch_remaining, f.replies, f.replies_refused,"
     " d.lag_seconds, d.pending_retry, d.unconfirmed, d.unconfirmed_seconds,"
-    " (select count(*) from {schema}.paused_domains(array[f.domain]))"
+    " (select count(*) from {schema}.paused_domains(array[f.domain])),"
+    " k.blocked_keys, k.blocked_seconds"
     " from {schema}.domain_figures() f"
     " cross join lateral {schema}.dispatch_figures(f.domain) d"
+    " cross join lateral {schema}.key_figures(f.domain) k"
 )
 _GOVERNED_FIGURES: LiteralString = (
     "select b.batch_id, b.batch_type, b.created_at, b.completed_at, b.completed_count,"
@@ -63,6 +69,10 @@ class DomainFigures:
     unconfirmed_seconds: float = 0.0
     #: 1 while nothing of it is started, else 0.
     paused: int = 0
+    #: Ordering keys that a parked command blocks; 10,000 at most.
+    blocked_keys: int = 0
+    #: Since the first of them was blocked.
+    blocked_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,17 @@ class GovernedFigures:
     canceled: int
 
 
+@dataclass(frozen=True, slots=True)
+class LimitFigures:
+    """How full one execution limit is."""
+
+    domain: str
+    #: `domain`, a command type, or `TYPE by key`.
+    limit: str
+    running: int
+    waiting: int
+
+
 class Figures:
     """`bus.upkeep.figures`; needs PostgreSQL."""
 
@@ -91,6 +112,10 @@ class Figures:
     async def domains(self) -> list[DomainFigures]:
         """How much waits, runs and is parked in each domain."""
         return await self._store.gateway.rows(_DOMAIN_FIGURES, into=DomainFigures)
+
+    async def limits(self) -> list[LimitFigures]:
+        """How many run and wait under each execution limit."""
+        return await self._store.gateway.rows(_LIMIT_FIGURES, into=LimitFigures)
 
     async def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""

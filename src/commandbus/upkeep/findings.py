@@ -337,6 +337,22 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.WARNING, "a table has more dead rows than live ones, so vacuum is too slow",
         "look for what delays vacuum, then vacuum the table",
     ),
+    "KEY_STANDS": KnownFinding(
+        Severity.ERROR, "the turn of a command of an ordering key is over, and the next is not due",
+        f"{_FIX} makes the next one due, or removes the key", "repair_keys",
+    ),
+    "KEY_PLACE_LOST": KnownFinding(
+        Severity.ERROR, "a command with an ordering key has no place in it",
+        f"{_FIX} puts it where its number belongs", "repair_keys",
+    ),
+    "KEY_PLACE_UNKNOWN": KnownFinding(
+        Severity.ERROR, "a place in an ordering key belongs to no command that waits",
+        f"{_FIX} removes it", "repair_keys",
+    ),
+    "KEY_BLOCKED": KnownFinding(
+        Severity.WARNING, "a parked command blocks its ordering key: nothing behind it starts",
+        "retry, cancel or complete the command, or step over it with `commandbus keys skip`",
+    ),
     "SCHEDULE_OVERDUE": KnownFinding(
         Severity.WARNING, "a schedule was due more than a minute ago, and nobody fired it",
         "start a worker of any domain, the HTTP service or `commandbus scheduler`; if one runs, "
@@ -345,6 +361,24 @@ FINDINGS: dict[str, KnownFinding] = {
     "SCHEDULE_FAILS": KnownFinding(
         Severity.WARNING, "the command of a schedule cannot be sent",
         "`commandbus schedule show` says why; put the schedule again without that",
+    ),
+    # -- limits of execution
+    "WAITING_FOR_NOTHING": KnownFinding(
+        Severity.ERROR, "a message stands aside and nothing says why, so no worker will get it",
+        f"{_FIX} makes it due; find out who changed command_bus_waiting or the queue",
+        "repair_waiting",
+    ),
+    "WAITING_WITHOUT_MESSAGE": KnownFinding(
+        Severity.WARNING, "a command is listed as waiting, and its message does not wait",
+        f"{_FIX} removes it from the list; find out who changed the queue", "repair_waiting",
+    ),
+    "PLACE_WITHOUT_LEASE": KnownFinding(
+        Severity.WARNING, "a place of an execution limit is taken by a command that is not leased",
+        f"{_FIX} frees it; a worker does the same within seconds", "repair_places",
+    ),
+    "GATE_UNUSED": KnownFinding(
+        Severity.NOTICE, "the row of an execution limit that is no more is still there",
+        f"{_FIX} removes it; a worker does the same within seconds", "repair_places",
     ),
     "CLOCK_DIFFERENCE": KnownFinding(
         Severity.WARNING, "the clocks of this machine and of the server differ by more than 5 s",

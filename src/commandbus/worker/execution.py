@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
@@ -32,6 +34,7 @@ from commandbus.worker.outcomes import (
     completed,
     failed,
     parked,
+    secrets_of,
     timed_out,
 )
 from commandbus.worker.running import Run
@@ -140,6 +143,15 @@ class Execution:
         if error is None or run.has_timed_out:
             error = timed_out(run.timeout_seconds, error, policy)
         return failed(run.lease, entry, error, self.default_policy)
+
+    def broken(self, run: Run, error: BaseException) -> Outcome | None:
+        """An error that is not the handler's: it counts as its failure, so that it has an end."""
+        secrets = secrets_of(run.lease, run.entry)
+        text = redact_text("".join(traceback.format_exception(error)), 4_000, secrets=secrets)
+        _log.error("%s could not be executed: %s", run.lease.command_id, text)
+        with suppress(Exception):  # then the lease lapses
+            return None if run.entry is None else self.failure(run, run.entry, error)
+        return None
 
     async def _run_in_transaction(
         self, run: Run, entry: HandlerEntry, command: Command

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,7 +20,6 @@ from commandbus.errors import CommandBusError
 from commandbus.privacy.redaction import redact_text
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
-from commandbus.worker.outcomes import secrets_of
 from commandbus.worker.places import ThreadPlaces
 from commandbus.worker.running import Key, OnProgress, Run, TimeOuts
 
@@ -334,7 +331,7 @@ class Executor:
             if isinstance(error, GeneratorExit) and not run.is_alive:
                 raise  # the task is destroyed with its loop
             # A lease must not be kept without end, whatever this is.
-            outcome = self._broken(run, error)
+            outcome = self.execution.broken(run, error)
         finally:
             if run.is_abandoned:
                 self._abandoned.discard(run)
@@ -371,15 +368,6 @@ class Executor:
     def _thread_freed(self) -> None:
         self._places.look()
         self._go_on()
-
-    def _broken(self, run: Run, error: BaseException) -> Outcome | None:
-        """An error that is not the handler's: it counts as its failure, so that it has an end."""
-        secrets = secrets_of(run.lease, run.entry)
-        text = redact_text("".join(traceback.format_exception(error)), 4_000, secrets=secrets)
-        _log.error("%s could not be executed: %s", run.lease.command_id, text)
-        with suppress(Exception):  # then the lease lapses
-            return None if run.entry is None else self.execution.failure(run, run.entry, error)
-        return None
 
     def _abandon(self, run: Run) -> None:
         """An async handler goes on after its time-out: its command has failed without it."""

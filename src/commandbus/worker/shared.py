@@ -147,7 +147,8 @@ class Shared:
             if secret_keys:
                 await self.control.declare_secrets(domain, secret_keys)
             for pause in await self.control.pauses([domain]):
-                _log.warning("%s is %s", domain, pause)
+                what = domain if pause.type is None else f"{pause.type} of {domain}"
+                _log.warning("%s is %s", what, pause)
 
     async def handlers(self, concurrency: int, own: AsyncExitStack) -> Store:
         """Connections for transactional handlers: the shared ones, unless one worker needs more."""

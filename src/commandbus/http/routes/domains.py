@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
 from fastapi import APIRouter
 
 from commandbus.access.model import Scope
 from commandbus.errors import InvalidInputError
+from commandbus.flow import Pause
 from commandbus.http.auth.scopes import Operator, Reader, Sight, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import not_found
@@ -23,9 +28,11 @@ router = APIRouter(tags=["service"], route_class=StrictRoute)
 async def list_domains(here: Here, caller: Reader) -> ListView[DomainView]:
     """How many commands wait, run and are parked in each domain that the caller reaches."""
     figures = await here.bus.upkeep.figures.domains()
-    paused = {pause.domain: PauseView.of(pause) for pause in await here.bus.pauses()}
+    paused: defaultdict[str, list[Pause]] = defaultdict(list)
+    for pause in await here.bus.pauses():
+        paused[pause.domain].append(pause)
     items = [
-        DomainView.of(each, paused=paused.get(each.domain))
+        DomainView.of(each, **_views(paused[each.domain]))
         for each in figures
         if caller.reaches(each.domain)
     ]
@@ -34,8 +41,13 @@ async def list_domains(here: Here, caller: Reader) -> ListView[DomainView]:
 
 async def _paused(here: Platform, domain: str, *, was_paused: bool) -> Paused:
     found = await here.bus.pauses(domain)
-    now = PauseView.of(found[0]) if found else None
-    return Paused(domain=domain, paused=now, was_paused=was_paused)
+    return Paused(domain=domain, **_views(found), was_paused=was_paused)
+
+
+def _views(found: Sequence[Pause]) -> dict[str, Any]:
+    whole = [PauseView.of(pause) for pause in found if pause.type is None]
+    types = [PauseView.of(pause) for pause in found if pause.type is not None]
+    return {"paused": whole[0] if whole else None, "paused_types": types}
 
 
 @router.get("/domains/{domain}/scheduled", dependencies=[requires(Scope.READ)])
@@ -71,7 +83,8 @@ async def pause_domain(
     await here.bus.pause(
         domain, type=form.type, reason=form.reason, until=form.end(), operator=caller.user_id
     )
-    return await _paused(here, domain, was_paused=bool(before))
+    was_paused = any(pause.type == form.type for pause in before)
+    return await _paused(here, domain, was_paused=was_paused)
 
 
 @router.post("/domains/{domain}/resume")

@@ -115,8 +115,9 @@ class PauseView(View):
 
 
 class Paused(View):
-    """Whether a domain is paused now; `was_paused`: whether it was before."""
+    """What of a domain is paused now; `was_paused`: whether it, or the type, was before."""
 
     domain: str
     paused: PauseView | None
+    paused_types: list[PauseView]
     was_paused: bool

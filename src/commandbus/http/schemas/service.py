@@ -70,6 +70,7 @@ class DomainView(View):
     """How many commands wait, run and are parked in one domain."""
 
     paused: PauseView | None = None
+    paused_types: list[PauseView] = Field(default_factory=list)
 
 
 class Whoami(View):

@@ -29,6 +29,17 @@ def is_behind(state: State, row: CommandRow) -> bool:
     return state.heads.get((row.domain, row.ordering_key)) != row.command_id
 
 
+def waiting_text(state: State, row: CommandRow) -> str:
+    """What a command behind others waits for: what sql/functions/key_reads.sql says."""
+    place = (row.domain, row.ordering_key or "")
+    head = state.heads[place]
+    behind = [each.command_id for each in _open_rows(state, place) if each.command_id != head]
+    is_blocked = (row.domain, head) in state.parked
+    blocks = ", which is parked and blocks it" if is_blocked else ""
+    number = behind.index(row.command_id) + 1
+    return f"number {number} behind {head} of key {row.ordering_key}{blocks}"
+
+
 def promote(state: State) -> None:
     """Where the head of a key holds it no more, the next one is due; it may always be called."""
     if not state.heads:

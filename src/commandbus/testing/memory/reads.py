@@ -24,6 +24,7 @@ from commandbus.models import (
 from commandbus.names import check_domain, commands_queue
 from commandbus.payload import decode_payload
 from commandbus.testing.fakes import INFINITY, StoredMessage
+from commandbus.testing.memory.keys import waiting_text
 from commandbus.testing.memory.pausing import is_paused, paused_types
 from commandbus.testing.memory.tables import BatchRow, CommandRow, State, made
 
@@ -41,7 +42,7 @@ def shown_command(state: State, row: CommandRow) -> CommandMetadata:
     if message is None or message.vt <= state.clock.now():
         return made(CommandMetadata, row)
     if message.vt == INFINITY:
-        return made(CommandMetadata, row, waiting_for=f"behind others of key {row.ordering_key}")
+        return made(CommandMetadata, row, waiting_for=waiting_text(state, row))
     return made(CommandMetadata, row, due_at=message.vt)
 
 

@@ -189,9 +189,11 @@ language sql stable as $$
             union all select * from commandbus.check_audit(p_domain, p_since)
             union all select * from commandbus.check_replies(p_domain, p_since)
             union all select * from commandbus.check_reply_queues(p_domain, p_since)
+            union all select * from commandbus.check_gates(p_domain, p_since)
             union all select * from commandbus.check_work(p_domain, p_since)
             union all select * from commandbus.check_server(p_domain, p_since)
             union all select * from commandbus.check_seals(p_domain, p_since)
+            union all select * from commandbus.check_keys(p_domain, p_since)
             union all select * from commandbus.check_schedules(p_domain, p_since)
             union all select * from commandbus.check_roles(p_domain, p_since)) f
      group by f.code, f.domain order by f.code, f.domain
