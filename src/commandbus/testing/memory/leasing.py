@@ -106,7 +106,9 @@ def _lease(
         state.record(row, AuditEventType.LEASE_EXPIRED, now, lapsed)
     state.record(row, AuditEventType.RECEIVED, now, {"attempt": attempts}, worker)
     payload = orjson.dumps(message["data"]).decode() if "data" in message else None
-    return made(Lease, row, attempt=attempts, is_suspect=abs(row.lapses) > 1, payload=payload)
+    # There are no limits of execution here.
+    others = {"attempt": attempts, "payload": payload, "is_limited": False}
+    return made(Lease, row, is_suspect=abs(row.lapses) > 1, **others)
 
 
 def _park_used_up(state: State, row: CommandRow, worker: str) -> None:
