@@ -107,9 +107,13 @@ def _lease(
     state.record(row, AuditEventType.RECEIVED, now, {"attempt": attempts}, worker)
     payload = orjson.dumps(message["data"]).decode() if "data" in message else None
     return made(
-        Lease, row, attempt=attempts, is_suspect=abs(row.lapses) > 1, payload=payload,
+        Lease,
+        row,
+        attempt=attempts,
+        is_suspect=abs(row.lapses) > 1,
+        payload=payload,
         is_limited=False,
-    )  # fmt: skip
+    )
 
 
 def _park_used_up(state: State, row: CommandRow, worker: str) -> None:

@@ -86,7 +86,7 @@ end $$;
 
 -- Gives places to commands, in their order; the caller has locked their messages. Writes places, tokens, and where
 -- the others wait; their messages are left to the caller.
---   p_places: so many at most that have a gate at all
+--   p_places: the greatest number to admit of those that have a gate at all
 --   p_has_waited: they are from command_bus_waiting, and their turn has come. Others wait behind those who wait.
 --   o_admitted: the messages that may be leased; o_stopped: the others; o_given: how many of the first have a gate
 --   o_is_short: some were stopped only for want of p_places
