@@ -939,7 +939,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body d4a1885fe5c1d36af2c3dc6d4591584f
+    sql, immutable, body d45d90faca4ffa627a00980244e0d6e8
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1149,7 +1149,7 @@ function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old tim
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.next_due(p_domain text) returns double precision
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 399f543b3f4e46661af4df7768f50851
+    sql, stable, body 399f543b3f4e46661af4df7768f50851
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
