@@ -119,7 +119,7 @@ SHOWN_FIELDS = {
     "BatchTypeView": "name description domain permission max_size max_attempts requires_approval "
     "submit_url operation item_schema example",
     "LoadView": "batch_id domain source row_format start status checkpoint_size rows_committed "
-    "checkpoints_done rows_dispatched last_error created_at updated_at actions",
+    "checkpoints_done rows_dispatched last_error created_at updated_at actions options",
     "LoadResultView": "status batch_id checkpoints tasks_committed failed_checkpoint tasks_failed "
     "recovery_possible error line",
     "BatchView": "batch_id domain name custom_data status total_count completed_count failed_count "
