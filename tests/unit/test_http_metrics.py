@@ -22,7 +22,7 @@ from commandbus.http.metrics import (
     new_metrics,
 )
 from commandbus.testing import fake_bus
-from commandbus.upkeep.figures import DomainFigures, GovernedFigures
+from commandbus.upkeep.figures import DomainFigures, GovernedFigures, LimitFigures
 from tests.http_world import app_of, client_of, problem
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -168,6 +168,9 @@ class Asked:
 
     async def domains(self) -> list[DomainFigures]:
         return [a_domain("shop")]
+
+    async def limits(self) -> list[LimitFigures]:
+        return [LimitFigures("shop", "Work", 10, 7)]
 
     async def governed(self, since: datetime) -> list[GovernedFigures]:
         self.since.append(since)

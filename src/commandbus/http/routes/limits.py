@@ -16,7 +16,7 @@ from commandbus.http.schemas.views import ListView
 from commandbus.http.strict import StrictRoute
 from commandbus.names import MAX_TYPE_LENGTH
 
-router = APIRouter(prefix="/limits", tags=["limits"], route_class=StrictRoute)
+router = APIRouter(prefix="/limits", tags=["execution limits"], route_class=StrictRoute)
 
 TypePath = Annotated[
     str,
