@@ -1207,7 +1207,7 @@ function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jso
 function commandbus.progress_of(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, fraction double precision, message text, at timestamp with time zone)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body e2e4a09e070e23dc923eab324aea44ed
 function commandbus.promote_keys(p_domain text, p_keys text[]) returns text[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 7aa1f196b3885984abd8b9d5cfdd4a13
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 342cbe186e34157be5fa2b1be04507dd
 function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
     plpgsql, volatile, body c95890a45dbee87794ca3ab5c7a04bde
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -1277,7 +1277,7 @@ function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity int
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void
-    sql, volatile, body 585e5602e330e83d78ce0021a90a4678
+    sql, volatile, body 38684cf12541d1b6505884d13619aaed
 function commandbus.record_progress(p_domain text, p_items jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4e90eaf99533885a96aee55dfe8dad42
 function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void
