@@ -92,7 +92,8 @@ def keys_go_on(facts: Facts) -> Wrong:
 def ticks_are_accounted_for(facts: Facts) -> Wrong:
     """I19: each planned tick is one command, or recorded as skipped or missed."""
     for ticked in facts.flow.ticks:
-        if ticked.planned != ticked.sent + ticked.skipped + ticked.dropped:
+        told = ticked.sent + ticked.skipped + ticked.dropped
+        if told > ticked.planned or (ticked.is_exact and told < ticked.planned):
             yield (
                 ticked.name,
                 f"{ticked.planned} ticks were planned; {ticked.sent} were sent, "

@@ -53,6 +53,8 @@ class Ticked:
     #: In the audit: because the last command was open, or because they came too late.
     skipped: int
     dropped: int
+    #: False: there were too many late ones to count them all, and `dropped` is how far it came.
+    is_exact: bool = True
 
 
 @dataclass(slots=True)

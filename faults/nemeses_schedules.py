@@ -51,7 +51,8 @@ update commandbus.command_bus_schedule
 TOLD = """
 select a.command_id, a.event_type, sum(case a.event_type
            when 'SCHEDULE_SKIPPED' then (a.details_json ->> 'ticks')::int
-           else (a.details_json ->> 'count')::int - (a.details_json ->> 'made_up')::int end)
+           else (a.details_json ->> 'count')::int - (a.details_json ->> 'made_up')::int end),
+       bool_and(coalesce((a.details_json ->> 'is_exact')::boolean, true))
   from commandbus.command_bus_audit a
  where a.domain = %s and a.event_type in ('SCHEDULE_SKIPPED', 'SCHEDULE_MISSED')
  group by 1, 2
@@ -133,10 +134,11 @@ class Schedules:
 
 
 async def _count(arena: Arena) -> None:
-    told: dict[tuple[UUID, str], int] = {
-        (schedule_id, event): int(number)
-        for schedule_id, event, number in await arena.query(TOLD, DOMAIN)
-    }
+    told: dict[tuple[UUID, str], int] = {}
+    inexact: set[UUID] = set()
+    for schedule_id, event, number, is_exact in await arena.query(TOLD, DOMAIN):
+        told[schedule_id, event] = int(number)
+        inexact |= set() if is_exact else {schedule_id}
     sent: dict[UUID, set[UUID]] = {}
     for schedule_id, command_id in await arena.query(
         "select correlation_id, command_id from commandbus.command_bus_command c"
@@ -152,7 +154,7 @@ async def _count(arena: Arena) -> None:
         planned, wanted, allowed = _planned(name, cron, zone, begun, last)
         ticked = Ticked(
             name, planned, len(found), told.get((schedule_id, "SCHEDULE_SKIPPED"), 0),
-            told.get((schedule_id, "SCHEDULE_MISSED"), 0),
+            told.get((schedule_id, "SCHEDULE_MISSED"), 0), is_exact=schedule_id not in inexact,
         )  # fmt: skip
         arena.flow.ticks.append(ticked)
         arena.counts["ticks_planned"] += ticked.planned

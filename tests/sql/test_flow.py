@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.sql.conftest import Open
 from tests.sql.helpers import FAILURE, Session
 
 QUEUE = "pgmq.q_payments__commands"
@@ -125,6 +126,53 @@ async def test_an_expired_command_is_not_begun_but_ended_by_the_receive_that_fin
     assert await db.value(
         "select canceled_count from commandbus.command_bus_batch where batch_id = %s", batch
     ) == 1  # fmt: skip
+
+
+async def test_a_receive_that_begins_a_batch_leaves_ends_in_others_to_the_next(db: Session) -> None:
+    """Two receives that begin one batch each, and end in the other's, would wait for each other."""
+    begun, other = await db.batch(), await db.batch()
+    (running,) = await db.send(batch_id=begun)
+    (late,) = await db.send(expires_in_seconds=60, batch_id=other)
+    (alone,) = await db.send(expires_in_seconds=60)
+    await expired(db, late, alone)
+
+    assert [lease.command_id for lease in await db.receive()] == [running]
+    assert (await db.command(alone))["status"] == "CANCELED"
+    row = await db.command(late)
+    assert (row["status"], row["leased_by"], row["lease_epoch"]) == ("PENDING", None, 0)
+    assert await due_in(db, late) <= 0
+
+    assert await db.receive() == []
+    assert (await db.command(late))["status"] == "CANCELED"
+    assert (await db.batch_row(other))["canceled_count"] == 1
+
+
+async def test_receives_that_begin_batches_crosswise_do_not_wait_for_each_other(
+    db: Session, session: Open
+) -> None:
+    first, second = sorted([await db.batch(), await db.batch()])
+    (one,) = await db.send(batch_id=second)
+    (late_one,) = await db.send(expires_in_seconds=60, batch_id=first)
+    (two,) = await db.send(batch_id=first)
+    (late_two,) = await db.send(expires_in_seconds=60, batch_id=second)
+    await expired(db, late_one, late_two)
+
+    other = await session()
+    async with db.conn.transaction():
+        assert [lease.command_id for lease in await db.receive(quantity=2)] == [one]
+        async with other.conn.transaction():
+            await other.rows("set local lock_timeout = '2s'")
+            assert [lease.command_id for lease in await other.receive(quantity=2)] == [two]
+    assert await db.receive() == []
+    assert {(await db.command(late))["status"] for late in (late_one, late_two)} == {"CANCELED"}
+
+
+async def test_the_doctor_knows_that_expired_commands_are_canceled(db: Session) -> None:
+    (late,) = await db.send(expires_in_seconds=60)
+    await expired(db, late)
+    assert await db.receive() == []
+    assert await db.rows("select * from commandbus.check_audit()") == []
+    assert await db.rows("select * from commandbus.check_replies()") == []
 
 
 async def test_the_chore_ends_what_expired_and_nobody_has(db: Session) -> None:
