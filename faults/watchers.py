@@ -41,6 +41,9 @@ with leased as (
         on r.domain = c.domain and r.command_type = c.command_type and not r.by_key
        and r.max_running is not null
      where c.leased_by is not null
+       -- Its lease has lapsed, and it waits for a token: nobody has that epoch any more.
+       and not exists (select from commandbus.command_bus_waiting w
+                        where w.domain = c.domain and w.command_id = c.command_id)
 ), placed as (
     select s.domain, s.command_id, s.gate from commandbus.command_bus_slot s
      where s.gate like 'l:t:%'

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import orjson
+
+#: A time within a text, such as why a command has expired.
+TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
 
 def shown(row: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -18,8 +22,10 @@ def shown(row: dict[str, Any] | None) -> dict[str, Any] | None:
 def _shown_value(key: str, value: Any) -> Any:
     if key.endswith("_at") or key == "msg_id":
         return value is not None
-    # What the details of an event have of a lease that ran out.
-    return shown(value) if key == "details" and isinstance(value, dict) else value
+    if isinstance(value, str):
+        return TIME.sub("<time>", value)
+    # What the details of an event have of a lease that ran out, and the error of a reply.
+    return shown(value) if key in {"details", "error"} and isinstance(value, dict) else value
 
 
 def shown_envelope(message: Any) -> Any:

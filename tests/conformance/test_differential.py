@@ -24,6 +24,7 @@ from commandbus.errors import (
 )
 from commandbus.names import INBOX, NO_REPLY
 from tests.conformance.batching import CLOSING
+from tests.conformance.showing import TIME
 from tests.conformance.worlds import (
     DOMAIN,
     MemoryWorld,
@@ -87,7 +88,8 @@ async def answer(run: Run, step: Step) -> Any:
     except DatabaseError as error:
         return type(error)  # in whose words, is the server's business
     except CommandBusError as error:
-        return type(error), str(error).partition(";")[0].replace("'", "")
+        text = str(error).partition(";")[0].replace("'", "")
+        return type(error), TIME.sub("<time>", text)
 
 
 @st.composite

@@ -32,6 +32,7 @@ def test_every_code_that_the_sql_returns_is_known() -> None:
     }
     states = {"PENDING", "COMPLETED", "SENT", "RECEIVED", "FAILED", "RELEASED", "CANCELED"}
     states |= {
+        "EXPIRED",
         "SNOOZED",
         "DISCARDED",
         "OPERATOR_RETRY",

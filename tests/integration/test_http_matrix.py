@@ -38,6 +38,8 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
         "/troubleshooting/{domain}/{command_id}/complete": REASON,
         "/troubleshooting/{domain}/{command_id}/notes": {"text": "hm"},
         "/schedules/{domain}/{name}": {"command_type": "Work", "data": {}, "every_seconds": 60},
+        "/keys/{domain}": {"on_park": "skip", **REASON},
+        "/keys/{domain}/{ordering_key}/skip": REASON,
         "/schedules/{domain}/{name}/pause": REASON,
         "/schedules/{domain}/{name}/resume": None,
         "/schedules/{domain}/{name}/trigger": None,
@@ -76,6 +78,7 @@ async def ask(
         batch_id=shop.batch,
         operation_id=shop.bulk,
         name=schedule_name(method, path, next(NUMBERS)),
+        ordering_key="account:42",
     )
     if method == "get":
         params = {"domain": shop.domain} if path in BY_QUERY else {}
@@ -110,6 +113,7 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select count(*) from commandbus.command_bus_batch",
         "select msg_id, read_ct from pgmq.q_shop__replies order by 1",
         "select * from commandbus.command_bus_schedule order by 1",
+        "select domain, on_park from commandbus.command_bus_flow order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 

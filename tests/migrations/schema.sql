@@ -715,7 +715,7 @@ function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
     sql, volatile, body 3b5588766d3b9ece5d08e137209b0a96
 function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text) returns void
-    sql, volatile, body 2907dbce8b261a9b63256c0cec78c7f8
+    plpgsql, volatile, body 4a8b6d57045a711d8150c0553db96994
 function commandbus.audit_row_digest(p_event commandbus.command_bus_audit) returns bytea
     sql, stable, body 1893db4e37261b787bf086d3b42a6b9f
 function commandbus.audit_schedule(p_event text, p_schedule commandbus.command_bus_schedule, p_actor text, p_details jsonb DEFAULT '{}'::jsonb) returns void
@@ -1273,7 +1273,7 @@ function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, 
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body 5eed6eb8f38c639f15dcccbcdd7a459a
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 00a5e1cfb5db029de0b6472742eb3a86
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 0f0321ccb37a841cfa67606b90cb27bb
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void
@@ -1513,7 +1513,7 @@ function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns t
 function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
-    plpgsql, volatile, body 7bb44c94cf8bed8c9003000f413573df
+    plpgsql, volatile, body e3f248ac5adf666cded927fd77cfff55
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body b02cb2bbf1534f36289d9788df1110bd
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)

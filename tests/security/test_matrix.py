@@ -82,6 +82,8 @@ def bodies(world: World, numbers: Iterator[int]) -> dict[str, Any]:
         "/troubleshooting/{domain}/{command_id}/complete": REASON,
         "/troubleshooting/{domain}/{command_id}/notes": {"text": "hm"},
         "/schedules/{domain}/{name}": {"command_type": "Work", "data": {}, "every_seconds": 60},
+        "/keys/{domain}": {"on_park": "skip", **REASON},
+        "/keys/{domain}/{ordering_key}/skip": REASON,
         "/schedules/{domain}/{name}/pause": REASON,
         "/schedules/{domain}/{name}/resume": None,
         "/schedules/{domain}/{name}/trigger": None,
@@ -134,6 +136,7 @@ class Asker:
             "token_id": world.token,
             "sequence_no": 1,
             "name": schedule_name(method, path, next(self.schedules)),
+            "ordering_key": "account:42",
         }
         if path.startswith(APPROVALS):
             values["batch_id"] = world.approval
@@ -213,6 +216,7 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select * from commandbus.rate_limit_exemption",
         "select * from commandbus.rate_limit_override",
         "select * from commandbus.command_bus_schedule order by 1",
+        "select domain, on_park from commandbus.command_bus_flow order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 

@@ -73,7 +73,8 @@ async def drain(db: Session) -> list[UUID]:
 
 async def every_key_event(db: Session) -> None:
     """Write each event about keys once."""
-    await db.rows("update pgmq.q_payments__commands set vt = 'infinity'")  # nothing else is due
+    table = f"pgmq.q_{db.domain}__commands"
+    await db.rows(f"update {table} set vt = 'infinity' where vt <= clock_timestamp()")
     (head,) = await send_keyed(db, "events")
     await park(db, *await db.receive())
     assert await db.value("select commandbus.skip_key(%s, 'events', 'ana')", db.domain) == head

@@ -111,6 +111,20 @@ async def test_a_lapsed_lease_is_leased_again_with_its_own_place(db: Session) ->
     assert await places(db) == []
 
 
+async def test_a_lapsed_lease_keeps_its_place_while_another_session_has_the_gate(
+    db: Session, session: Open
+) -> None:
+    await limit(db, max_running=2)
+    ids = await sent(db, 2)
+    first = (await db.receive(1))[0]
+    await db.lapse(first)
+    other = await session()
+    await other.rows("select 1 from commandbus.command_bus_gate for update")
+    # The second one finds the gate in other hands, and waits; the first needs nothing of it.
+    assert [held.command_id for held in await db.receive()] == [ids[0]]
+    assert set(await waiting(db)) == {ids[1]}
+
+
 async def test_all_gates_of_a_command_must_have_room_and_one_that_waits_has_nothing(
     db: Session,
 ) -> None:

@@ -27,7 +27,8 @@ PUBLIC = [
     *(
         importlib.import_module(f"commandbus.{name}")
         for name in (
-            "access", "batches", "commands", "database.pgmq", "embedded", "governance", "http",
+            "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
+            "http",
             "loads", "schedules", "testing", "troubleshooting", "upkeep", "worker",
         )
     ),

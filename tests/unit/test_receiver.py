@@ -96,6 +96,7 @@ async def test_a_step_asks_for_as_many_as_there_is_room_for(bench: Bench) -> Non
             "mark_in_progress": False,
             "from_head": False,
             "except_types": [],
+            "places": 5,
         }
     ]
 

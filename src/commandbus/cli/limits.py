@@ -32,15 +32,15 @@ async def set_limit(
     command_type: OfType = None,
     per_key: PerKey = False,
     max_running: Annotated[
-        int | None, typer.Option("--max-running", metavar="N", help="So many at once.")
+        int | None, typer.Option("--max-running", metavar="N", help="At most N at once.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", metavar="N", help="So many starts in --per seconds.")
+        float | None, typer.Option("--rate", metavar="N", help="At most N starts in --per seconds.")
     ] = None,
     per: Annotated[float, typer.Option("--per", metavar="SECONDS", help="Of --rate.")] = 1.0,
     burst: Annotated[
         float | None,
-        typer.Option("--burst", metavar="N", help="So many at once after a pause."),
+        typer.Option("--burst", metavar="N", help="At most N starts at once after a pause."),
     ] = None,
     reason: Why = None,
     operator: Operator = None,

@@ -6,13 +6,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from commandbus.commands.ordering import KeyPlace, OnPark, OrderingKey, OrderingKeys
     from commandbus.commands.replies import LeasedReply
     from commandbus.commands.search import Search
     from commandbus.commands.tail import AuditTail
 
-__all__ = ["AuditTail", "LeasedReply", "Search"]
+__all__ = [
+    "AuditTail",
+    "KeyPlace",
+    "LeasedReply",
+    "OnPark",
+    "OrderingKey",
+    "OrderingKeys",
+    "Search",
+]
 
-_HOMES = {"AuditTail": "tail", "LeasedReply": "replies", "Search": "search"}
+_HOMES = {
+    "AuditTail": "tail",
+    "LeasedReply": "replies",
+    "Search": "search",
+    **dict.fromkeys(("KeyPlace", "OnPark", "OrderingKey", "OrderingKeys"), "ordering"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -78,7 +78,7 @@ class Lease:
     payload: str | None = field(repr=False)
     #: How often its handler said Snooze; None: never.
     snoozes: int | None = None
-    #: Whether its domain has limits of execution: then its end makes room for another.
+    #: Whether others may wait for its end: its domain has limits of execution, or it has a key.
     is_limited: bool = False
 
 

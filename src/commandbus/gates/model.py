@@ -15,9 +15,9 @@ class ExecutionLimit:
     type: str | None
     #: Whether each limit key of the type is counted by itself; the figures are of all of them.
     per_key: bool
-    #: So many are leased at once; None: any number.
+    #: How many are leased at once; None: any number.
     max_running: int | None
-    #: So many leases in `per` seconds, and `burst` at once after a pause; None: any number.
+    #: How many leases in `per` seconds, and `burst` at once after a pause; None: any number.
     rate: float | None
     per: float | None
     burst: float | None

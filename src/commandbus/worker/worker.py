@@ -347,7 +347,7 @@ class _Parts:
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
         if any(lease.is_limited for lease in leases):
-            # Others may wait for the place that has just been given back.
+            # Others may wait for the place that has just been given back, or for their turn.
             self.receiver.wake()
         else:
             self.receiver.room_freed()

@@ -19,13 +19,11 @@ class PutLimit(Form):
     model_config = example(max_running=10, reason="the bank takes no more")
 
     per_key: Flag = Field(False, description="Each limit key of the type by itself.")
-    max_running: Whole | None = Field(None, ge=0, le=1_000_000, description="So many at once.")
-    rate: Number | None = Field(
-        None, ge=0, le=1_000_000, description="So many starts in per_seconds."
-    )
+    max_running: Whole | None = Field(None, ge=0, le=1_000_000, description="Leased at once.")
+    rate: Number | None = Field(None, ge=0, le=1_000_000, description="Starts in per_seconds.")
     per_seconds: Number = Field(1.0, ge=0.001, le=31_622_400)
     burst: Number | None = Field(
-        None, ge=1, le=1_000_000, description="So many at once after a pause."
+        None, ge=1, le=1_000_000, description="Starts at once after a pause."
     )
     reason: Reason | None = None
 

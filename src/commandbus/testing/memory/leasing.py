@@ -106,7 +106,14 @@ def _lease(
         state.record(row, AuditEventType.LEASE_EXPIRED, now, lapsed)
     state.record(row, AuditEventType.RECEIVED, now, {"attempt": attempts}, worker)
     payload = orjson.dumps(message["data"]).decode() if "data" in message else None
-    return made(Lease, row, attempt=attempts, is_suspect=abs(row.lapses) > 1, payload=payload)
+    return made(
+        Lease,
+        row,
+        attempt=attempts,
+        is_suspect=abs(row.lapses) > 1,
+        payload=payload,
+        is_limited=False,
+    )
 
 
 def _park_used_up(state: State, row: CommandRow, worker: str) -> None:

@@ -50,7 +50,7 @@ begin
      where r.room > 0;
 end $$;
 
--- Names of gates where commands wait, after one and before another, so many at most: by a jump to the next one each,
+-- Names of gates where commands wait, after one and before another, p_limit at most: by a jump to the next one each,
 -- however many wait there.
 create or replace function commandbus.walk_gates(p_domain text, p_after text, p_before text, p_limit int)
 returns text[]

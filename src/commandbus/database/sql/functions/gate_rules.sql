@@ -67,7 +67,7 @@ end $$;
 
 -- Sets a limit, in place of the one that was there. What runs goes on, and counts.
 --   p_type null: all types of the domain together; p_by_key: each limit key of the type by itself
---   p_max_running: so many leased at once. p_rate, p_per: so many leases in so many seconds, and p_burst at once after
+--   p_max_running: the number that is leased at once. p_rate leases in p_per seconds, and p_burst of them at once after
 --   a pause; null: a fifth of a second's worth
 create or replace function commandbus.set_limit(
     p_domain text, p_type text default null, p_by_key boolean default false, p_max_running int default null,

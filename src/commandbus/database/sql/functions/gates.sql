@@ -86,7 +86,7 @@ end $$;
 
 -- Gives places to commands, in their order; the caller has locked their messages. Writes places, tokens, and where
 -- the others wait; their messages are left to the caller.
---   p_places: so many at most that have a gate at all
+--   p_places: the greatest number to admit of those that have a gate at all
 --   p_has_waited: they are from command_bus_waiting, and their turn has come. Others wait behind those who wait.
 --   o_admitted: the messages that may be leased; o_stopped: the others; o_given: how many of the first have a gate
 --   o_is_short: some were stopped only for want of p_places
@@ -109,6 +109,7 @@ declare
     v_room    int[];       -- null: no limit
     v_tokens  double precision[];
     v_queued  boolean[];   -- others wait there
+    v_is_kept boolean[];   -- it has no rate and is not paused: who has a place needs nothing more, nor the lock
     -- what is written
     v_at      text[] := '{}';
     v_by      uuid[] := '{}';
@@ -134,18 +135,22 @@ begin
     v_mine := array(select g.gate from commandbus.command_bus_gate g
                      where g.domain = p_domain and g.gate = any(v_gates) for update skip locked);
     -- Not part of the statement above: what others have committed before we had the lock must be seen.
-    select array_agg(g.gate), array_agg(s.is_open), array_agg(s.room), array_agg(s.tokens),
-           array_agg(not p_has_waited and commandbus.is_waited_for(p_domain, g.gate))
-      into v_gates, v_open, v_room, v_tokens, v_queued
+    select array_agg(g.gate), array_agg(case when g.gate = any(v_mine) then s.is_open end),
+           array_agg(s.room), array_agg(s.tokens),
+           array_agg(not p_has_waited and commandbus.is_waited_for(p_domain, g.gate)),
+           array_agg(s.is_open and s.tokens is null)
+      into v_gates, v_open, v_room, v_tokens, v_queued, v_is_kept
       from unnest(v_gates) g(gate)
-      left join lateral commandbus.gate_state(p_domain, g.gate, p_now) s on g.gate = any(v_mine);
+      left join lateral commandbus.gate_state(p_domain, g.gate, p_now) s on true;
 
     for i in 1 .. cardinality(p_msg_ids) loop
         v_stop[i] := null;
         foreach v_gate in array array[v_first[i], v_second[i], v_third[i]] loop
             continue when v_gate is null;
             v_k := array_position(v_gates, v_gate);
-            if o_given >= p_places then
+            if v_had[i] ? v_gate and v_is_kept[v_k] then
+                continue;
+            elsif o_given >= p_places then
                 o_is_short := true;
                 v_stop[i] := v_gate;
             elsif v_open[v_k] is not true or v_tokens[v_k] < 0.999999 then

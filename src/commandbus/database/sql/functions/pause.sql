@@ -16,11 +16,12 @@ $$;
 -- A line of the audit about the pause of a domain.
 create or replace function commandbus.audit_pause(p_domain text, p_event text, p_details jsonb, p_actor text)
 returns void
-language sql as $$
+language plpgsql as $$
+begin
     insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, details_json, actor)
     values (p_domain, commandbus.nobody(), p_event, clock_timestamp(),
-            nullif(jsonb_strip_nulls(p_details), '{}'), p_actor)
-$$;
+            nullif(jsonb_strip_nulls(p_details), '{}'), p_actor);
+end $$;
 
 -- Hints to all workers of a domain, also to busy ones: they give back what they have not started, or look again.
 create or replace function commandbus.hint_workers(p_domain text) returns void

@@ -10,9 +10,9 @@ create table commandbus.command_bus_flow_rule (
     command_type text not null,               -- '': all types
     by_key       boolean not null,            -- for each limit key of the type by itself
     max_running  int null,                    -- null: any number
-    rate         double precision null,       -- so many leases in per_seconds; null: any
+    rate         double precision null,       -- leases in per_seconds; null: any number
     per_seconds  double precision null,
-    burst        double precision null,       -- that many at once after a pause
+    burst        double precision null,       -- of them at once after a pause
     paused_at    timestamptz null,
     paused_until timestamptz null,            -- null: until somebody resumes it
     paused_by    text null,
