@@ -41,7 +41,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-unit test-integration test-e2e test-pg15 test-pg15-core has-pg15
-.PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-peers blocking schema lock clean
+.PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers blocking schema lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -116,6 +116,9 @@ bench-quick: $(READY) $(PEERS_READY) ## A short look at the same (at most 5 minu
 
 bench-compare: $(READY) ## Compare the hot paths with another checkout, in pairs: BEFORE=folder (about 10 minutes)
 	$(PY) -m benchmarks.compare --before "$(BEFORE)" $(BENCH_ARGS)
+
+bench-flow: $(READY) ## Measure the bars of delays, levels, keys, limits, pauses and schedules (about 12 minutes)
+	$(PY) -m benchmarks.flow $(BENCH_ARGS)
 
 bench-peers: $(PEERS_READY) ## Install the peers of the benchmarks, in an environment of their own
 

@@ -1,8 +1,8 @@
 """python -m benchmarks.flow [--only a,b] [--quick] [--json FILE]
 
-The bars of time and flow control: delays, levels, keys, limits, pauses, schedules, cancels. Ratios are
-medians of pairs of whole commands, in turn on one server; times are as a user sees them. About
-ten minutes; with --quick two, with smaller numbers, which show that it runs and no more.
+The bars of time and flow: delays, levels, keys, limits, pauses, schedules, cancels. Ratios are
+medians of pairs of whole commands, in turn on one server; times are as a user sees them. About ten
+minutes; with --quick two, with smaller numbers, which show that it runs and no more.
 """
 
 from __future__ import annotations

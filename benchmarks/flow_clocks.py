@@ -28,6 +28,7 @@ from benchmarks.flow_lab import (
 from commandbus import Command, CommandBus, HandlerContext, Settings, new_id
 
 POLL_MAX_SECONDS = Settings().poll_max_seconds
+COMPLETED = "select count(*) from commandbus.command_bus_audit where event_type = 'COMPLETED'"
 RECEIVED = """
 select extract(epoch from ts)::float8 from commandbus.command_bus_audit
  where domain = 'bench' and event_type = 'RECEIVED' order by ts
@@ -121,31 +122,33 @@ async def starvation(lab: FlowLab) -> Measured:
             left -= 1
         await asyncio.sleep(0.005)
 
-    async with lab.database() as dsn:
-        async with serving(dsn, work, concurrency=10, vt_seconds=lease) as bus:
-            await bus.send(DOMAIN, "Work", new_id(), {}, priority=2)
-            with looking(dsn) as conn:
-                conn.execute(
-                    "update commandbus.command_bus_flow set level_seconds = %s", (level_seconds,)
-                )
-            is_over = asyncio.Event()
+    async with (
+        lab.database() as dsn,
+        serving(dsn, work, concurrency=10, vt_seconds=lease) as bus,
+    ):
+        await bus.send(DOMAIN, "Work", new_id(), {}, priority=2)
+        with looking(dsn) as conn:
+            conn.execute(
+                "update commandbus.command_bus_flow set level_seconds = %s", (level_seconds,)
+            )
+        is_over = asyncio.Event()
 
-            async def press() -> None:
-                nonlocal left
-                while not is_over.is_set():
-                    if left < 400:
-                        left += 200
-                        await bus.send_many(DOMAIN, list(commands(200, priority=lambda _: 2)))
-                    await asyncio.sleep(0.005)
+        async def press() -> None:
+            nonlocal left
+            while not is_over.is_set():
+                if left < 400:
+                    left += 200
+                    await bus.send_many(DOMAIN, list(commands(200, priority=lambda _: 2)))
+                await asyncio.sleep(0.005)
 
-            pressing = asyncio.create_task(press())
-            await asyncio.sleep(1.0)
-            for _ in range(5):
-                await bus.send(DOMAIN, "Work", new_id(), {"sent": time.time()}, priority=-2)
-                await asyncio.sleep(0.3)
-            await until(lambda: len(waited) == 5, "level -2 begun")
-            is_over.set()
-            await pressing
+        pressing = asyncio.create_task(press())
+        await asyncio.sleep(1.0)
+        for _ in range(5):
+            await bus.send(DOMAIN, "Work", new_id(), {"sent": time.time()}, priority=-2)
+            await asyncio.sleep(0.3)
+        await until(lambda: len(waited) == 5, "level -2 begun")
+        is_over.set()
+        await pressing
     bound = 4 * level_seconds + lease
     text = f"{min(waited):.1f} to {max(waited):.1f} s at level_seconds = 1"
     # Both ways: not before its time either, or the higher level would not go first.
@@ -179,10 +182,9 @@ async def limit(lab: FlowLab) -> Measured:
 
                 await sample(1.0)
                 samples.clear()
-                done_query = "select count(*) from commandbus.command_bus_audit where event_type = 'COMPLETED'"
-                before, began = one(conn, done_query), time.monotonic()
+                before, began = one(conn, COMPLETED), time.monotonic()
                 await sample(6.0 if lab.scale.pairs > 3 else 3.0)
-                done, seconds = one(conn, done_query) - before, time.monotonic() - began
+                done, seconds = one(conn, COMPLETED) - before, time.monotonic() - began
                 steady = [taken for _, taken in samples]
                 back = await _killed(conn, workers[0], places, samples)
         busy = sum(steady) / len(steady) / places
@@ -252,19 +254,7 @@ async def schedules(lab: FlowLab) -> Measured:
         is_late = datetime.now(UTC) > at - timedelta(seconds=4)
         async with worker_processes(dsn, 3):
             with looking(dsn) as conn:
-                while datetime.now(UTC) < at - timedelta(seconds=0.5):
-                    await asyncio.sleep(0.05)
-                await until(
-                    lambda: (
-                        one(
-                            conn,
-                            "select count(*) from commandbus.command_bus_audit"
-                            " where event_type = 'COMPLETED'",
-                        )
-                        >= number
-                    ),
-                    "all ticks",
-                )
+                await until(lambda: one(conn, COMPLETED) >= number, "all ticks")
                 await asyncio.sleep(2.0)  # one too many would be here by now
                 before, began = calls(lab, dsn, "due_schedules"), time.monotonic()
                 await asyncio.sleep(10.0 if lab.scale.pairs > 3 else 4.0)
@@ -301,8 +291,7 @@ async def pause(lab: FlowLab) -> Measured:
                     await bus.pause(DOMAIN, reason="a measurement")
                     committed = one(conn, "select clock_timestamp()")
                     asked = time.monotonic()
-                    while _unbegun(conn, begun) and time.monotonic() - asked < 10:
-                        await asyncio.sleep(0.005)
+                    await until(lambda: not _unbegun(conn, begun), "unstarted leases back")
                     back.append(time.monotonic() - asked)
                     await asyncio.sleep(0.5)
                     after += one(

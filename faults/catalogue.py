@@ -1,4 +1,4 @@
-"""All runs, F1 to F23 and F30 to F36, in a short and a long form. docs/guarantees.md says what each stands for.
+"""All runs in a short and a long form. docs/guarantees.md says what each stands for.
 
 The rate is limited by slots and the length of handlers, not by the machine: a slot that is lost
 for good shows in the rate afterwards, and a busy machine hardly does.

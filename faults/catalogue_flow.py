@@ -57,7 +57,7 @@ def long_runs() -> tuple[Run, ...]:
                          groups=(1.0, 6.0, 0.0, 1.0)),
             workers=Workers(number=3, concurrency=32),
             bars=Bars(at_least={"worker_kills": 80, "key_samples": 200, "decisions": 100}),
-            drain_seconds=600.0, expected_seconds=360,
+            drain_seconds=600.0, expected_seconds=300,
         ),
         Run(
             "F32", "1,000 schedules on three workers, one of which is killed each second",
@@ -65,7 +65,7 @@ def long_runs() -> tuple[Run, ...]:
             load=Load(tasks=0),
             workers=Workers(number=3, concurrency=16, settings=UPKEEP),
             bars=Bars(at_least={"worker_kills": 30, "ticks_planned": 20_000, "clock_steps": 2}),
-            drain_seconds=240.0, expected_seconds=180,
+            drain_seconds=240.0, expected_seconds=120,
         ),
         Run(
             "F33", "pauses of the domain and of a type against receives",

@@ -35,7 +35,7 @@ def limits_hold(facts: Facts) -> Wrong:
 
 
 def rates_hold(facts: Facts) -> Wrong:
-    """I16: in no span of t seconds more leases than rate × t + burst, by the audit."""
+    """I16: in no span of t seconds more leases than rate * t + burst, by the audit."""
     types = {row.command_id: row.command_type for row in facts.rows}
     received = grouped(
         (event for event in facts.events if event.kind == "RECEIVED"),

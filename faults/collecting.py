@@ -59,7 +59,8 @@ select b.batch_id::text,
  cross join lateral commandbus.recount_batch(b.batch_id) r
 """
 TIMES = """
-select command_id::text, extract(epoch from deliver_at)::float8, extract(epoch from expires_at)::float8
+select command_id::text, extract(epoch from deliver_at)::float8,
+       extract(epoch from expires_at)::float8
   from commandbus.command_bus_command where num_nonnulls(deliver_at, expires_at) > 0
 """
 RATES = """

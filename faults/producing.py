@@ -108,9 +108,10 @@ class Producer:
         if keys := self._config["keys"]:
             options["ordering_key"] = f"key:{chance.randrange(keys)}"
         if span := self._config["expires_seconds"]:
-            options["expires_in"] = chance.uniform(*span)
+            seconds = chance.uniform(*span)
+            options["expires_in"] = seconds
             if chance.random() < 0.5:
-                options["delay"] = options["expires_in"] * chance.uniform(0.0, 0.5)
+                options["delay"] = seconds * chance.uniform(0.0, 0.5)
         return options
 
     async def _send_open(self, commands: list[BatchCommand], chance: random.Random) -> None:

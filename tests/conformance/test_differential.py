@@ -270,12 +270,21 @@ async def both_agree(worlds: list[World], sequence: Sequence[Step], kind: type[R
         await run.world.add_batch(batch_id=run.batches[0])
         await run.world.send(run.new(0), run.new(1))
         await run.world.send(run.new(2), batch_id=run.batches[0])
+    told: list[str] = []
     for number, step in enumerate(sequence):
         memory, postgres = [await answer(run, step) for run in runs]
-        assert memory == postgres, f"step {number}"
+        told.append(f"{_described(step)}: {memory!r}")
+        assert memory == postgres, "\n".join([*told, f"step {number}"])
     memory, postgres = [await run.world.dump() for run in runs]
     for part, content in postgres.items():
-        assert memory[part] == content, _differences(part, memory[part], content)
+        found = _differences(part, memory[part], content) if memory[part] != content else ""
+        assert not found, "\n".join([*told, found])
+
+
+def _described(step: Step) -> str:
+    """The verb of a step, and what it was given."""
+    given = [cell.cell_contents for cell in getattr(step, "__closure__", None) or ()]
+    return f"{step.__qualname__.partition('.')[0]}{given}"
 
 
 def _differences(path: str, memory: Any, postgres: Any) -> str:

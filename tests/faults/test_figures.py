@@ -204,7 +204,7 @@ def test_the_runs_of_a_tier_have_names_of_their_own_and_faults(scale: Any) -> No
 
 def test_the_long_tier_has_every_fault_of_the_plan_and_fits_into_an_hour() -> None:
     runs = catalogue("long")
-    assert {f"F{n}" for n in range(1, 20)} <= {run.id for run in runs}
+    assert {f"F{n}" for n in (*range(1, 20), *range(30, 37))} <= {run.id for run in runs}
     assert sum(run.expected_seconds for run in runs) < 3_600
 
 

@@ -28,6 +28,9 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
     bodies: dict[str, Any] = {
         "/commands": {"domain": domain, "command_type": "Work", "data": {}},
         "/commands/{domain}/{command_id}/cancel": REASON,
+        "/commands/{domain}/{command_id}/reschedule": {"now": True},
+        "/domains/{domain}/pause": REASON,
+        "/domains/{domain}/resume": {},
         "/command-batches/{domain}": {"commands": [{"command_type": "Work", "data": {}}]},
         "/command-batches/{domain}/{batch_id}/cancel": REASON,
         "/command-batches/{domain}/{batch_id}/retry": None,

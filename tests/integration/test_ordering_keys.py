@@ -111,7 +111,7 @@ async def test_keys_are_paged(bus: CommandBus) -> None:
     assert seen == [f"k{n}" for n in range(5)]
     for bad in ({"limit": 0}, {"cursor": "nonsense"}):
         with pytest.raises(InvalidSettingError):
-            await bus.keys.list(DOMAIN, **bad)  # type: ignore[arg-type]
+            await bus.keys.list(DOMAIN, **bad)
 
 
 async def test_a_handler_sends_to_a_key(bus: CommandBus) -> None:

@@ -939,7 +939,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body d4a1885fe5c1d36af2c3dc6d4591584f
+    sql, immutable, body d45d90faca4ffa627a00980244e0d6e8
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1149,7 +1149,7 @@ function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old tim
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
 function commandbus.next_due(p_domain text) returns double precision
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 399f543b3f4e46661af4df7768f50851
+    sql, stable, body 399f543b3f4e46661af4df7768f50851
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
@@ -1207,7 +1207,7 @@ function commandbus.preview_bulk(p_domain text, p_filter jsonb DEFAULT '{}'::jso
 function commandbus.progress_of(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, fraction double precision, message text, at timestamp with time zone)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body e2e4a09e070e23dc923eab324aea44ed
 function commandbus.promote_keys(p_domain text, p_keys text[]) returns text[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 7aa1f196b3885984abd8b9d5cfdd4a13
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 342cbe186e34157be5fa2b1be04507dd
 function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
     plpgsql, volatile, body c95890a45dbee87794ca3ab5c7a04bde
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -1277,7 +1277,7 @@ function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity int
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void
-    sql, volatile, body 585e5602e330e83d78ce0021a90a4678
+    sql, volatile, body 38684cf12541d1b6505884d13619aaed
 function commandbus.record_progress(p_domain text, p_items jsonb) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4e90eaf99533885a96aee55dfe8dad42
 function commandbus.record_removal(p_domain text, p_ids bigint[], p_before timestamp with time zone, p_actor text) returns void

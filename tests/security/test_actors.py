@@ -113,6 +113,22 @@ async def _cancel_command(world: World) -> Asked:
     return url("commands/shop", (await world.batch_of_one())[1], "cancel"), REASON
 
 
+async def _reschedule(world: World) -> Asked:
+    command_id = (await world.batch_of_one())[1]
+    return url("commands/shop", command_id, "reschedule"), {"delay_seconds": 60}
+
+
+async def _pause(world: World) -> Asked:
+    await world.batch_of_one()
+    return url("domains/shop/pause"), REASON
+
+
+async def _resume(world: World) -> Asked:
+    await world.batch_of_one()
+    await world.bus.pause("shop", reason="why", operator="app")
+    return url("domains/shop/resume"), {}
+
+
 def _on_batch(verb: str, body: Any, made: Callable[[World], Awaitable[tuple[UUID, UUID]]]) -> Any:
     async def ask(world: World) -> Asked:
         return url("command-batches/shop", (await made(world))[0], verb), body
@@ -281,6 +297,9 @@ ROWS = [{"command_type": "Work", "data": {"n": n}} for n in (1, 2)]
 ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "send_command": [_send],
     "cancel_command": [_cancel_command],
+    "reschedule_command": [_reschedule],
+    "pause_domain": [_pause],
+    "resume_domain": [_resume],
     "create_command_batch": [_create_batch],
     "cancel_command_batch": [
         _on_batch("cancel", REASON, World.batch_of_one),

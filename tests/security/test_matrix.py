@@ -72,6 +72,9 @@ def bodies(world: World, numbers: Iterator[int]) -> dict[str, Any]:
     return {
         "/commands": {"domain": DOMAIN, "command_type": "Work", "data": {}},
         "/commands/{domain}/{command_id}/cancel": REASON,
+        "/commands/{domain}/{command_id}/reschedule": {"now": True},
+        "/domains/{domain}/pause": REASON,
+        "/domains/{domain}/resume": {},
         "/command-batches/{domain}": {"commands": [{"command_type": "Work", "data": {}}]},
         "/command-batches/{domain}/{batch_id}/cancel": REASON,
         "/command-batches/{domain}/{batch_id}/retry": None,

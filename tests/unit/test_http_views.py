@@ -102,7 +102,7 @@ def test_a_page_of_the_bus_becomes_a_page_of_views() -> None:
 _COMMAND = (
     "domain command_id command_type status attempts max_attempts lease_expires_at last_error_type "
     "last_error_code last_error_msg created_at updated_at reply_queue correlation_id batch_id "
-    "leased_by"
+    "leased_by deliver_at expires_at priority ordering_key limit_key due_at waiting_for"
 )
 _TICKET = (
     "batch_id domain batch_type child_count success_count failed_count pending_count "
@@ -119,7 +119,7 @@ SHOWN_FIELDS = {
     "BatchTypeView": "name description domain permission max_size max_attempts requires_approval "
     "submit_url operation item_schema example",
     "LoadView": "batch_id domain source row_format start status checkpoint_size rows_committed "
-    "checkpoints_done rows_dispatched last_error created_at updated_at actions",
+    "checkpoints_done rows_dispatched last_error created_at updated_at actions options",
     "LoadResultView": "status batch_id checkpoints tasks_committed failed_checkpoint tasks_failed "
     "recovery_possible error line",
     "BatchView": "batch_id domain name custom_data status total_count completed_count failed_count "
@@ -131,12 +131,14 @@ SHOWN_FIELDS = {
     "created_at started_at finished_at edited_paths",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
     "CommandDetail": f"{_COMMAND} progress payload stack parent_ticket_id sequence_no status_url",
+    "PauseView": "since until by reason type",
+    "Paused": "domain paused paused_types was_paused",
     "ProgressView": "fraction message at",
     "CommandView": _COMMAND,
     "Counted": "count",
     "DomainView": "domain ready delayed oldest_seconds parked workers concurrency in_flight "
     "batch_remaining replies replies_refused dispatch_lag_seconds pending_retry unconfirmed "
-    "unconfirmed_seconds",
+    "unconfirmed_seconds paused paused_types blocked_keys blocked_seconds",
     "EditExampleView": "command_id changes failure",
     "EditView": "editor created_at expires_at digest changes payload masked_count",
     "EditPreviewView": "domain looked_at total changed unchanged failed failures examples",

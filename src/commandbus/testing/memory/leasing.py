@@ -112,7 +112,7 @@ def _lease(
         attempt=attempts,
         is_suspect=abs(row.lapses) > 1,
         payload=payload,
-        is_limited=False,
+        is_limited=row.ordering_key is not None,
     )
 
 

@@ -10,7 +10,7 @@ language sql as $$
     values (p_domain, coalesce(p_command_id, commandbus.nobody()), p_event, clock_timestamp(),
             jsonb_strip_nulls(p_details),
             (select c.batch_id from commandbus.command_bus_command c
-              where c.domain = p_domain and c.command_id = p_command_id), p_actor)
+              where c.domain = p_domain and c.command_id = p_command_id), p_actor);
 $$;
 
 -- Says whether a parked command blocks its key ('block') or is stepped over ('skip'). With 'skip' the keys that are

@@ -44,7 +44,7 @@ begin
     if v_over is null then
         return v_left;
     end if;
-    -- The lowest number of each, whoever may be about to cancel it: one behind it must not go first.
+    -- The lowest number of each, also if somebody is about to cancel it: one behind it must not go first.
     select array_agg(o.key order by o.key), array_agg(w.command_id order by o.key),
            array_agg(w.msg_id order by o.key)
       into v_over, v_ids, v_msgs
