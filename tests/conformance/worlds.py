@@ -57,9 +57,16 @@ EARLIER: list[LiteralString] = [
     "update commandbus.command_bus_expiry set look_at = look_at - make_interval(secs => %(s)s)",
     "update commandbus.command_bus_flow"
     " set paused_until = paused_until - make_interval(secs => %(s)s)",
+    "update commandbus.command_bus_flow_rule"
+    " set paused_until = paused_until - make_interval(secs => %(s)s)"
+    " where paused_until is not null",
 ]
 #: What workers do from time to time.
-CHORES: list[LiteralString] = ["select commandbus.end_expired()", "select commandbus.end_pauses()"]
+CHORES: list[LiteralString] = [
+    "select commandbus.end_expired()",
+    "select commandbus.end_pauses()",
+    "select commandbus.tend_gates(d) from commandbus.ruled_domains() d",
+]
 FAILURE = Failure(
     "TRANSIENT",
     "BANK_DOWN",
