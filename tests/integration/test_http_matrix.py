@@ -29,8 +29,10 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
         "/commands": {"domain": domain, "command_type": "Work", "data": {}},
         "/commands/{domain}/{command_id}/cancel": REASON,
         "/commands/{domain}/{command_id}/reschedule": {"now": True},
+        "/commands/{domain}/{command_id}/priority": {"priority": 2},
         "/domains/{domain}/pause": REASON,
         "/domains/{domain}/resume": {},
+        "/domains/{domain}/level-worth": {"level_seconds": 60},
         "/command-batches/{domain}": {"commands": [{"command_type": "Work", "data": {}}]},
         "/command-batches/{domain}/{batch_id}/cancel": REASON,
         "/command-batches/{domain}/{batch_id}/retry": None,
@@ -112,7 +114,7 @@ def operations(app: FastAPI) -> list[tuple[str, str, dict[str, Any]]]:
 async def snapshot(conn: AsyncConnection) -> list[Any]:
     """Everything that a forbidden request could change."""
     queries = (
-        "select command_id, status, attempts, msg_id, lease_epoch from"
+        "select command_id, status, attempts, msg_id, lease_epoch, priority, deliver_at from"
         " commandbus.command_bus_command order by 1",
         "select count(*), max(audit_id) from commandbus.command_bus_audit",
         "select operation_id, status, done from commandbus.command_bus_bulk_operation order by 1",
@@ -120,7 +122,7 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select msg_id, read_ct from pgmq.q_shop__replies order by 1",
         "select * from commandbus.command_bus_schedule order by 1",
         "select domain, command_type, max_running from commandbus.command_bus_flow_rule",
-        "select domain, on_park from commandbus.command_bus_flow order by 1",
+        "select domain, on_park, level_seconds, paused_at from commandbus.command_bus_flow order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 

@@ -129,6 +129,27 @@ async def _resume(world: World) -> Asked:
     return url("domains/shop/resume"), {}
 
 
+async def _set_priority(world: World) -> Asked:
+    return url("commands/shop", (await world.batch_of_one())[1], "priority"), {"priority": 2}
+
+
+async def _set_level_worth(world: World) -> Asked:
+    await world.batch_of_one()
+    return url("domains/shop/level-worth"), {"level_seconds": 61}
+
+
+async def _skip_key(world: World) -> Asked:
+    for command_type in ("Fail", "Work"):  # the first is parked, the other waits behind it
+        await world.bus.send("shop", command_type, uuid4(), {}, ordering_key="k", actor="app")
+    await work_off(world.bus, "shop")
+    return url("keys/shop/k/skip"), REASON
+
+
+async def _set_key_policy(world: World) -> Asked:
+    await _skip_key(world)
+    return url("keys/shop"), {"on_park": "skip", **REASON}
+
+
 def _on_batch(verb: str, body: Any, made: Callable[[World], Awaitable[tuple[UUID, UUID]]]) -> Any:
     async def ask(world: World) -> Asked:
         return url("command-batches/shop", (await made(world))[0], verb), body
@@ -300,6 +321,11 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "reschedule_command": [_reschedule],
     "pause_domain": [_pause],
     "resume_domain": [_resume],
+    "set_priority": [_set_priority],
+    "set_level_worth": [_set_level_worth],
+    # The policy comes after it, as with the new one nothing is blocked any more.
+    "skip_key": [_skip_key],
+    "set_key_policy": [_set_key_policy],
     "create_command_batch": [_create_batch],
     "cancel_command_batch": [
         _on_batch("cancel", REASON, World.batch_of_one),

@@ -73,8 +73,10 @@ def bodies(world: World, numbers: Iterator[int]) -> dict[str, Any]:
         "/commands": {"domain": DOMAIN, "command_type": "Work", "data": {}},
         "/commands/{domain}/{command_id}/cancel": REASON,
         "/commands/{domain}/{command_id}/reschedule": {"now": True},
+        "/commands/{domain}/{command_id}/priority": {"priority": 2},
         "/domains/{domain}/pause": REASON,
         "/domains/{domain}/resume": {},
+        "/domains/{domain}/level-worth": {"level_seconds": 60},
         "/command-batches/{domain}": {"commands": [{"command_type": "Work", "data": {}}]},
         "/command-batches/{domain}/{batch_id}/cancel": REASON,
         "/command-batches/{domain}/{batch_id}/retry": None,
@@ -212,7 +214,7 @@ def expected(
 async def snapshot(conn: AsyncConnection) -> list[Any]:
     """Everything that a refused request could change."""
     queries = (
-        "select command_id, status, attempts, msg_id, lease_epoch from"
+        "select command_id, status, attempts, msg_id, lease_epoch, priority, deliver_at from"
         " commandbus.command_bus_command order by 1",
         "select count(*), max(audit_id) from commandbus.command_bus_audit",
         "select operation_id, status, done from commandbus.command_bus_bulk_operation order by 1",
@@ -222,7 +224,7 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select * from commandbus.rate_limit_exemption",
         "select * from commandbus.rate_limit_override",
         "select * from commandbus.command_bus_schedule order by 1",
-        "select domain, on_park from commandbus.command_bus_flow order by 1",
+        "select domain, on_park, level_seconds, paused_at from commandbus.command_bus_flow order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 

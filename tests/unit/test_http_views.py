@@ -142,12 +142,19 @@ SHOWN_FIELDS = {
     "EditExampleView": "command_id changes failure",
     "EditView": "editor created_at expires_at digest changes payload masked_count",
     "EditPreviewView": "domain looked_at total changed unchanged failed failures examples",
+    "ExecutionLimitView": "domain type per_key max_running rate per burst paused_at paused_until "
+    "paused_by pause_reason updated_at updated_by running tokens waiting oldest",
     "ExemptionView": "user_id exempted_by reason expires_at created_at",
     "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
     "sample_command_id parked_count total_seen first_seen last_seen first_frame last_frame",
     "Health": "status checks",
+    "KeyPlaceView": "place command_id command_type status number since is_blocking",
+    "KeyPolicyView": "domain on_park",
+    "KeyView": "domain ordering_key places",
+    "LimitedKeyView": "limit_key running waiting oldest",
     "LimitView": "limit_type scope current_value max_value reset_seconds",
     "LimitsStatusView": "limits defaults exemptions overrides users",
+    "OrderingKeyView": "ordering_key head head_type head_status is_blocked waiting since",
     "ParkedView": "domain command_id command_type reason parked_at attempts max_attempts "
     "last_error_type last_error_code last_error_msg correlation_id batch_id created_at payload "
     "stack",
@@ -161,6 +168,7 @@ SHOWN_FIELDS = {
     "missed_cap overlap jitter_seconds expires_in_seconds priority ordering_key reply_to "
     "max_attempts next_tick_at last_tick_at last_command_id last_error version created_by "
     "created_at updated_by updated_at paused_at paused_by pause_reason put_for data status",
+    "Skipped": "domain ordering_key stepped_over",
     "StatusView": f"{_TICKET} children next_cursor",
     "Submitted": "batch_id batch_type status status_url retry_after_seconds links",
     "TicketView": _TICKET,

@@ -205,6 +205,7 @@ async def set_priority(
     viewer: Sight,
 ) -> CommandDetail:
     """Give a command that no worker has leased another level of priority."""
+    await require_command(here, domain, command_id, viewer)
     await here.bus.set_priority(domain, command_id, form.priority, operator=caller.user_id)
     return await _detail(here, await require_command(here, domain, command_id, viewer))
 

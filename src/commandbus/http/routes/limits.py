@@ -11,7 +11,7 @@ from commandbus.http.auth.scopes import Operator, refuse_new_domain, requires
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import not_found
 from commandbus.http.schemas.base import DomainPath
-from commandbus.http.schemas.execution import LimitedKeyView, LimitView, PutLimit
+from commandbus.http.schemas.execution import ExecutionLimitView, LimitedKeyView, PutLimit
 from commandbus.http.schemas.views import ListView
 from commandbus.http.strict import StrictRoute
 from commandbus.names import MAX_TYPE_LENGTH
@@ -29,7 +29,7 @@ PerKey = Annotated[bool, Query(description="The limit by key of the type.")]
 
 async def _set(
     here: Platform, caller: Caller, domain: str, of_type: str | None, form: PutLimit
-) -> LimitView:
+) -> ExecutionLimitView:
     await refuse_new_domain(here, caller, domain)
     await here.bus.limits.set(
         domain, of_type, per_key=form.per_key, max_running=form.max_running, rate=form.rate,
@@ -37,15 +37,15 @@ async def _set(
     )  # fmt: skip
     for each in await here.bus.limits.list(domain):
         if (each.type, each.per_key) == (of_type, form.per_key):
-            return LimitView.of(each)
+            return ExecutionLimitView.of(each)
     raise not_found("the limit was removed meanwhile")
 
 
 @router.get("/{domain}", dependencies=[requires(Scope.READ)])
-async def list_limits(domain: DomainPath, here: Here) -> ListView[LimitView]:
+async def list_limits(domain: DomainPath, here: Here) -> ListView[ExecutionLimitView]:
     """List the limits of a domain and its paused types, with what runs and waits now."""
     found = await here.bus.limits.list(domain)
-    return ListView[LimitView](items=[LimitView.of(each) for each in found])
+    return ListView[ExecutionLimitView](items=[ExecutionLimitView.of(each) for each in found])
 
 
 @router.get("/{domain}/{command_type}", dependencies=[requires(Scope.READ)])
@@ -63,7 +63,7 @@ async def list_limit_keys(
 @router.put("/{domain}")
 async def set_domain_limit(
     domain: DomainPath, form: PutLimit, here: Here, caller: Operator
-) -> LimitView:
+) -> ExecutionLimitView:
     """Set the limit of all types of a domain together; what runs goes on."""
     return await _set(here, caller, domain, None, form)
 
@@ -71,7 +71,7 @@ async def set_domain_limit(
 @router.put("/{domain}/{command_type}")
 async def set_type_limit(
     domain: DomainPath, command_type: TypePath, form: PutLimit, here: Here, caller: Operator
-) -> LimitView:
+) -> ExecutionLimitView:
     """Set the limit of a command type, or of each limit key of it."""
     return await _set(here, caller, domain, command_type, form)
 

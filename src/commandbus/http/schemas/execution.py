@@ -37,7 +37,7 @@ class PutLimit(Form):
         "waiting": "Commands that wait for this limit.",
     },
 )
-class LimitView(View):
+class ExecutionLimitView(View):
     """An execution limit, and what it is up to."""
 
 
