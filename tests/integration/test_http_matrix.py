@@ -122,7 +122,8 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select msg_id, read_ct from pgmq.q_shop__replies order by 1",
         "select * from commandbus.command_bus_schedule order by 1",
         "select domain, command_type, max_running from commandbus.command_bus_flow_rule",
-        "select domain, on_park, level_seconds, paused_at from commandbus.command_bus_flow order by 1",
+        "select domain, on_park, level_seconds, paused_at from"
+        " commandbus.command_bus_flow order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 

@@ -224,7 +224,8 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select * from commandbus.rate_limit_exemption",
         "select * from commandbus.rate_limit_override",
         "select * from commandbus.command_bus_schedule order by 1",
-        "select domain, on_park, level_seconds, paused_at from commandbus.command_bus_flow order by 1",
+        "select domain, on_park, level_seconds, paused_at from"
+        " commandbus.command_bus_flow order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]
 
