@@ -108,7 +108,7 @@ def gate_steps(without: str) -> Callable[[Gate], Steps[Gate]]:
 
     def steps(s: Gate) -> Steps[Gate]:
         for n, c in enumerate(s.commands):
-            can_wait = "gate.look" != without
+            can_wait = without != "gate.look"
             is_candidate = c.status == "due" or (c.status == "waiting" and can_wait)
             has_lock = not s.is_locked or without == "gate.lock"
             if is_candidate and has_lock and len(s.counting) < 2 and n not in dict(s.counting):
@@ -147,10 +147,10 @@ def gate_steps(without: str) -> Callable[[Gate], Steps[Gate]]:
                 )
         for zombie in s.zombies:
             n, epoch = zombie
-            left = tuple(each for each in s.zombies if each != zombie)
+            others = tuple(each for each in s.zombies if each != zombie)
             is_fenced = s.commands[n].epoch != epoch or s.commands[n].status != "leased"
             freed = s.places - {n} if without == "gate.fence" and is_fenced else s.places
-            yield f"late result of {n}", s._replace(zombies=left, places=freed)
+            yield f"late result of {n}", s._replace(zombies=others, places=freed)
 
     return steps
 
