@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from commandbus import CommandBus
 from commandbus.database.model import Lease, OutgoingCommands
 from commandbus.database.store import Store
 from commandbus.errors import DuplicateCommandError
@@ -258,7 +259,10 @@ async def test_what_blocks_a_key_can_be_canceled_or_completed(world: World, stor
 async def test_where_parked_commands_are_stepped_over_the_next_one_goes(
     world: World, store: Store
 ) -> None:
-    await world.step_over_parked()
+    keys = CommandBus(store=store).keys
+    assert await keys.get_policy(DOMAIN) == "block"
+    await keys.set_policy(DOMAIN, "skip", operator="ann")
+    assert await keys.get_policy(DOMAIN) == "skip"
     lease, followers = await _one_and_its_followers(world, 2)
 
     await world.settle(parked(lease))
@@ -269,6 +273,19 @@ async def test_where_parked_commands_are_stepped_over_the_next_one_goes(
     await store.operator_retry(DOMAIN, [lease.command_id], actor="ann", reset_attempts=True)
     await world.settle(done(second))
     assert await _run_all(world) == [followers[1], lease.command_id]
+
+
+async def test_keys_that_are_blocked_go_on_once_parked_commands_are_stepped_over(
+    world: World, store: Store
+) -> None:
+    lease, followers = await _one_and_its_followers(world, 2)
+    await world.settle(parked(lease))
+    assert await world.receive() == []
+
+    await CommandBus(store=store).keys.set_policy(DOMAIN, "skip")
+
+    assert await _run_all(world) == followers
+    assert await world.status(lease.command_id) is CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
 
 async def test_a_failed_command_that_is_retried_with_its_batch_goes_to_the_end(

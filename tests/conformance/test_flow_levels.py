@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from commandbus.database.store import Store
+from commandbus.errors import InvalidOperationError
 from tests.conformance.worlds import (
     DOMAIN,
     World,
@@ -147,3 +148,52 @@ async def test_a_level_says_nothing_about_how_a_command_ends(world: World) -> No
     await world.settle(*[done(lease) for lease in leases[:2]], parked(leases[2]))
 
     assert await world.counters(batch_id) == ("IN_PROGRESS", 3, 2, 0, 0, 1)
+
+
+# -- another level
+
+
+async def test_a_command_that_waits_gets_another_level(world: World, store: Store) -> None:
+    commands = [new(), new(priority=1), new()]
+    await world.send(*commands)
+    first, second, third = (command.command_id for command in commands)
+
+    await store.set_priority(DOMAIN, [third], 2, actor="ann")
+    await store.set_priority(DOMAIN, [first, second], 0, actor="ann")
+
+    assert await _one_by_one(world) == [third, first, second]
+    assert await world.details(third, "PRIORITY_CHANGED") == [{"from": 0, "to": 2}]
+    assert await world.details(second, "PRIORITY_CHANGED") == [{"from": 1, "to": 0}]
+    assert await world.details(first, "PRIORITY_CHANGED") == []  # it has not changed
+
+
+async def test_what_does_not_wait_keeps_its_level(world: World, store: Store) -> None:
+    [lease] = await world.send_and_receive(new())
+    await world.send(waits := new())
+    before = await world.dump()
+
+    with pytest.raises(
+        InvalidOperationError, match=f"cannot prioritize command {lease.command_id}"
+    ):
+        await store.set_priority(DOMAIN, [waits.command_id, lease.command_id], 1, actor="ann")
+
+    assert await world.dump() == before
+
+
+async def test_a_domain_says_what_a_level_is_worth(world: World, store: Store) -> None:
+    await store.set_level_seconds(DOMAIN, 600, actor="ann")
+    old, young = new(), new(priority=1)
+    await world.send(old)
+    await world.advance(500)
+    await world.send(young)
+
+    assert await _one_by_one(world) == [young.command_id, old.command_id]
+
+
+async def test_levels_that_are_worth_nothing_are_ignored(world: World, store: Store) -> None:
+    await store.set_level_seconds(DOMAIN, 0, actor="ann")
+    first, urgent = new(), new(priority=2)
+    await world.send(first)
+    await world.send(urgent)
+
+    assert await _one_by_one(world) == [first.command_id, urgent.command_id]

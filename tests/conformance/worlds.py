@@ -36,7 +36,6 @@ from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, New
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
 from commandbus.testing.memory.reads import shown_command
-from commandbus.testing.memory.tables import DomainFlow
 from tests.conformance.showing import decoded, shown, shown_envelope, sorted_replies
 
 DOMAIN = "payments"
@@ -57,9 +56,16 @@ EARLIER: list[LiteralString] = [
     "update commandbus.command_bus_expiry set look_at = look_at - make_interval(secs => %(s)s)",
     "update commandbus.command_bus_flow"
     " set paused_until = paused_until - make_interval(secs => %(s)s)",
+    "update commandbus.command_bus_flow_rule"
+    " set paused_until = paused_until - make_interval(secs => %(s)s)"
+    " where paused_until is not null",
 ]
 #: What workers do from time to time.
-CHORES: list[LiteralString] = ["select commandbus.end_expired()", "select commandbus.end_pauses()"]
+CHORES: list[LiteralString] = [
+    "select commandbus.end_expired()",
+    "select commandbus.end_pauses()",
+    "select commandbus.tend_gates(d) from commandbus.ruled_domains() d",
+]
 FAILURE = Failure(
     "TRANSIENT",
     "BANK_DOWN",
@@ -299,10 +305,6 @@ class World(ABC):
         """Let time pass for every message, expiry and pause; then what is over ends."""
 
     @abstractmethod
-    async def step_over_parked(self) -> None:
-        """From now on a parked command does not block its ordering key."""
-
-    @abstractmethod
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         """Somebody has purged PGMQ's archive."""
 
@@ -333,9 +335,6 @@ class MemoryWorld(World):
 
     async def advance(self, seconds: float) -> None:
         self.memory.clock.advance(seconds)
-
-    async def step_over_parked(self) -> None:
-        self.memory._state.flows[DOMAIN] = DomainFlow(on_park="skip")
 
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         self.memory.pgmq.queues.get(commands_queue(domain)).archive.clear()
@@ -421,13 +420,6 @@ class PostgresWorld(World):
             await self.conn.execute(change, {"s": seconds})
         for chore in CHORES:
             await self.conn.execute(chore)
-
-    async def step_over_parked(self) -> None:
-        await self.conn.execute(
-            "insert into commandbus.command_bus_flow (domain, on_park) values (%s, 'skip')"
-            " on conflict (domain) do update set on_park = excluded.on_park",
-            (DOMAIN,),
-        )
 
     async def lose_archive(self, domain: str = DOMAIN) -> None:
         table = sql.Identifier("pgmq", f"a_{physical_queue(commands_queue(domain))}")

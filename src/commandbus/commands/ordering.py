@@ -31,10 +31,6 @@ _SHOW: LiteralString = (
 _SKIP: LiteralString = (
     "select {schema}.skip_key(%s, %s, cast(%s as text), cast(%s as text), cast(%s as uuid))"
 )
-_POLICY: LiteralString = "select {schema}.key_policy(%s)"
-_SET_POLICY: LiteralString = (
-    "select {schema}.set_key_policy(%s, %s, cast(%s as text), cast(%s as text))"
-)
 
 
 class OnPark(StrEnum):
@@ -140,7 +136,7 @@ class OrderingKeys:
 
     async def get_policy(self, domain: str) -> OnPark:
         """Whether a parked command blocks its key, in this domain."""
-        return OnPark(await self._store.gateway.value(_POLICY, (check_domain(domain),)))
+        return OnPark(await self._store.key_policy(check_domain(domain)))
 
     async def set_policy(
         self,
@@ -152,8 +148,12 @@ class OrderingKeys:
     ) -> None:
         """Say whether a parked command blocks its key; with `skip` the blocked ones go on."""
         policy = check_choice(OnPark, on_park, "on_park")
-        params = (check_domain(domain), policy.value, check_operator(operator), _reason(reason))
-        await self._store.gateway.rows(_SET_POLICY, params, domain=domain)
+        await self._store.set_key_policy(
+            check_domain(domain),
+            policy.value,
+            reason=_reason(reason),
+            actor=check_operator(operator),
+        )
 
 
 def _reason(reason: str | None) -> str | None:

@@ -42,6 +42,10 @@ _SET_PRIORITY: LiteralString = (
 _SET_LEVEL_SECONDS: LiteralString = (
     "select {schema}.set_level_seconds(%s, cast(%s as float8), cast(%s as text))"
 )
+_KEY_POLICY: LiteralString = "select {schema}.key_policy(%s)"
+_SET_KEY_POLICY: LiteralString = (
+    "select {schema}.set_key_policy(%s, %s, cast(%s as text), cast(%s as text))"
+)
 
 
 class PostgresFlow:
@@ -99,6 +103,14 @@ class PostgresFlow:
 
     async def set_level_seconds(self, domain: str, seconds: float, *, actor: str | None) -> None:
         await self.gateway.rows(_SET_LEVEL_SECONDS, (domain, seconds, actor), domain=domain)
+
+    async def key_policy(self, domain: str) -> str:
+        return str(await self.gateway.value(_KEY_POLICY, (domain,), domain=domain))
+
+    async def set_key_policy(
+        self, domain: str, on_park: str, *, reason: str | None, actor: str | None
+    ) -> None:
+        await self.gateway.rows(_SET_KEY_POLICY, (domain, on_park, actor, reason), domain=domain)
 
     async def due_in(self, domains: Sequence[str]) -> dict[str, float]:
         rows = await self.gateway.rows(_DUE_IN, (list(domains),))

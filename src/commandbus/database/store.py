@@ -265,6 +265,14 @@ class Store(Protocol):
     async def set_level_seconds(self, domain: str, seconds: float, *, actor: str | None) -> None:
         """How much waiting one level is worth in a domain; 0: levels are ignored."""
 
+    async def key_policy(self, domain: str) -> str:
+        """Whether a parked command blocks its ordering key: `block`, or `skip`."""
+
+    async def set_key_policy(
+        self, domain: str, on_park: str, *, reason: str | None, actor: str | None
+    ) -> None:
+        """Change that; with `skip` the keys that are blocked go on."""
+
     async def add_note(
         self, domain: str, command_id: UUID, *, text: str, actor: str | None
     ) -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: D103  (the verbs are documented once, in database/store.py)
 """Ordering keys: what sql/functions/keys.sql does.
 
 The head of a key is the only one of its commands that can be due: the messages of those behind it
@@ -6,9 +7,11 @@ are at INFINITY, in the order of their key_seq.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
+from commandbus.models import AuditEventType
 from commandbus.testing.fakes import INFINITY
 from commandbus.testing.memory.tables import CommandRow, OrderingKey, State
 
@@ -38,6 +41,22 @@ def waiting_text(state: State, row: CommandRow) -> str:
     blocks = ", which is parked and blocks it" if is_blocked else ""
     number = behind.index(row.command_id) + 1
     return f"number {number} behind {head} of key {row.ordering_key}{blocks}"
+
+
+def key_policy(state: State, domain: str) -> str:
+    return state.flow(domain).on_park
+
+
+def set_key_policy(
+    state: State, domain: str, on_park: str, *, reason: str | None, actor: str | None
+) -> None:
+    # The next of the keys that are blocked is due after this verb: see promote.
+    before = key_policy(state, domain)
+    if before == on_park:
+        return
+    state.flows[domain] = replace(state.flow(domain), on_park=on_park)
+    details = {"on_park": on_park, "before": before, "reason": reason}
+    state.record_domain(domain, AuditEventType.KEY_POLICY_SET, details, actor)
 
 
 def promote(state: State) -> None:

@@ -40,7 +40,7 @@ def pause(
         )
     end_pauses(state)
     flow = state.flow(domain)
-    pauses = {**flow.pauses, command_type: Pause(domain, now, until, actor, reason)}
+    pauses = {**flow.pauses, command_type: Pause(domain, now, until, actor, reason, command_type)}
     state.flows[domain] = replace(flow, pauses=pauses)
     details = {"type": command_type, "reason": reason, "until": until}
     state.record_domain(domain, AuditEventType.PAUSED, details, actor)
@@ -64,7 +64,9 @@ def end_pauses(state: State) -> None:
     for domain, flow in tuple(state.flows.items()):
         for command_type, each in flow.pauses.items():
             if _is_over(each, now):
-                _end(state, domain, command_type, {"type": command_type, "until": each.until}, None)
+                of_type = {"type": each.type, "paused_at": each.since, "reason": each.reason}
+                told = of_type if each.type is not None else {}
+                _end(state, domain, command_type, {**told, "until": each.until}, None)
 
 
 def _is_over(each: Pause, now: datetime) -> bool:
@@ -99,8 +101,9 @@ def paused_types(state: State, domain: str, now: datetime) -> set[str]:
 
 def pauses(state: State, domains: Sequence[str] | None = None) -> list[Pause]:
     now, wanted = state.clock.now(), sorted(state.flows if domains is None else domains)
-    found = [state.flow(domain).pauses.get(None) for domain in wanted]
-    return [each for each in found if each is not None and not _is_over(each, now)]
+    found = [each for domain in wanted for each in state.flow(domain).pauses.values()]
+    holding = [each for each in found if not _is_over(each, now)]
+    return sorted(holding, key=lambda each: (each.domain, each.type or ""))
 
 
 def due_in(state: State, domains: Sequence[str]) -> dict[str, float]:

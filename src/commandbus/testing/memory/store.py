@@ -13,7 +13,7 @@ from commandbus.database.model import Lease, NewBatch, Said, Sent
 from commandbus.database.store import SendPlace, Store
 from commandbus.errors import InvalidOperationError
 from commandbus.models import NewCommand
-from commandbus.testing.memory import leasing, operator, pausing, reads, rescheduling, unique
+from commandbus.testing.memory import keys, leasing, operator, pausing, reads, rescheduling, unique
 from commandbus.testing.memory.engine import (
     NEEDS_POSTGRES,
     MemoryEngine,
@@ -115,6 +115,8 @@ class InMemoryStore(MemoryEngine):
     reschedule = verb(rescheduling.reschedule)
     set_priority = verb(rescheduling.set_priority)
     set_level_seconds = verb(rescheduling.set_level_seconds)
+    key_policy = verb(keys.key_policy)
+    set_key_policy = verb(keys.set_key_policy)
     pause = verb(pausing.pause)
     resume = verb(pausing.resume)
     pauses = verb(pausing.pauses)

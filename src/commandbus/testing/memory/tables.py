@@ -91,8 +91,8 @@ class DomainFlow:
     pauses: Mapping[str | None, Pause] = field(default_factory=dict)
     #: How much waiting one level of priority is worth.
     level_seconds: float = 60.0
-    #: Whether a parked command blocks its ordering key.
-    on_park: Literal["block", "skip"] = "block"
+    #: Whether a parked command blocks its ordering key, or is stepped over: `skip`.
+    on_park: str = "block"
 
 
 @dataclass(frozen=True, slots=True)
