@@ -51,7 +51,7 @@ def long_runs() -> tuple[Run, ...]:
             (InTurn((KillWorkers(90, (0.2, 0.5)), PauseWorkers(6, at_once=2),
                      KillPostmaster(6), WaitForCommands(200_000, 400.0))),),
             WATCH_KEYS,
-            # No work but the bus's own: so many commands have never been out of order.
+            # Handlers that do nothing, so that there are very many commands.
             load=replace(KEYED, work_ms=0.0, tasks=8, keys=400, backlog=600, count=200_000,
                          mix={"fine": 98.5, "transient": 1.0, "permanent": 0.5},
                          groups=(1.0, 6.0, 0.0, 1.0)),

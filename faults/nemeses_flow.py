@@ -40,7 +40,7 @@ class InTurn:
 
 @dataclass(frozen=True, slots=True)
 class WaitForCommands:
-    """No fault: goes on until there have been so many commands."""
+    """No fault: goes on until there are that many commands."""
 
     number: int
     patience_seconds: float

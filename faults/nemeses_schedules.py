@@ -1,4 +1,4 @@
-"""Schedules under faults (F32): each tick once, whoever dies and whatever the clock does.
+"""Schedules under faults (F32): each tick once, while processes die and the clock is set.
 
 The clock of the database cannot be set from here. A step of it is made as in F10: everything that a
 schedule keeps about time moves against the clock. The nights in which clocks change are made the
@@ -28,7 +28,7 @@ STEP = timedelta(seconds=3605)
 QUARTER = timedelta(minutes=15)
 #: The interval of the schedules whose clock is set, and how many late ticks they make up for.
 STEP_EVERY, STEP_CAP = timedelta(seconds=10), 20
-#: A night has at most so many ticks that are made up for; what came in the months since is dropped.
+#: A night has at most this number of ticks that are made up for; what came in the months since is dropped.
 NIGHT_CAP = 80
 #: One night in spring and one in autumn for each: (zone, the evening before, in UTC).
 NIGHTS = (
