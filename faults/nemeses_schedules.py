@@ -28,7 +28,7 @@ STEP = timedelta(seconds=3605)
 QUARTER = timedelta(minutes=15)
 #: The interval of the schedules whose clock is set, and how many late ticks they make up for.
 STEP_EVERY, STEP_CAP = timedelta(seconds=10), 20
-#: A night has at most this number of ticks that are made up for; what came in the months since is dropped.
+#: Ticks of a night that are made up for; what came in the months since is dropped.
 NIGHT_CAP = 80
 #: One night in spring and one in autumn for each: (zone, the evening before, in UTC).
 NIGHTS = (
