@@ -203,7 +203,11 @@ async def _killed(
     conn: psycopg.Connection[Any], victim: asyncio.subprocess.Process, places: int,
     samples: list[tuple[float, int]],
 ) -> float:  # fmt: skip
-    """Seconds from the death of a worker until all places are used by the others."""
+    """Seconds from the death of a worker that has places until the others use all of them."""
+    await until(
+        lambda: any(f":{victim.pid}:" in holder for holder, _ in conn.execute(PLACES).fetchall()),
+        "the worker that is to be killed has a place",
+    )
     victim.send_signal(signal.SIGKILL)
     died = time.monotonic()
     while True:

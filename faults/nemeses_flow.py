@@ -39,6 +39,29 @@ class InTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitForCommands:
+    """No fault: goes on until there are that many commands."""
+
+    number: int
+    patience_seconds: float
+    name: str = "wait for commands"
+
+    async def rage(self, arena: Arena, chance: random.Random) -> None:
+        """Count them now and then."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.patience_seconds):
+                while arena.counts["commands_sent"] < self.number:
+                    await asyncio.sleep(1.0)
+                    [(number,)] = await arena.query(
+                        "select count(*) from commandbus.command_bus_command"
+                    )
+                    arena.counts["commands_sent"] = number
+
+    async def heal(self, arena: Arena) -> None:
+        """Nothing to heal."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pauses:
     """Pauses the domain, or a type, in the middle of the work, and resumes it."""
 

@@ -1,4 +1,4 @@
-"""Schedules under faults (F32): each tick once, whoever dies and whatever the clock does.
+"""Schedules under faults (F32): each tick once, while processes die and the clock is set.
 
 The clock of the database cannot be set from here. A step of it is made as in F10: everything that a
 schedule keeps about time moves against the clock. The nights in which clocks change are made the
@@ -20,12 +20,15 @@ from commandbus.schedules.firing import tick_id
 from faults.arena import DOMAIN, Arena
 from faults.facts_flow import Ticked
 
-SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+#: A step of the clock: an hour, and so much that no tick after it has the time of one before it.
+#: With a real clock none has; here what was fired before the step was fired at the same hours.
+STEP = timedelta(seconds=3605)
 #: All that happens in these nights happens at a quarter of an hour.
 QUARTER = timedelta(minutes=15)
 #: The interval of the schedules whose clock is set, and how many late ticks they make up for.
 STEP_EVERY, STEP_CAP = timedelta(seconds=10), 20
-#: A night has at most so many ticks that are made up for; what came in the months since is dropped.
+#: Ticks of a night that are made up for; what came in the months since is dropped.
 NIGHT_CAP = 80
 #: One night in spring and one in autumn for each: (zone, the evening before, in UTC).
 NIGHTS = (
@@ -90,10 +93,10 @@ class Schedules:
         if self.steps:
             await asyncio.sleep(self.seconds / 3)
             # The clock goes forward by an hour: 360 ticks are late, and 20 of them are made up for.
-            await self._step(arena, -3600.0)
+            await self._step(arena, -STEP.total_seconds())
             await asyncio.sleep(self.seconds / 3)
             # And back: nothing is due for an hour, and nothing is sent again.
-            await self._step(arena, 3600.0)
+            await self._step(arena, STEP.total_seconds())
             await asyncio.sleep(self.seconds / 3)
         else:
             await asyncio.sleep(self.seconds)
@@ -181,10 +184,9 @@ def _planned(
         return len(planned), planned[:NIGHT_CAP], planned[NIGHT_CAP:]
     if name.startswith("steps-"):
         # The hour that was stepped over has ticks as well, at times that were not so at first.
-        grid = [
-            begun - HOUR + n * STEP_EVERY for n in range(1, (last - begun + HOUR) // STEP_EVERY)
-        ]
-        return (last - begun) // STEP_EVERY, [], grid
+        number = (last - begun) // STEP_EVERY
+        before = [begun + n * STEP_EVERY for n in range(1, number + 1)]
+        return number, [], [*before, *(tick - STEP for tick in before)]
     planned = [begun + n * SECOND for n in range(1, (last - begun) // SECOND + 1)]
     return len(planned), planned, []
 

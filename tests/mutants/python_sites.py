@@ -26,6 +26,7 @@ FILES = (
     "retry", *STRICT[:6], "worker/threads", "privacy/redaction", *STRICT[6:],
     "privacy/sensitive", "privacy/texts", "privacy/values", "privacy/views",
     "names", "payload", "privacy/secrets", "handler",
+    "flow", "outcomes", "ids", "schedules/ticks", "schedules/checks",
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
