@@ -38,7 +38,7 @@ class Scale:
     """How much is done."""
 
     pairs: int = 10
-    drain: int = 8_000
+    drain: int = 15_000
     delayed: int = 1_000_000
     waiting: int = 100_000
     rate_seconds: float = 60.0

@@ -43,6 +43,8 @@ def body_of(path: str, domain: str, shop: Shop) -> dict[str, Any] | None:
         "/schedules/{domain}/{name}": {"command_type": "Work", "data": {}, "every_seconds": 60},
         "/keys/{domain}": {"on_park": "skip", **REASON},
         "/keys/{domain}/{ordering_key}/skip": REASON,
+        "/limits/{domain}": {"max_running": 1_000},
+        "/limits/{domain}/{command_type}": {"max_running": 1_000},
         "/schedules/{domain}/{name}/pause": REASON,
         "/schedules/{domain}/{name}/resume": None,
         "/schedules/{domain}/{name}/trigger": None,
@@ -82,6 +84,7 @@ async def ask(
         operation_id=shop.bulk,
         name=schedule_name(method, path, next(NUMBERS)),
         ordering_key="account:42",
+        command_type="Seldom",
     )
     if method == "get":
         params = {"domain": shop.domain} if path in BY_QUERY else {}
@@ -116,6 +119,7 @@ async def snapshot(conn: AsyncConnection) -> list[Any]:
         "select count(*) from commandbus.command_bus_batch",
         "select msg_id, read_ct from pgmq.q_shop__replies order by 1",
         "select * from commandbus.command_bus_schedule order by 1",
+        "select domain, command_type, max_running from commandbus.command_bus_flow_rule",
         "select domain, on_park from commandbus.command_bus_flow order by 1",
     )
     return [await (await conn.execute(query.encode())).fetchall() for query in queries]

@@ -84,7 +84,7 @@ async def test_a_paused_type_waits_and_others_go_on(bus: CommandBus) -> None:
         await until_status(bus, "shop", other, CommandStatus.COMPLETED)
         (pause,) = await bus.pauses("shop")
         assert (pause.type, pause.by, pause.reason) == ("Work", "ann", "bad template")
-        assert (await bus.get_command("shop", paused)).status is CommandStatus.PENDING
+        await until_status(bus, "shop", paused, CommandStatus.PENDING)
         assert await bus.resume("shop", type="Work", operator="ann")
         await until_status(bus, "shop", paused, CommandStatus.COMPLETED)
         assert not await bus.resume("shop", type="Work")

@@ -765,7 +765,7 @@ function commandbus.check_domain(p_domain text) returns void
 function commandbus.check_flow(p_commands jsonb, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 1f52a8fd4e0c54e9f67fed17c75b6776
 function commandbus.check_gates(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 211c32f881c2fc33f8c40259ad434fa0
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4b3c5eeba6434f45169ee4d894bfeeee
 function commandbus.check_keys(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6f1924ef125d7c14f77e8f03b1ae5694
 function commandbus.check_limit(p_domain text, p_type text, p_by_key boolean, p_max_running integer, p_rate double precision, p_per double precision, p_burst double precision) returns void
@@ -1339,7 +1339,7 @@ function commandbus.repair_lost_messages(p_domain text, p_actor text DEFAULT NUL
 function commandbus.repair_messages(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8d98e405ab6b44d5b4b5e4a8be7fef25
 function commandbus.repair_places(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 07dc3306a69e104eebdabcd8f5097210
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 957f952fe5758a75642682fd6449b7e6
 function commandbus.repair_queues(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff95ceeb618f4c89b997197dcd1ac3f9
 function commandbus.repair_troubleshooting(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text

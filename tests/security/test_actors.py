@@ -189,6 +189,15 @@ def _on_schedule(verb: str, body: Any = None) -> Any:
     return ask
 
 
+def _on_limit(*path: str, is_set: bool = False) -> Any:
+    async def ask(world: World) -> Asked:
+        if is_set:
+            await world.bus.limits.set("shop", *path, max_running=99, operator="app")
+        return url("limits/shop", *path), None if is_set else {"max_running": 99}
+
+    return ask
+
+
 async def _lease(world: World) -> Asked:
     return url("replies/shop/lease"), {"limit": 1, "vt_seconds": 1}
 
@@ -316,6 +325,10 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "pause_schedule": [_on_schedule("pause", REASON)],
     "resume_schedule": [_on_schedule("resume")],
     "trigger_schedule": [_on_schedule("trigger")],
+    "set_domain_limit": [_on_limit()],
+    "set_type_limit": [_on_limit("Seldom")],
+    "clear_domain_limit": [_on_limit(is_set=True)],
+    "clear_type_limit": [_on_limit("Seldom", is_set=True)],
     "lease_replies": [_lease],
     "acknowledge_replies": [_ack],
     "submit_batch": [_submit_any],

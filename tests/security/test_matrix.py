@@ -87,6 +87,8 @@ def bodies(world: World, numbers: Iterator[int]) -> dict[str, Any]:
         "/schedules/{domain}/{name}": {"command_type": "Work", "data": {}, "every_seconds": 60},
         "/keys/{domain}": {"on_park": "skip", **REASON},
         "/keys/{domain}/{ordering_key}/skip": REASON,
+        "/limits/{domain}": {"max_running": 1_000},
+        "/limits/{domain}/{command_type}": {"max_running": 1_000},
         "/schedules/{domain}/{name}/pause": REASON,
         "/schedules/{domain}/{name}/resume": None,
         "/schedules/{domain}/{name}/trigger": None,
@@ -140,6 +142,7 @@ class Asker:
             "sequence_no": 1,
             "name": schedule_name(method, path, next(self.schedules)),
             "ordering_key": "account:42",
+            "command_type": "Seldom",
         }
         if path.startswith(APPROVALS):
             values["batch_id"] = world.approval

@@ -282,6 +282,37 @@ async def held_without_payload(db: Session, made: dict[str, Any]) -> None:
     await db.rows("delete from commandbus.command_bus_payload_archive where domain = 'payments'")
 
 
+async def message_aside_for_nothing(db: Session, made: dict[str, Any]) -> None:
+    await db.rows(
+        "update pgmq.q_payments__commands set vt = 'infinity' where msg_id ="
+        " (select msg_id from commandbus.command_bus_command where command_id = %s)",
+        made["PENDING"].command_id,
+    )
+
+
+async def waiting_without_its_message(db: Session, made: dict[str, Any]) -> None:
+    await db.rows(
+        "insert into commandbus.command_bus_waiting (domain, gate, seq, msg_id, command_id)"
+        " select domain, 'l:t:Debit', msg_id, msg_id, command_id"
+        " from commandbus.command_bus_command where command_id = %s",
+        made["PENDING"].command_id,
+    )
+
+
+async def place_without_a_lease(db: Session, made: dict[str, Any]) -> None:
+    await db.rows(
+        "insert into commandbus.command_bus_slot (domain, gate, command_id)"
+        " values ('payments', 'l:t:Debit', %s)",
+        made["PENDING"].command_id,
+    )
+
+
+async def gate_that_nobody_needs(db: Session, made: dict[str, Any]) -> None:
+    await db.rows(
+        "insert into commandbus.command_bus_gate (domain, gate) values ('payments', 'l:t:Never')"
+    )
+
+
 async def interrupted_load(db: Session, made: dict[str, Any]) -> None:
     await db.rows("select commandbus.begin_load('payments', %s, 'a.csv', '{}', 'sealed')", uuid4())
     await db.rows("update commandbus.command_bus_load set updated_at = now() - interval '1 hour'")
@@ -344,6 +375,10 @@ INJECTED: dict[Callable[[Session, dict[str, Any]], Awaitable[None]], str] = {
     late_chore: "CHORE_LATE",
     overdue_schedule: "SCHEDULE_OVERDUE",
     schedule_that_cannot_be_fired: "SCHEDULE_FAILS",
+    message_aside_for_nothing: "WAITING_FOR_NOTHING",
+    waiting_without_its_message: "WAITING_WITHOUT_MESSAGE",
+    place_without_a_lease: "PLACE_WITHOUT_LEASE",
+    gate_that_nobody_needs: "GATE_UNUSED",
     stuck_dispatch: "DISPATCH_STUCK",
     unconfirmed_dispatch: "DISPATCH_UNCONFIRMED",
     interrupted_load: "LOAD_INTERRUPTED",

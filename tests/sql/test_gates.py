@@ -378,3 +378,56 @@ async def test_above_read_committed_nothing_is_leased_under_a_limit(
     await other.conn.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
     with pytest.raises(psycopg.Error, match="read committed"):
         await other.receive()
+
+
+async def test_the_doctor_repairs_what_waits_for_nothing_and_places_that_nobody_has(
+    db: Session,
+) -> None:
+    await limit(db, max_running=1)
+    first, second, third = await sent(db, 3)
+    await db.receive(3)
+    await db.rows("delete from commandbus.command_bus_waiting where command_id = %s", second)
+    await db.rows(
+        f"update pgmq.q_{DOMAIN}__commands set vt = now() where msg_id ="
+        " (select msg_id from commandbus.command_bus_waiting where command_id = %s)",
+        third,
+    )
+    await db.rows(
+        "update commandbus.command_bus_command set leased_by = null, status = 'PENDING'"
+        " where command_id = %s",
+        first,
+    )
+    assert await findings(db) == [
+        "PLACE_WITHOUT_LEASE", "WAITING_FOR_NOTHING", "WAITING_WITHOUT_MESSAGE",
+    ]  # fmt: skip
+    repaired = await db.rows("select commandbus.repair_waiting(%s, 'ann') as id", DOMAIN)
+    assert {row["id"] for row in repaired} == {str(second), str(third)}
+    places_freed = await db.rows("select commandbus.repair_places(%s, 'ann') as id", DOMAIN)
+    assert [row["id"] for row in places_freed] == [str(first)]
+    assert await findings(db) == []
+    assert not await db.rows("select commandbus.repair_waiting(%s)", DOMAIN)
+    assert not await db.rows("select commandbus.repair_places(%s)", DOMAIN)
+    assert "DOCTOR_REPAIR" in await db.events(second)
+
+
+async def test_a_type_that_is_paused_until_a_time_is_resumed_by_itself(db: Session) -> None:
+    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+    await db.value(
+        "select commandbus.pause_type(%s, 'Debit', 'why', clock_timestamp() + interval '1 hour')",
+        DOMAIN,
+    )
+    ids = await sent(db, 2)
+    (credit,) = await sent(db, 1, type="Credit")
+    assert [held.command_id for held in await db.receive()] == [credit]
+    await limit(db, max_running=5)  # does not end the pause
+    assert await db.receive() == []
+    await db.rows("update commandbus.command_bus_flow_rule set paused_until = clock_timestamp()")
+    assert {held.command_id for held in await db.receive()} == set(ids)
+    await db.value("select commandbus.tend_gates(%s)", DOMAIN)
+    assert await db.value("select paused_at from commandbus.command_bus_flow_rule") is None
+    assert not await db.value("select commandbus.resume_type(%s, 'Debit')", DOMAIN)
+    events = await db.rows(
+        "select event_type from commandbus.command_bus_audit where event_type in"
+        " ('PAUSED', 'RESUMED') order by audit_id"
+    )
+    assert [row["event_type"] for row in events] == ["PAUSED", "RESUMED"]

@@ -41,13 +41,6 @@ async def _set(
     raise not_found("the limit was removed meanwhile")
 
 
-async def _clear(
-    here: Platform, caller: Caller, domain: str, of_type: str | None, *, per_key: bool
-) -> None:
-    if not await here.bus.limits.clear(domain, of_type, per_key=per_key, operator=caller.user_id):
-        raise not_found("there is no such limit; GET /api/v1/limits/{domain} lists them")
-
-
 @router.get("/{domain}", dependencies=[requires(Scope.READ)])
 async def list_limits(domain: DomainPath, here: Here) -> ListView[LimitView]:
     """List the limits of a domain and its paused types, with what runs and waits now."""
@@ -85,8 +78,8 @@ async def set_type_limit(
 
 @router.delete("/{domain}", status_code=204)
 async def clear_domain_limit(domain: DomainPath, here: Here, caller: Operator) -> None:
-    """Remove the limit of a domain; what waits for it becomes due."""
-    await _clear(here, caller, domain, None, per_key=False)
+    """Remove the limit of a domain; what waits for it becomes due. Again: nothing changes."""
+    await here.bus.limits.clear(domain, operator=caller.user_id)
 
 
 @router.delete("/{domain}/{command_type}", status_code=204)
@@ -97,5 +90,5 @@ async def clear_type_limit(
     caller: Operator,
     per_key: PerKey = False,
 ) -> None:
-    """Remove the limit of a command type; what waits for it becomes due."""
-    await _clear(here, caller, domain, command_type, per_key=per_key)
+    """Remove the limit of a command type; what waits for it becomes due. Again: nothing changes."""
+    await here.bus.limits.clear(domain, command_type, per_key=per_key, operator=caller.user_id)

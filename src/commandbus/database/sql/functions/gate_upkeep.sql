@@ -225,13 +225,14 @@ begin
             'q_' || commandbus.physical_queue(domain || '.commands')) using domain;
     end loop;
     return query
-    select 'PLACE_WITHOUT_LEASE', s.domain, s.gate || ' ' || s.command_id, null::bigint
+    select 'PLACE_WITHOUT_LEASE', s.domain, s.command_id::text, null::bigint
       from commandbus.command_bus_slot s
      where (p_domain is null or s.domain = p_domain)
        and not exists (select from commandbus.command_bus_command c
                         where c.domain = s.domain and c.command_id = s.command_id and c.leased_by is not null);
     return query
-    select 'GATE_UNUSED', g.domain, g.gate, null::bigint
+    -- its name has a command type, and may have a key
+    select 'GATE_UNUSED', g.domain, 'gate ' || left(encode(sha256(g.gate::bytea), 'hex'), 12), null::bigint
       from commandbus.command_bus_gate g
      where (p_domain is null or g.domain = p_domain)
        and (g.refilled_at is null or g.refilled_at < now() - interval '1 day')
@@ -302,10 +303,10 @@ begin
     end loop;
     for v_gate in
         delete from commandbus.command_bus_gate g
-         where g.domain = p_domain and g.gate in (
-               select f.subject from commandbus.check_gates(p_domain) f where f.code = 'GATE_UNUSED' limit p_limit)
-           and commandbus.is_unused(g)
-        returning g.gate
+         where g.domain = p_domain and g.gate = any(array(
+               select x.gate from commandbus.command_bus_gate x
+                where x.domain = p_domain and commandbus.is_unused(x) limit p_limit for update skip locked))
+        returning 'gate ' || left(encode(sha256(g.gate::bytea), 'hex'), 12)
     loop
         perform commandbus.record_repair(p_domain, null, null, jsonb_build_object(
                     'code', 'GATE_UNUSED', 'gate', v_gate), p_actor);
