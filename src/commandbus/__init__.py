@@ -30,7 +30,7 @@ from commandbus.errors import (
     SchemaVersionError,
     TransientCommandError,
 )
-from commandbus.flow import SendOptions
+from commandbus.flow import Pause, SendOptions
 from commandbus.handler import HandlerContext, HandlerOptions
 from commandbus.ids import derive_id
 from commandbus.models import (
@@ -99,6 +99,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "AuditEvent",
     "AuditEventType",
     "Page",
+    "Pause",
     # Errors that callers handle; commandbus.errors has all of them
     "CommandBusError",
     "DuplicateCommandError",

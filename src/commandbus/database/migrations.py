@@ -37,12 +37,12 @@ FUNCTION_FILES = (
     "former", "basics", "settings", "queues", "locks", "visibility", "audit", "seals",
     "workers", "payloads", "replies", "batches", "troubleshooting", "key_reads", "flow",
     "pause", "levels", "gates", "gate_reads", "gate_rules", "keys", "key_turns", "sending",
-    "unique", "receiving", "emptying", "leases", "outcomes", "cancels", "progress", "expiry",
-    "settle", "dispatch", "recovery", "loading", "operator", "key_operator", "reschedule",
-    "bulk", "bulk_run", "search", "timetable", "figures", "rights", "roles", "schedules",
-    "firing", "gate_upkeep", "doctor", "key_doctor", "doctor_server", "repair", "retention",
-    "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
-    "tickets", "tokens", "planner", "security",
+    "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes", "cancels",
+    "progress", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
+    "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "figures",
+    "rights", "roles", "schedules", "firing", "gate_upkeep", "doctor", "key_doctor",
+    "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
+    "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

@@ -312,8 +312,8 @@ class _Parts:
         if not self._worker.options.use_notify:
             return {}
         return {
-            wakeup_channel(self.domain): self._hint,
             cancels_channel(self.domain): self.cancels.hint,
+            wakeup_channel(self.domain): self._hint,
         }
 
     def _hint(self) -> None:
