@@ -149,8 +149,9 @@ def _confirm(index: int) -> Step:
 
 def _extend(indexes: Sequence[int]) -> Step:
     async def step(run: Run) -> Any:
-        leases = [lease for index in indexes if (lease := run.lease(index)) is not None]
-        return leases and await run.world.store.extend(DOMAIN, leases, 600)
+        # One lease of each command: the answer names commands, so it could not tell two apart.
+        found = {lease.command_id: lease for i in indexes if (lease := run.lease(i)) is not None}
+        return found and await run.world.store.extend(DOMAIN, list(found.values()), 600)
 
     return step
 

@@ -9,9 +9,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from commandbus import Command, CommandBus, CommandStatus, HandlerContext, TransientCommandError
+from commandbus import (
+    Command,
+    CommandBus,
+    CommandStatus,
+    HandlerContext,
+    InvalidOperationError,
+    TransientCommandError,
+)
 from commandbus.retry import RetryPolicy
-from commandbus.testing import FakeClock, fake_bus, run_until_idle, store_of
+from commandbus.testing import FakeClock, fake_bus, run_until_idle
 from tests.conformance.worlds import DOMAIN
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -189,7 +196,7 @@ async def test_the_levels_of_a_domain_may_be_worth_more_or_nothing(
     bus: CommandBus, clock: FakeClock
 ) -> None:
     seen = Seen(bus)
-    await store_of(bus).set_level_seconds(DOMAIN, 0, actor="ann")
+    await bus.set_level_seconds(DOMAIN, 0, operator="ann")
     for n, priority in ((1, None), (2, 2)):
         await _send(bus, n, priority=priority)
 
@@ -201,8 +208,8 @@ async def test_the_levels_of_a_domain_may_be_worth_more_or_nothing(
 async def test_another_level_changes_the_order_of_what_waits(bus: CommandBus) -> None:
     seen = Seen(bus)
     first, second = await _send(bus, 1), await _send(bus, 2)
-    await store_of(bus).set_priority(DOMAIN, [second], 1, actor="ann")
-    await store_of(bus).set_priority(DOMAIN, [first], 0, actor="ann")
+    await bus.set_priority(DOMAIN, second, 1, operator="ann")
+    await bus.set_priority(DOMAIN, first, 0, operator="ann")
 
     await run_until_idle(bus, concurrency=1)
 
@@ -212,3 +219,8 @@ async def test_another_level_changes_the_order_of_what_waits(bus: CommandBus) ->
     assert "PRIORITY_CHANGED" not in [
         event.event_type for event in await bus.get_audit_trail(DOMAIN, first)
     ]
+
+
+async def test_a_limit_of_execution_needs_postgresql(bus: CommandBus) -> None:
+    with pytest.raises(InvalidOperationError, match="this needs PostgreSQL"):
+        await bus.limits.set(DOMAIN, type="Debit", max_running=3)

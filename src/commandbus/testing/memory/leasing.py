@@ -310,8 +310,8 @@ def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> Non
 def _ended(
     state: State, row: CommandRow, status: CommandStatus, now: datetime, **changes: Any
 ) -> CommandRow:
-    ended = {"leased_by": None, "lease_expires_at": None, "lapses": 0, **changes}
-    return state.change(row, status=status, updated_at=now, **ended)
+    ended = {"leased_by": None, "lease_expires_at": None, "lapses": 0, "started_alone": False}
+    return state.change(row, status=status, updated_at=now, **{**ended, **changes})
 
 
 def _park(
@@ -319,7 +319,7 @@ def _park(
 ) -> None:
     """The payload waits in the archive; there is no reply yet."""
     parked = CommandStatus.IN_TROUBLESHOOTING_QUEUE
-    row = _ended(state, row, parked, now, started_alone=False, **_errors(failure))
+    row = _ended(state, row, parked, now, **_errors(failure))
     state.queues.archive(row.queue_name, [row.msg_id])
     move_batch_counters(state, row, "open", "in_troubleshooting")
     state.parked[row.key] = (reason, now)
