@@ -212,9 +212,12 @@ async def install_former(conn: Conn, schema: str, monkeypatch: pytest.MonkeyPatc
         text = migrations.function_text().partition("\ncreate or replace view")[0]
     await conn.execute("set check_function_bodies = off")
     plain = "create or replace function commandbus.queue_mark() returns text"
+    plain += " language sql immutable as 'select ''''::text';\n"
+    # Later migrations ask for the mark: it must be there before the functions are loaded.
+    mark = f"create schema if not exists commandbus; {plain}"
+    await conn.execute(migrations._in_schema(mark, schema).encode())
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "migrations", lambda: everything[:4] + everything[5:])
-        plain += " language sql immutable as 'select ''''::text';\n"
         patch.setattr(migrations, "function_text", lambda: plain + text)
         await migrate(conn, Settings(schema=schema))
     await conn.execute(

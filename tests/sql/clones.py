@@ -10,7 +10,7 @@ from tests.sql.helpers import DOMAIN, Session
 #: Batches first: commands refer to them.
 TABLES = (
     "batch", "command", "dispatch", "payload_archive", "reply_inbox", "troubleshooting",
-    "failure_group", "audit",
+    "failure_group", "audit", "flow", "waiting", "gate", "slot", "key", "expiry",
 )  # fmt: skip
 
 

@@ -285,7 +285,8 @@ async def held_without_payload(db: Session, made: dict[str, Any]) -> None:
 async def message_aside_for_nothing(db: Session, made: dict[str, Any]) -> None:
     await db.rows(
         "update pgmq.q_payments__commands set vt = 'infinity' where msg_id ="
-        " (select msg_id from commandbus.command_bus_command where command_id = %s)",
+        " (select msg_id from commandbus.command_bus_command"
+        " where domain = 'payments' and command_id = %s)",
         made["PENDING"].command_id,
     )
 
@@ -294,7 +295,7 @@ async def waiting_without_its_message(db: Session, made: dict[str, Any]) -> None
     await db.rows(
         "insert into commandbus.command_bus_waiting (domain, gate, seq, msg_id, command_id)"
         " select domain, 'l:t:Debit', msg_id, msg_id, command_id"
-        " from commandbus.command_bus_command where command_id = %s",
+        " from commandbus.command_bus_command where domain = 'payments' and command_id = %s",
         made["PENDING"].command_id,
     )
 

@@ -160,7 +160,7 @@ async def of_the_other(db: Session) -> dict[str, Any]:
         )
     for kind in "qa":
         found[kind] = await db.rows(
-            f"select msg_id, vt, message from pgmq.{kind}_{OTHER}__commands order by msg_id"
+            f"select msg_id, vt::text, message from pgmq.{kind}_{OTHER}__commands order by msg_id"
         )
     return found
 
