@@ -221,6 +221,11 @@ async def test_the_retry_of_an_operator_lifts_the_expiry(db: Session) -> None:
     assert (await db.command(late))["status"] == "IN_TROUBLESHOOTING_QUEUE"
     await db.value("select commandbus.operator_retry('payments', %s)", [late])
 
+    assert "lifted_expiry" in await db.value(
+        "select details_json from commandbus.command_bus_audit"
+        " where event_type = 'OPERATOR_RETRY' and command_id = %s",
+        late,
+    )
     assert [held.command_id for held in await db.receive()] == [late]
 
 

@@ -21,7 +21,7 @@ from commandbus.testing.memory.sending import (
     publish_reply,
     require_batch,
 )
-from commandbus.testing.memory.tables import CommandRow, State
+from commandbus.testing.memory.tables import CommandRow, State, iso8601
 
 #: Commands that one call of cancel_batch ends.
 CANCEL_LIMIT = 5_000
@@ -89,6 +89,8 @@ def _requeue(
         if edit := edits.get(row.command_id):
             changes = dict(edit.changes)
             details["edited"] = {"previous_msg_id": edit.previous_msg_id, "changes": changes}
+        if ended.expires_at is not None:
+            details["lifted_expiry"] = iso8601(ended.expires_at)
         state.record(row, AuditEventType.OPERATOR_RETRY, now, details, actor)
     state.wake_workers(domain)
     return rows

@@ -97,6 +97,7 @@ declare
     v_messages jsonb[];
     v_lost     uuid[];
     v_has_flow boolean;
+    v_expires  timestamptz[];  -- lifted by the retry
     v_msg_ids  bigint[];
     v_keys     text[];
 begin
@@ -120,13 +121,14 @@ begin
         '                 end order by c.sequence_no, c.command_id),'
         '       array_agg(c.command_id order by c.sequence_no, c.command_id)'
         '           filter (where a.message is null and p.payload_json is null),'
-        '       bool_or(num_nonnulls(c.deliver_at, c.priority, c.ordering_key) > 0)'
+        '       bool_or(num_nonnulls(c.deliver_at, c.priority, c.ordering_key) > 0),'
+        '       array_agg(c.expires_at order by c.sequence_no, c.command_id)'
         '  from commandbus.command_bus_command c'
         '  left join pgmq.%I a on a.msg_id = c.msg_id'
         '  left join commandbus.command_bus_payload_archive p'
         '    on p.domain = c.domain and p.command_id = c.command_id'
         ' where c.domain = $1 and c.command_id = any($2) and c.status = any($3)', 'a_' || v_queue)
-       into v_ids, v_states, v_batches, v_messages, v_lost, v_has_flow
+       into v_ids, v_states, v_batches, v_messages, v_lost, v_has_flow, v_expires
       using p_domain, p_command_ids, p_from, p_edits;
     if v_ids is null then
         perform commandbus.forget_keys(p_domain, v_keys);
@@ -171,9 +173,11 @@ begin
            jsonb_build_object('msg_id', n.msg_id, 'reset_attempts', p_reset_attempts)
                || case when p_edits ? n.id::text
                        then jsonb_build_object('edited', (p_edits -> n.id::text) - 'data')
-                       else '{}' end,
+                       else '{}' end
+               || case when n.expires_at is null then '{}'
+                       else jsonb_build_object('lifted_expiry', commandbus.iso8601(n.expires_at)) end,
            n.batch_id, p_actor
-      from unnest(v_ids, v_batches, v_msg_ids) n(id, batch_id, msg_id);
+      from unnest(v_ids, v_batches, v_msg_ids, v_expires) n(id, batch_id, msg_id, expires_at);
     perform commandbus.forget_keys(p_domain, v_keys);
     perform commandbus.wake_workers(p_domain);
     return query select unnest(v_ids);
