@@ -395,7 +395,9 @@ def test_send_with_a_key_prints_who_holds_it(run: Any) -> None:
     assert f"held by command {first}" in refused.stderr
     waiting = ("--unique-key", "w", "--unique-while", "waiting")
     second = sent(run("send", "shop", "Sell", *waiting))
-    replaced = run("send", "shop", "Sell", *waiting, "--on-duplicate", "replace", "--max-wait", "5")
+    replaced = run(
+        "send", "shop", "Sell", *waiting, "--on-duplicate", "replace", "--max-wait", "5s"
+    )
     assert sent(replaced) == second
     unread = run("send", "shop", "Sell", *waiting, "--on-duplicate", "skip", "--wait", "5")
     assert unread.exit_code == 2

@@ -327,7 +327,7 @@ async def test_workers_recover_by_themselves_unless_told_not_to(
         return len(await rows(conn, "select * from commandbus.command_bus_chore"))
 
     async def has_done_all_chores() -> bool:
-        return await chores() == 6
+        return await chores() >= 6
 
     async with CommandBus.connect(dsn, settings=settings) as bus:
         seen = register(bus)
@@ -339,7 +339,7 @@ async def test_workers_recover_by_themselves_unless_told_not_to(
             else:
                 await bus.send("shop", "Work", uuid4(), {})
                 await until(lambda: len(seen) == 1)
-    assert await chores() == (6 if is_on else 0)
+    assert (await chores() > 0) is is_on
 
 
 async def test_views_show_where_commands_are(bus: CommandBus, conn: Connection) -> None:

@@ -901,7 +901,7 @@ function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns vo
 function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 44c92ec5121afcfd755544c958be31d1
+    sql, stable, body 44c92ec5121afcfd755544c958be31d1
 function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ca95858524b458318e3e8051c8a35d69
 function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, counted_from timestamp with time zone, missed text, missed_cap integer)
@@ -939,7 +939,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body d45d90faca4ffa627a00980244e0d6e8
+    sql, immutable, body 1c21545ff5964ec1da4df215a40738c3
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer

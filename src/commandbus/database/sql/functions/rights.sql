@@ -58,7 +58,6 @@ language sql immutable as $$
         ('complete_commands', '{worker}'),
         ('settle_commands', '{worker}'),
         ('settle_own', '{worker}'),
-        ('due_domains', '{worker}'),                   -- called by workers of earlier versions
         ('due_in', '{worker}'),
         ('use_levels', '{sender,worker,operator,api}'),
         ('use_keys', '{sender,worker,operator,api}'),
