@@ -983,7 +983,7 @@ function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns voi
 function commandbus.fire_schedules(p_fires jsonb) returns TABLE(schedule_id uuid, verdict text, sent integer, skipped integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 8759d07a9e4559deea3018b882030b3a
 function commandbus.first_due(p_domain text, p_has_levels boolean) returns timestamp with time zone
-    plpgsql, stable, body 89a11ae6a62fb9d5d8d07e2060bf734f
+    plpgsql, stable, set enable_seqscan=off, set enable_bitmapscan=off, body 89a11ae6a62fb9d5d8d07e2060bf734f
 function commandbus.flow_members() returns text[]
     sql, immutable, body 3e719a59e816b430788c76aa6c9ce06b
 function commandbus.flow_of(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns commandbus.flow_fields
@@ -1261,11 +1261,11 @@ function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp
 function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 0088bb009eb7634f29c82264734dd2c3
 function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 4281520cf2a392cc165d20983e03e1ec
+    plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body 4281520cf2a392cc165d20983e03e1ec
 function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body 1221122172772c165a6f11666725bef4
+    plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body 1221122172772c165a6f11666725bef4
 function commandbus.read_messages(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[]) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_indexscan=on, body b423029123531704db239e0b2e214ea2
+    plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body b423029123531704db239e0b2e214ea2
 function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer) returns TABLE(msg_id bigint, body text)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0911135af42686de6ca5160964a7fd75
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)

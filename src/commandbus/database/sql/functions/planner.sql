@@ -60,9 +60,12 @@ begin
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.promote_keys', 'commandbus.resume_keys']),
             -- Called by receive_commands, which has index scans off; here the index gives the order.
-            ('set enable_indexscan = on', array[
-                'commandbus.read_messages', 'commandbus.read_due', 'commandbus.read_levels',
-                'commandbus.read_levels_except']),
+            -- No bitmap: to a planner that knows nothing of `headers` few messages seem to have none, and it would
+            -- collect and sort all that are due.
+            ('set enable_indexscan = on set enable_bitmapscan = off', array[
+                'commandbus.read_messages', 'commandbus.read_levels', 'commandbus.read_levels_except']),
+            ('set enable_indexscan = on', array['commandbus.read_due']),
+            ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.first_due']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.
