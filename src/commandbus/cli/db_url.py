@@ -62,5 +62,7 @@ def _parts(place: Place) -> dict[str, Any]:
             f"there is no server in {place.folder} yet; start it with `commandbus up`"
         )
     if standing.running is None:
-        print_note("the server does not run now; the next process that uses it starts it at this address")
+        print_note(
+            "the server does not run now; the next process that uses it starts it at this address"
+        )
     return standing.parts()
