@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -52,6 +53,11 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
+def is_running(data_dir: Path) -> bool:
+    standing = Standing.of(data_dir)
+    return standing is not None and standing.running is not None
+
+
 @contextmanager
 def up(data_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`up` in a process of its own, once it says that it is."""
@@ -79,12 +85,10 @@ def test_down_ends_up_and_the_server_and_up_works_again(data_dir: Path) -> None:
         assert went.exit_code == 0, went.stderr
         assert json.loads(went.stdout)["ups"] == [first.pid]
         assert first.wait(30) == 0
-    standing = Standing.of(data_dir)
-    assert standing is not None
-    assert standing.running is None
+    assert not is_running(data_dir)
     assert "Nothing to stop" in run("down", *place).stdout
     with up(data_dir):
-        assert standing.running is not None
+        assert is_running(data_dir)
         assert run("down", *place).exit_code == 0
     assert not list(data_dir.glob("up-*"))
 
@@ -103,9 +107,7 @@ def test_down_refuses_while_others_hold_the_server_and_names_them(data_dir: Path
         assert f"process {other.pid} (" in refused.stderr
         assert "--force" in refused.stderr
         assert run("down", "--force", "--data-dir", str(data_dir)).exit_code == 0
-        standing = Standing.of(data_dir)
-        assert standing is not None
-        assert standing.running is None
+        assert not is_running(data_dir)
 
 
 def test_down_refuses_while_a_client_is_connected_to_a_server_that_was_left(data_dir: Path) -> None:
@@ -154,7 +156,7 @@ async def test_the_urls_of_a_server_work_where_they_are_meant_to(data_dir: Path)
         }
         psycopg.connect(**{theirs: entry[ours] for ours, theirs in names.items()}).close()
         async with CommandBus.connect(server.sqlalchemy_url("asyncpg")) as bus:
-            assert await bus.search.domains("00000000-0000-4000-8000-000000000000") == []
+            assert await bus.search.domains(uuid4()) == []
         place = ("--data-dir", str(data_dir))
         shown = await asyncio.to_thread(
             run, "db", "url", "--sqlalchemy", "--driver", "asyncpg", *place
