@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from commandbus.flow import Pause, SendOptions
     from commandbus.handler import HandlerContext, HandlerOptions
+    from commandbus.handlers.router import Handlers
     from commandbus.ids import derive_id
     from commandbus.models import (
         AuditEvent,
@@ -81,6 +82,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "INBOX",
     "NO_REPLY",
     # Handlers
+    "Handlers",
     "Command",
     "HandlerContext",
     "HandlerOptions",
@@ -161,6 +163,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "HandlerContext",
         "HandlerOptions",
     ),
+    "commandbus.handlers.router": ("Handlers",),
     "commandbus.ids": ("derive_id",),
     "commandbus.models": (
         "AuditEvent",
