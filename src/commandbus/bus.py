@@ -43,6 +43,7 @@ from commandbus.paging import check_page
 from commandbus.privacy.sensitive import also_redact
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout, check_worker_settings
+from commandbus.transactional import TransactionProvider
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,7 +210,7 @@ class CommandBus(FlowVerbs):
         handler: Handler,
         *,
         retry_policy: RetryPolicy | None = None,
-        transactional: bool = False,
+        transactional: bool | TransactionProvider = False,
         payload_type: type | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
@@ -217,7 +218,8 @@ class CommandBus(FlowVerbs):
 
         `async def` handlers run on the event loop, `def` handlers in threads. Without a
         `retry_policy` that of the bus holds. With `transactional` what the handler writes on
-        `ctx.conn` and the completion are one commit. `payload_type` (a dataclass, a TypedDict or a
+        `ctx.conn` and the completion are one commit: True for a connection of ours, or a provider
+        of the application's own transactions. `payload_type` (a dataclass, a TypedDict or a
         pydantic model) says which fields are secret, and what an edited payload must look like.
         A handler that runs longer than `timeout_seconds` has failed, with HANDLER_TIMEOUT.
         """

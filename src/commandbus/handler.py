@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 from uuid import UUID
@@ -22,6 +22,7 @@ from commandbus.models import Command, NewCommand
 from commandbus.names import check_command_type, check_domain, check_operator
 from commandbus.privacy.secrets import check_payload_type, secret_keys
 from commandbus.retry import RetryPolicy
+from commandbus.transactional import TransactionProvider, committing, transaction_of
 
 if TYPE_CHECKING:
     from commandbus.database.model import Lease
@@ -46,13 +47,22 @@ class HandlerEntry:
     secret_keys: frozenset[str] = frozenset()
     #: None: as the settings say.
     timeout_seconds: float | None = None
+    #: Where its transactions come from; None: connections of ours.
+    provider: TransactionProvider | None = None
+    #: Whether handler, completion and commit all happen in the handler's thread.
+    commits_in_thread: bool = False
+
+    @property
+    def needs_pool(self) -> bool:
+        """Whether it takes a connection of a pool of ours while it runs."""
+        return self.is_transactional and self.provider is None and not self.commits_in_thread
 
 
 class HandlerOptions(TypedDict, total=False):
     """How a handler runs; `CommandBus.register_handler` explains each."""
 
     retry_policy: RetryPolicy | None
-    transactional: bool
+    transactional: bool | TransactionProvider
     payload_type: type | None
     timeout_seconds: float | None
 
@@ -69,7 +79,9 @@ class HandlerRegistry:
     ) -> None:
         """Add a handler; a second one for the same type is an error."""
         retry_policy, payload_type = options.get("retry_policy"), options.get("payload_type")
-        is_transactional = options.get("transactional", False)
+        is_transactional, provider = transaction_of(
+            options.get("transactional", False), f"{domain}/{command_type}"
+        )
         check_domain(domain)
         check_command_type(command_type)
         _check_call(handler, f"{domain}/{command_type}")
@@ -87,18 +99,18 @@ class HandlerRegistry:
                 f"{_name_of(self._entries[key].handler)}; a command type has exactly one"
             )
         is_async = _is_async(handler)
-        if is_transactional and not (is_async or _is_async(inspect.unwrap(handler))):
-            raise InvalidSettingError(
-                f"{domain}/{command_type}: a transactional handler must be `async def`, because "
-                "ctx.conn is an asynchronous connection; a decorator of one must use "
-                "functools.wraps"
-            )
+        # A plain function may be the wrapper of a decorator, and return a coroutine.
+        commits_in_thread = is_transactional and not (
+            is_async or _is_async(inspect.unwrap(handler))
+        )
+        if commits_in_thread:
+            handler = committing(handler)
         if payload_type is not None:
             check_payload_type(payload_type, f"{domain}/{command_type}")
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
         self._entries[key] = HandlerEntry(
             domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
-            keys, timeout_seconds,
+            keys, timeout_seconds, provider, commits_in_thread,
         )  # fmt: skip
 
     def _check_timeout(self, seconds: float, name: str) -> None:
@@ -134,6 +146,11 @@ class HandlerRegistry:
         """All handlers of a domain."""
         return [entry for entry in self._entries.values() if entry.domain == domain]
 
+    def providers(self) -> list[TransactionProvider]:
+        """Where the transactions of handlers come from, each once."""
+        found = (entry.provider for entry in self._entries.values())
+        return list({id(each): each for each in found if each is not None}.values())
+
     def domains(self) -> list[str]:
         """The domains that have handlers, sorted."""
         return sorted({entry.domain for entry in self._entries.values()})
@@ -163,6 +180,9 @@ class Stoppable(Protocol):
 
     def say(self, fraction: float, message: str | None) -> None:
         """Keep how far the command has come."""
+
+    def wait_for(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run this on the event loop and wait for its end, from a handler's thread."""
 
 
 class SendPreparer(Protocol):
@@ -264,7 +284,10 @@ class HandlerContext(OfLease):
 
     @property
     def conn(self) -> Any:
-        """The connection whose commit is also the completion (transactional handlers only)."""
+        """The connection, or session, whose commit is also the completion.
+
+        In transactional handlers only. In a `def` handler it is not asynchronous.
+        """
         if self._conn is None:
             raise InvalidOperationError(
                 "ctx.conn is only there in a transactional handler; register it with "
@@ -278,9 +301,15 @@ class HandlerContext(OfLease):
         The worker extends leases while handlers run; call this before something that stops the
         whole process for a while.
         """
-        if not 1 <= seconds <= 43_200:
-            raise InvalidSettingError(f"seconds is {seconds!r}; use 1 to 43,200 (12 hours)")
+        _check_extension(seconds)
         await self._extend(self.lease, seconds)
+
+    def extend_visibility_sync(self, seconds: float) -> None:
+        """The same for `def` handlers: from their thread, and returns when it is done."""
+        _check_extension(seconds)
+        if self._run is None:
+            raise InvalidOperationError("no worker runs this handler, so there is no lease")
+        self._run.wait_for(lambda: self.extend_visibility(seconds))
 
     def send(
         self,
@@ -310,6 +339,11 @@ class HandlerContext(OfLease):
     def sends(self) -> tuple[tuple[str, NewCommand, str | None], ...]:
         """What this handler asked to be sent, each with its domain and who sends it."""
         return tuple(self._sends)
+
+
+def _check_extension(seconds: float) -> None:
+    if not 1 <= seconds <= 43_200:
+        raise InvalidSettingError(f"seconds is {seconds!r}; use 1 to 43,200 (12 hours)")
 
 
 def check_progress(fraction: float, message: str | None) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
     from commandbus.retry import RetryPolicy
+    from commandbus.transactional import TransactionProvider
 
 
 class BlockingVerbs:
@@ -190,7 +191,7 @@ class BlockingVerbs:
 
     def register_handler(
         self, domain: str, command_type: str, handler: Handler, *,
-        retry_policy: RetryPolicy | None = None, transactional: bool = False,
+        retry_policy: RetryPolicy | None = None, transactional: bool | TransactionProvider = False,
         payload_type: type | None = None, timeout_seconds: float | None = None,
     ) -> None:
         """Register a handler for a command type."""
