@@ -305,7 +305,8 @@ async def test_extend_visibility_sync_extends_and_says_when_the_lease_is_lost(
     async with working(bus, "shop", concurrency=2):
         await until(is_begun.is_set)
         left = await value(
-            conn, "select max(vt - clock_timestamp()) > '800 s'::interval from pgmq.q_shop__commands"
+            conn,
+            "select max(vt - clock_timestamp()) > '800 s'::interval from pgmq.q_shop__commands",
         )
         assert left
         await lapse(conn)
@@ -366,7 +367,9 @@ async def test_connections_that_are_cut_between_two_commands_cost_nothing(
         for number in range(1, 4):
             await send(bus)
             await until_count(conn, COMPLETED, number)
-            await conn.execute("select pg_terminate_backend(p) from unnest(%s) p", (list(backends),))
+            await conn.execute(
+                "select pg_terminate_backend(p) from unnest(%s) p", (list(backends),)
+            )
     assert len(backends) == 3
     assert len(await written(conn)) == 3
 
