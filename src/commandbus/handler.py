@@ -17,7 +17,7 @@ from commandbus.flow import SendOptions
 from commandbus.models import Command, NewCommand
 from commandbus.names import check_operator
 from commandbus.retry import RetryPolicy
-from commandbus.transactional import TransactionProvider
+from commandbus.transactions.provider import TransactionProvider
 
 if TYPE_CHECKING:
     from commandbus.database.model import Lease

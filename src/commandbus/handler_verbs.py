@@ -12,7 +12,7 @@ from commandbus.handlers.router import Handlers
 from commandbus.names import check_domain
 from commandbus.retry import RetryPolicy
 from commandbus.settings import check_worker_settings
-from commandbus.transactional import TransactionProvider
+from commandbus.transactions.provider import TransactionProvider
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
     from commandbus.retry import RetryPolicy
-    from commandbus.transactional import TransactionProvider
+    from commandbus.transactions.provider import TransactionProvider
 
 
 class BlockingVerbs:

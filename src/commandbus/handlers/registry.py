@@ -16,7 +16,7 @@ from commandbus.handlers.drafts import HandlerDraft, already_registered, name_of
 from commandbus.names import check_command_type, check_domain
 from commandbus.privacy.secrets import check_payload_type, secret_keys
 from commandbus.retry import RetryPolicy
-from commandbus.transactional import TransactionProvider, committing, transaction_of
+from commandbus.transactions.provider import TransactionProvider, committing, transaction_of
 
 
 class HandlerRegistry:

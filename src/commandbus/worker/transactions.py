@@ -28,7 +28,7 @@ from commandbus.errors import (
 )
 from commandbus.handler import HandlerContext, HandlerEntry, SyncHandler
 from commandbus.privacy.redaction import redact_text
-from commandbus.transactional import TransactionProvider
+from commandbus.transactions.provider import TransactionProvider
 from commandbus.worker.outcomes import ConnectionLostError, completed
 
 _log = logging.getLogger("commandbus.worker")
@@ -60,6 +60,11 @@ class ProvidedTransaction:
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
         """Write outcomes in this transaction; returns the commands whose lease is lost."""
+        flush = getattr(self.conn, "flush", None)
+        if flush is not None:
+            # What a session holds back is written first: the completion locks the row of a batch,
+            # which others wait for, and who locks it last cannot be in a deadlock over it.
+            await flush()
         return await self._store.settle(domain, outcomes, conn=self.conn)
 
 
@@ -102,7 +107,7 @@ def _async_manager(provider: TransactionProvider) -> Any:
 class ThreadContext(HandlerContext):
     """That of a `def` handler that works in a transaction of its thread."""
 
-    #: Calls the handler in such a transaction, and commits; see commandbus.transactional.
+    #: Calls the handler in such a transaction, and commits; see commandbus.transactions.provider.
     transact: ThreadTransaction | None = None
 
     def join(self, conn: Any) -> None:
