@@ -74,7 +74,7 @@ class Shared:
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None]
         self._chores: list[Loop] = []
-        self._pauses = _Pauses(self)
+        self._pauses: _Pauses
         self.control: Store
         self.listener: Listener
         self.leases: LeaseThread
