@@ -78,7 +78,7 @@ def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
     assert line(metrics, 'commandbus_pending_retry{domain="shop"}') == "6.0"
     assert line(metrics, 'commandbus_unconfirmed{domain="shop"}') == "5.0"
     assert line(metrics, 'commandbus_unconfirmed_age_seconds{domain="shop"}') == "8.5"
-    assert line(metrics, "commandbus_db_pool_max") == "10.0"
+    assert line(metrics, 'commandbus_db_pool_max{pool="caller"}') == "10.0"
 
 
 def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
