@@ -80,7 +80,7 @@ class Health:
         return max([present, *(lag for _, lag in tuple(self._lags))])
 
     def not_live(self) -> list[str]:
-        """Why this process should be started again. The database is not asked: that mends none."""
+        """Why this process should be started again. Says nothing of the database."""
         reasons = []
         silence = self.clock() - self._ticked_at
         if silence > self.live_seconds:

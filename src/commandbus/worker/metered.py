@@ -14,8 +14,8 @@ from uuid import UUID
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
-from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry
-from commandbus.models import Command
+from commandbus.handler import HandlerContext, HandlerEntry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.monitoring.catalogue import POOL, SLOTS, STUCK, Family
 from commandbus.monitoring.metrics import Metrics
 from commandbus.monitoring.samples import Labels, Value
@@ -46,27 +46,28 @@ class MeteredExecution(Execution):
 
     metrics: Metrics | None = None
 
-    async def _outcome_of(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> Outcome:
-        metrics, lease = self.metrics, run.lease
-        if metrics is None:
-            return await Execution._outcome_of(self, run, entry, context)
-        began = time.monotonic()
-        if lease.due_at is not None:
-            metrics.waited(lease.domain, lease.command_type, began - lease.due_at)
-        try:
-            return await Execution._outcome_of(self, run, entry, context)
-        finally:
-            metrics.handled(lease.domain, lease.command_type, time.monotonic() - began)
-
-    async def _run_in_transaction(
-        self, run: Run, entry: HandlerEntry, command: Command
-    ) -> Outcome | None:
-        outcome = await Execution._run_in_transaction(self, run, entry, command)
+    async def run(self, run: Run) -> Outcome | None:
+        """Execute one command."""
+        outcome = await Execution.run(self, run)
         if outcome is None and not run.is_abandoned and self.metrics is not None:
             # It was committed together with what the handler wrote; nobody settles it again.
             lease = run.lease
             self.metrics.ended(lease.domain, lease.command_type, "completed", lease.attempt)
         return outcome
+
+    async def _outcome_of(
+        self, run: Run, entry: HandlerEntry, context: HandlerContext, driver: object = None
+    ) -> Outcome:
+        metrics, lease = self.metrics, run.lease
+        if metrics is None:
+            return await Execution._outcome_of(self, run, entry, context, driver)
+        began = time.monotonic()
+        if lease.due_at is not None:
+            metrics.waited(lease.domain, lease.command_type, began - lease.due_at)
+        try:
+            return await Execution._outcome_of(self, run, entry, context, driver)
+        finally:
+            metrics.handled(lease.domain, lease.command_type, time.monotonic() - began)
 
 
 class MeteredSettling:

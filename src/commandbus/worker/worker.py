@@ -13,7 +13,8 @@ from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
-from commandbus.handler import HandlerRegistry, SendPreparer
+from commandbus.handler import SendPreparer
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.names import cancels_channel, wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
@@ -26,6 +27,7 @@ from commandbus.worker.metered import measures_of
 from commandbus.worker.options import WorkerOptions, new_worker_id
 from commandbus.worker.receiver import Receiver
 from commandbus.worker.shared import Shared
+from commandbus.worker.transactions import check_providers
 
 if TYPE_CHECKING:
     from commandbus.monitoring.monitor import Monitor
@@ -76,7 +78,9 @@ class Worker:
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(shared.used())
                 handlers = shared.control
-                if any(entry.is_transactional for entry in self.registry.of_domain(domain)):
+                entries = self.registry.of_domain(domain)
+                await check_providers(entries, shared.control)
+                if any(entry.needs_pool for entry in entries):
                     handlers = await shared.handlers(self.options.concurrency, stack)
                 await shared.set_up(domain, self.registry.secret_keys(domain))
                 await self._run_parts(_Parts(self, shared, handlers))
@@ -231,9 +235,8 @@ class _Parts:
         self._shared = shared
         self._store = control
         self.domain = options.domain
-        self._measures = measures_of(worker.monitor, options.domain, worker.registry)
-        settles = self._measures.settles(control)
-        self.completer = Completer(settles, options.domain, on_settled=self._ended)
+        measures = self._measures = measures_of(worker.monitor, self.domain, worker.registry)
+        self.completer = Completer(measures.settles(control), self.domain, on_settled=self._ended)
         self.receiver = Receiver(
             control,
             self,
@@ -249,7 +252,7 @@ class _Parts:
             until_empty=worker.until_empty,
             with_due=worker.monitor is not None,
         )
-        self.execution = self._measures.execution(
+        self.execution = measures.execution(
             control,
             transactions=handlers,
             registry=worker.registry,
@@ -276,7 +279,7 @@ class _Parts:
             options.domain,
             vt_seconds=options.vt_seconds,
             deadline_seconds=settings.lease_deadline_seconds,
-            on_lost=self._measures.on_lost(self.executor.lose),
+            on_lost=measures.on_lost(self.executor.lose),
             on_overdue=self.executor.overdue,
             on_canceled=self.executor.cancel,
         )
