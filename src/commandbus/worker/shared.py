@@ -91,9 +91,9 @@ class Shared:
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None]
         self._chores: list[Loop] = []
-        self._pauses = _Pauses(self)
         #: What measures the workers; None: nothing does.
         self.monitor: Monitor | None = None
+        self._pauses: _Pauses
         self.control: Store
         self.listener: Listener
         self.leases: LeaseThread
