@@ -97,6 +97,7 @@ def binaries_for(
 
 
 def guesses() -> Iterator[tuple[Path, str]]:
+    """The bin folders that nobody named, and what named them here."""
     for package, installations in PACKAGES:
         # find_spec of a top-level name locates the package without running any of its code.
         spec = importlib.util.find_spec(package)
@@ -130,6 +131,7 @@ def _inspect(bin_directory: Path, origin: str) -> Binaries:
 
 
 def output_of(program: Path, option: str) -> str:
+    """What a program prints; nothing if it cannot be run."""
     try:
         done = subprocess.run(  # noqa: S603 - no shell; a program of the search order above
             [program, option],
