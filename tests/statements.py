@@ -15,6 +15,6 @@ def statements() -> dict[str, str]:
         if module.name.endswith("__main__") or module.name.startswith("commandbus.demo"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
-            if isinstance(value, str) and "{schema}." in value and name.isupper():
+            if name.isupper() and isinstance(value, str) and "{schema}." in value:
                 found[f"{module.name}:{name}"] = value
     return found
