@@ -22,7 +22,8 @@ from commandbus.errors import (
     InvalidPayloadError,
     LeaseLostError,
 )
-from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
+from commandbus.handler import HandlerContext, HandlerEntry, SendPreparer
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loops import is_being_cancelled
 from commandbus.models import Command
 from commandbus.outcomes import Discard
