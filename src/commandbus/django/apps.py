@@ -23,6 +23,7 @@ class CommandBusConfig(AppConfig):
         checks.register(check_setting, "commandbus")
         checks.register(check_database, checks.Tags.database)
         post_migrate.connect(_after_migrate, sender=self, dispatch_uid="commandbus.django")
+        import_handlers()
 
 
 def _after_migrate(**details: Any) -> None:
