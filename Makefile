@@ -157,7 +157,7 @@ lock: ## Resolve the dependencies anew into requirements/*.lock (LOCK_ARGS=--upg
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/bench.lock $(LOCK_ARGS)
-	.venv/bin/uv pip compile pyproject.toml requirements/integrations.in --extra api --extra django --extra metrics \
+	.venv/bin/uv pip compile pyproject.toml requirements/integrations.in --all-extras \
 		--universal --python-version 3.12 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/integrations.lock $(LOCK_ARGS)

@@ -23,6 +23,8 @@ class CommandBusConfig(AppConfig):
         checks.register(check_setting, "commandbus")
         checks.register(check_database, checks.Tags.database)
         post_migrate.connect(_after_migrate, sender=self, dispatch_uid="commandbus.django")
+        from commandbus.django.discovery import import_handlers
+
         import_handlers()
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.utils.module_loading import import_string
 
 from commandbus.django.conf import NAME, configuration
@@ -31,7 +32,18 @@ def gathered() -> Handlers:
     app._take(  # what `include` does, with one option changed
         _on_django(draft, provider).inside(None, app._middleware) for draft in plain.drafts
     )
+    if _has_tasks():
+        from commandbus.django.running import include_tasks
+
+        include_tasks(app, found.database)
     return app
+
+
+def _has_tasks() -> bool:
+    """Whether TASKS names a backend of ours, or one that is made from it."""
+    wanted = [str(each.get("BACKEND", "")) for each in getattr(settings, "TASKS", {}).values()]
+    # Django's own backends need no look; anything else may be a subclass of ours.
+    return any(not name.startswith(("django.", "django_tasks.")) for name in wanted)
 
 
 def import_handlers() -> None:

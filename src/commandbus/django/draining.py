@@ -17,7 +17,7 @@ from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.django.conf import configuration
 from commandbus.errors import HandlerError, HandlerNotFoundError, InvalidPayloadError
 from commandbus.handler import HandlerEntry
-from commandbus.middleware import Call
+from commandbus.middleware.base import Call
 from commandbus.wiring import finish
 from commandbus.worker.outcomes import command_of, completed, failed, parked, secrets_of
 from commandbus.worker.transactions import ThreadContext

@@ -14,7 +14,7 @@ from django.db import connections
 from django.db.utils import InterfaceError, OperationalError
 
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.middleware import Call, Middleware, Proceed, ProceedInThread
+from commandbus.middleware.base import Call, Middleware, Proceed, ProceedInThread
 from commandbus.worker.outcomes import ConnectionLostError
 
 #: For workers, where Django's own default opens a connection for each command.

@@ -52,7 +52,7 @@ class Command(BaseCommand):
         sys.exit(run_again_and_again([each for each in sys.argv if each != "--reload"]))
 
     def _run(self, arguments: list[str]) -> None:
-        from commandbus.cli.main import app
+        from commandbus.cli.core import run
 
         found = configuration()
         # By the environment: an address on the command line would show its password to all users.
@@ -62,7 +62,9 @@ class Command(BaseCommand):
         for name, logger in logging.root.manager.loggerDict.items():
             if name.partition(".")[0] == "commandbus" and isinstance(logger, logging.Logger):
                 logger.disabled = False
-        app(args=with_app(arguments, found), prog_name="manage.py commandbus")
+        words = with_app(arguments, found)
+        sys.argv = ["commandbus", *words]
+        sys.exit(run(words))
 
 
 def environment(found: Configuration) -> dict[str, str]:
