@@ -28,6 +28,9 @@ QUANTITY, MAX_RUNS = 100, 100
 LEASE_SECONDS = 3_600
 WORKER = "drain"
 
+#: What was run, by command: the payload of a completed command is not kept.
+payloads: dict[UUID, dict[str, Any]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Drained:
@@ -76,18 +79,18 @@ class Drainer:
         """Until nothing is left in any of the domains: handlers may send to each other."""
         done: list[Drained] = []
         wanted = list(dict.fromkeys(domains))
+        for domain in wanted:
+            finish(self._bus._store.ensure_domain(domain))
         while True:
             before = len(done)
             for domain in wanted:
-                self._make_due(domain)
-                for lease in self._receive(domain):
-                    done.append(self._execute(lease))
-            if len(done) == before:
+                done += [self._execute(lease) for lease in self._receive(domain)]
+            # Time is skipped last: what is due comes before what waits.
+            if len(done) == before and not any([self._make_due(each) for each in wanted]):
                 return done
 
     def _receive(self, domain: str) -> list[Lease]:
         registry = self._bus._registry
-        finish(self._bus._store.ensure_domain(domain))
         return finish(
             self._bus._store.receive(
                 domain, vt_seconds=LEASE_SECONDS, quantity=QUANTITY, worker=WORKER,
@@ -95,8 +98,8 @@ class Drainer:
             )
         )  # fmt: skip
 
-    def _make_due(self, domain: str) -> None:
-        """Skip the time that commands wait for: one statement if there is any."""
+    def _make_due(self, domain: str) -> bool:
+        """Skip the time that commands wait for; False if none does."""
         from commandbus.django.models import Command
 
         waiting = list(
@@ -111,6 +114,7 @@ class Drainer:
                         domain, waiting, deliver_at=None, delay_seconds=0, actor=WORKER
                     )
                 )
+        return bool(waiting)
 
     def _execute(self, lease: Lease) -> Drained:
         self._check(lease)
@@ -118,6 +122,7 @@ class Drainer:
         try:
             entry = self._bus._registry.get(lease.domain, lease.command_type)
             context = self._context(lease)
+            payloads[lease.command_id] = context.command.data.copy()
         except HandlerNotFoundError as missing:
             outcome = parked(lease, "HANDLER_NOT_FOUND", str(missing))
         except InvalidPayloadError as invalid:
@@ -135,9 +140,7 @@ class Drainer:
         policy = self._bus._policy
         try:
             with self._transaction(entry):
-                result = self._call(lease, entry, context)
-                if isinstance(result, HandlerError):
-                    raise result
+                result = _raised(self._call(lease, entry, context))
                 outcome = completed(
                     lease, result, context.sends, max_bytes=self._bus._settings.max_payload_bytes
                 )
@@ -225,6 +228,12 @@ class _Here:
             return handler(ctx.command, ctx)
         finally:
             ctx.join(None)
+
+
+def _raised(result: Any) -> Any:
+    if isinstance(result, HandlerError):  # the same as if it had been raised
+        raise result
+    return result
 
 
 def _is_sound(wrapper: Any) -> bool:

@@ -129,7 +129,8 @@ class _Runner:
     def _returned(self, result: Any, value: Any) -> dict[str, Any]:
         found = normalize_json(value)
         object.__setattr__(result, "_return_value", found)
-        return {"return_value": found}
+        # With the arguments: the payload of a completed command is not kept.
+        return {"return_value": found, "args": result.args, "kwargs": result.kwargs}
 
     def _finish(self, result: Any, status: Any) -> None:
         object.__setattr__(result, "status", status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 try:
-    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskError
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -11,7 +11,7 @@ try:
     from django.utils.json import normalize_json
 except ImportError:
     try:
-        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskError
         from django_tasks.exceptions import InvalidTaskError as InvalidTask
@@ -33,6 +33,7 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultStatus",
     "normalize_json",
+    "task",
     "task_backends",
     "task_enqueued",
     "task_finished",

@@ -147,7 +147,8 @@ class CommandBusBackend(BaseTaskBackend):
         domain, command = self._command(result_id)
         trail = self._bus.get_audit_trail(domain, command.command_id)
         status = _STATUS[CommandStatus(command.status)]
-        payload = self._payload(domain, command.command_id)
+        reply = self._reply(domain, command.command_id)
+        payload = reply if "args" in reply else self._payload(domain, command.command_id)
         received = [event for event in trail if event.event_type == "RECEIVED"]
         result = TaskResult(
             task=self._task(command, self.domains[domain]), id=str(command.command_id),
@@ -160,7 +161,8 @@ class CommandBusBackend(BaseTaskBackend):
             worker_ids=[event.actor or "" for event in received],
         )  # fmt: skip
         if status == TaskResultStatus.SUCCESSFUL:
-            object.__setattr__(result, "_return_value", self._value(domain, command.command_id))
+            # An operator completes a task with whatever he wants to say.
+            object.__setattr__(result, "_return_value", reply.get("return_value", reply or None))
         return result
 
     def _command(self, result_id: str) -> tuple[str, CommandMetadata]:
@@ -185,15 +187,15 @@ class CommandBusBackend(BaseTaskBackend):
         text = finish(self._bus._bridge.open()._store.get_payload(domain, command_id))
         return {} if text is None else dict(json.loads(text))
 
-    def _value(self, domain: str, command_id: UUID) -> Any:
+    def _reply(self, domain: str, command_id: UUID) -> dict[str, Any]:
+        """What the task returned, and its arguments; left in the inbox for the next who asks."""
         text = self._bus._bridge.run(
             self._bus._bridge.open()._store.gateway.value(
                 "select {schema}.look_at_inbox_reply(%s, %s)", (domain, command_id), domain=domain
             )
         )
         data = None if text is None else json.loads(text).get("data")
-        # An operator completes with whatever he wants to say.
-        return data["return_value"] if isinstance(data, dict) and "return_value" in data else data
+        return data if isinstance(data, dict) else {}
 
 
 def level_of(priority: int) -> int:

@@ -21,11 +21,10 @@ from commandbus.bus import CommandBus
 from commandbus.django import bus
 from commandbus.django.conf import configuration
 from commandbus.django.discovery import gathered
-from commandbus.django.draining import Drained, Drainer
+from commandbus.django.draining import Drained, Drainer, payloads
 from commandbus.django.hygiene import close_all
 from commandbus.django.migrating import dsn_of
 from commandbus.django.resetting import reset_for_tests
-from commandbus.django.sending import DirectBridge
 
 __all__ = [
     "CommandBusTransactionTestCase",
@@ -48,7 +47,7 @@ def drain(*domains: str, timeout: float = PATIENCE_SECONDS) -> list[Drained]:
     What is delayed, or backs off, is due at once. Each command has a savepoint, so that an error of
     one leaves the transaction of the test usable. Hooks of `on_commit` run, as after a commit.
     """
-    return Drainer(DirectBridge(None).open(), timeout).run(domains or gathered().domains)
+    return Drainer(bus._bridge.open(), timeout).run(domains or gathered().domains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,10 @@ class SentCommand:
 
 
 def sent(domain: str, command_type: str | None = None) -> list[SentCommand]:
-    """The commands that are there, oldest first."""
+    """The commands that are there, oldest first.
+
+    The data of one that a real worker has completed is not kept, and empty here.
+    """
     from commandbus.django.models import Command
     from commandbus.payload import decode_payload
     from commandbus.wiring import finish
@@ -75,7 +77,7 @@ def sent(domain: str, command_type: str | None = None) -> list[SentCommand]:
     result = []
     for each in found.order_by("created_at", "command_id"):
         payload = finish(store.get_payload(domain, each.command_id))
-        data = {} if payload is None else decode_payload(payload)
+        data = payloads.get(each.command_id, {}) if payload is None else decode_payload(payload)
         result.append(
             SentCommand(domain, each.command_type, each.command_id, data, str(each.status))
         )
@@ -148,7 +150,7 @@ async def _work(domains: Iterable[str]) -> None:
 
 
 class CommandBusTransactionTestCase(TransactionTestCase):
-    """A `TransactionTestCase` that empties the tables of the bus too: Django flushes only its own."""
+    """A `TransactionTestCase` that empties the bus too: Django flushes the tables of models only."""
 
     def _fixture_teardown(self) -> None:
         super()._fixture_teardown()
