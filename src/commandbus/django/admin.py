@@ -17,6 +17,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.core.paginator import Paginator
+from django.db import transaction
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 
@@ -231,7 +232,7 @@ class AuditEventAdmin(LookOnly):
 
 
 def _each(request: Any, queryset: Any, done: str, act: Callable[[Any, str], object]) -> None:
-    """Act on each row by itself: one that is refused stays, with the reason, and the others go on."""
+    """Act on each row by itself: one that is refused stays as it is, and the others go on."""
     rows = list(queryset)
     # A row is chosen by its id alone, and two domains may have the same.
     several = {key for key, number in Counter(row.pk for row in rows).items() if number > 1}
@@ -241,7 +242,8 @@ def _each(request: Any, queryset: Any, done: str, act: Callable[[Any, str], obje
             refused.append(f"{row.pk} is an id of several domains; use `manage.py commandbus tsq`")
             continue
         try:
-            act(row, actor_of(request))
+            with _savepoint():
+                act(row, actor_of(request))
             acted += 1
         except CommandBusError as error:
             refused.append(str(error))
@@ -255,9 +257,10 @@ def _groups(request: Any, queryset: Any, verb: Any, **arguments: Any) -> None:
     for group in queryset:
         chosen = BulkFilter(group.domain, group=group.fingerprint)
         try:
-            started = bus.bulk.start(
-                verb, chosen, operator=actor_of(request), everything=True, **arguments
-            )
+            with _savepoint():
+                started = bus.bulk.start(
+                    verb, chosen, operator=actor_of(request), everything=True, **arguments
+                )
             if started.total <= MAX_AT_ONCE:
                 started = bus.bulk.run(started.operation_id)
             messages.success(
@@ -268,6 +271,11 @@ def _groups(request: Any, queryset: Any, verb: Any, **arguments: Any) -> None:
         except CommandBusError as error:
             refused.append(str(error))
     _tell(request, refused)
+
+
+def _savepoint() -> Any:
+    """A request may be one transaction (ATOMIC_REQUESTS), which a refusal must not end."""
+    return transaction.atomic(using=configuration().database)
 
 
 def _tell(request: Any, refused: Iterable[str]) -> None:

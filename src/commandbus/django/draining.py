@@ -86,8 +86,10 @@ class Drainer:
             for domain in wanted:
                 done += [self._execute(lease) for lease in self._receive(domain)]
             # Time is skipped last: what is due comes before what waits.
-            if len(done) == before and not any([self._make_due(each) for each in wanted]):
-                return done
+            if len(done) == before:
+                waited = [self._make_due(each) for each in wanted]
+                if not any(waited):
+                    return done
 
     def _receive(self, domain: str) -> list[Lease]:
         registry = self._bus._registry

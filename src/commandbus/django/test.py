@@ -150,7 +150,7 @@ async def _work(domains: Iterable[str]) -> None:
 
 
 class CommandBusTransactionTestCase(TransactionTestCase):
-    """A `TransactionTestCase` that empties the bus too: Django flushes the tables of models only."""
+    """A `TransactionTestCase` that empties the bus too: Django flushes tables of models only."""
 
     def _fixture_teardown(self) -> None:
         super()._fixture_teardown()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shop.models import Order
-
 from commandbus.django.task_api import task
+from shop.models import Order
 
 
 @task

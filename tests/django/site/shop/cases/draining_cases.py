@@ -7,8 +7,6 @@ import time
 from django.core.management import call_command
 from django.db import connection
 from django.test import SimpleTestCase, TestCase
-from shop import handlers
-from shop.models import Order
 
 from commandbus import CommandStatus, new_id
 from commandbus.django import bus
@@ -21,6 +19,8 @@ from commandbus.django.test import (
     sent,
 )
 from commandbus.errors import InvalidOperationError
+from shop import handlers
+from shop.models import Order
 
 
 class Draining(TestCase):

@@ -13,8 +13,6 @@ from uuid import UUID
 from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase
 from django.utils import timezone
-from shop import tasks
-from shop.models import Order
 
 from commandbus import new_id
 from commandbus.django import bus
@@ -31,6 +29,8 @@ from commandbus.django.task_api import (
 )
 from commandbus.django.tasks import CommandBusBackend, level_of
 from commandbus.django.test import CommandBusTransactionTestCase, drain, run_worker
+from shop import tasks
+from shop.models import Order
 
 
 class Backend(TestCase):
