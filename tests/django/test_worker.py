@@ -48,7 +48,7 @@ def working(
 
 def query(site: str, text: str, *values: object) -> list[tuple[Any, ...]]:
     with psycopg.connect(site, autocommit=True) as conn:
-        return conn.execute(text, values).fetchall()  # type: ignore[arg-type]
+        return conn.execute(text, values).fetchall()
 
 
 def state(site: str, command_id: UUID) -> tuple[str, int]:
@@ -60,6 +60,10 @@ def state(site: str, command_id: UUID) -> tuple[str, int]:
     return status, attempts
 
 
+def until_completed(site: str, command_id: UUID) -> None:
+    until_sync(lambda: state(site, command_id)[0] == "COMPLETED", timeout=60)
+
+
 def paid(site: str) -> int:
     return int(query(site, "select coalesce(sum(paid), 0) from shop_order")[0][0])
 
@@ -69,16 +73,17 @@ def test_connections_that_are_cut_between_two_commands_park_nothing_and_cost_no_
     site: str, tmp_path: Path, database: dict[str, Any]
 ) -> None:
     log = tmp_path / "log"
-    with BlockingBus.connect(site) as bus, working(site, log, "-d", "shop", database=database) as one:
+    with (
+        BlockingBus.connect(site) as bus,
+        working(site, log, "-d", "shop", database=database) as one,
+    ):
         for number in range(3):
             ids = [
                 bus.send("shop", kind, new_id(), {"number": f"{kind}{number}"})
                 for kind in ("Pay", "Note", "Count")
             ]
             for command_id in ids:
-                until_sync(
-                    lambda i=command_id: state(site, i)[0] == "COMPLETED", timeout=PATIENCE
-                )
+                until_completed(site, command_id)
                 assert state(site, command_id) == ("COMPLETED", 1), log.read_text()
             query(
                 site,
@@ -99,7 +104,7 @@ def test_a_connection_that_is_cut_while_a_handler_works_costs_no_attempt(
     log = tmp_path / "log"
     with BlockingBus.connect(site) as bus, working(site, log, "-d", "shop"):
         command_id = bus.send("shop", kind, new_id(), {"number": "1", "loses_connection": True})
-        until_sync(lambda: state(site, command_id)[0] == "COMPLETED", timeout=PATIENCE)
+        until_completed(site, command_id)
         assert state(site, command_id)[1] == 1, log.read_text()
         trail = bus.get_audit_trail("shop", command_id)
         assert "SNOOZED" in {event.event_type for event in trail}

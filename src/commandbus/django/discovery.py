@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from commandbus.django.conf import NAME, configuration
-from commandbus.django.hygiene import Hygiene
+from commandbus.django.hygiene import around, is_async
 from commandbus.django.provider import DjangoTransaction
 from commandbus.errors import InvalidSettingError
 from commandbus.handlers.drafts import HandlerDraft
@@ -26,10 +25,10 @@ def gathered() -> Handlers:
     """All handlers of the project, as a bus includes them: made anew each time."""
     found = configuration()
     provider = DjangoTransaction(found.database)
-    app = Handlers(middleware=[Hygiene(), *map(_middleware, found.middleware)])
+    app = Handlers(middleware=[_middleware(each) for each in found.middleware])
     plain = Handlers()
     plain.include(*_handlers(found.handlers_module))
-    app._take(  # what `include` does, with one option changed
+    app._take(  # what `include` does, with each handler put on Django's connections
         _on_django(draft, provider).inside(None, app._middleware) for draft in plain.drafts
     )
     if _has_tasks():
@@ -58,13 +57,16 @@ def domains() -> list[str]:
 
 
 def _on_django(draft: HandlerDraft, provider: DjangoTransaction) -> HandlerDraft:
-    """A `def` handler with `transactional=True` works in `atomic`, on Django's connection."""
-    wants = draft.options.get("transactional") is True
-    if not wants or inspect.iscoroutinefunction(inspect.unwrap(draft.handler)):
-        return draft
-    options = draft.options.copy()
-    options["transactional"] = provider
-    return replace(draft, options=options)
+    """A `def` handler with `transactional=True` works in `atomic`, on Django's connection.
+
+    What is around that looks after the connection; around all others the hygiene does.
+    """
+    given = draft.options.get("transactional")
+    if given is True and not is_async(draft.handler):
+        options = draft.options.copy()
+        options["transactional"] = provider
+        return replace(draft, options=options)
+    return draft if given else replace(draft, handler=around(draft.handler))
 
 
 def _handlers(name: str) -> list[Handlers]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
@@ -17,9 +17,8 @@ from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.django.conf import configuration
 from commandbus.errors import HandlerError, HandlerNotFoundError, InvalidPayloadError
 from commandbus.handler import HandlerEntry
-from commandbus.middleware.base import Call
 from commandbus.wiring import finish
-from commandbus.worker.outcomes import command_of, completed, failed, parked, secrets_of
+from commandbus.worker.outcomes import command_of, completed, failed, parked
 from commandbus.worker.transactions import ThreadContext
 
 #: Commands that are leased at once, and runs of one command before it is taken to go on for ever.
@@ -142,7 +141,7 @@ class Drainer:
         policy = self._bus._policy
         try:
             with self._transaction(entry):
-                result = _raised(self._call(lease, entry, context))
+                result = _raised(self._call(entry, context))
                 outcome = completed(
                     lease, result, context.sends, max_bytes=self._bus._settings.max_payload_bytes
                 )
@@ -152,22 +151,9 @@ class Drainer:
             return failed(lease, entry, error, policy), None, error
         return outcome, result, None
 
-    def _call(self, lease: Lease, entry: HandlerEntry, context: ThreadContext) -> Any:
-        def redact(text: str) -> str:
-            from commandbus.privacy.redaction import redact_text
-
-            return redact_text(text, secrets=secrets_of(lease, entry))
-
-        async def inner() -> Any:
-            return await entry.handler(context.command, context)
-
-        call = Call(context.command, context, entry, inner, redact)
-        layers = entry.layers
+    def _call(self, entry: HandlerEntry, context: ThreadContext) -> Any:
         if entry.is_async:
-            around = layers.handle if layers is not None else None
-            return async_to_sync(inner)() if around is None else async_to_sync(around)(call)
-        if layers is not None and layers.in_thread is not None:
-            return layers.in_thread(call)
+            return async_to_sync(entry.handler)(context.command, context)
         return entry.handler(context.command, context)
 
     @contextmanager
@@ -205,7 +191,7 @@ class Drainer:
 
         return ThreadContext(
             command_of(lease), lease, extend, self._bus._preparer.command, None, _Run(),
-            transact=_Here(self._alias),
+            transact=cast("Any", _Here(self._alias)),
         )  # fmt: skip
 
     def _check(self, lease: Lease) -> None:

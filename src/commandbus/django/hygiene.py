@@ -6,6 +6,8 @@ every command that comes to that thread fails.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import weakref
 from typing import Any
 
@@ -14,7 +16,7 @@ from django.db import connections
 from django.db.utils import InterfaceError, OperationalError
 
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.middleware.base import Call, Middleware, Proceed, ProceedInThread
+from commandbus.handler import Handler
 from commandbus.worker.outcomes import ConnectionLostError
 
 #: For workers, where Django's own default opens a connection for each command.
@@ -26,33 +28,46 @@ _CUT = ("08", "57P01", "57P02", "57P03", "57P05")
 _of_threads: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Hygiene(Middleware):
-    """Around all handlers of a project, outermost."""
+def around(handler: Handler) -> Handler:
+    """A handler with the hygiene around it; for those that are not transactional."""
+    call: Any = handler
+    if not is_async(handler):
 
-    async def handle(self, call: Call, proceed: Proceed) -> Any:
-        """Around `async def` handlers: Django works for them in a thread of its own."""
-        if not call.entry.is_async:
-            return await proceed()
+        @functools.wraps(call)
+        def in_thread(*given: Any, **named: Any) -> Any:
+            tidy()
+            try:
+                return call(*given, **named)
+            except Exception as error:
+                raise_if_lost(error)
+                raise
+            finally:
+                tidy_after()
+
+        return in_thread
+
+    @functools.wraps(call)
+    async def on_loop(*given: Any, **named: Any) -> Any:
+        # Django works for async code in a thread of its own.
         before, after = (sync_to_async(each, thread_sensitive=True) for each in (tidy, tidy_after))
         await before()
         try:
-            return await proceed()
+            return await call(*given, **named)
         except Exception as error:
             raise_if_lost(error)
             raise
         finally:
             await after()
 
-    def handle_in_thread(self, call: Call, proceed: ProceedInThread) -> Any:  # noqa: ARG002
-        """Around `def` handlers."""
-        tidy()
-        try:
-            return proceed()
-        except Exception as error:
-            raise_if_lost(error)
-            raise
-        finally:
-            tidy_after()
+    return on_loop
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether a handler, or what a decorator has put around one, is `async def`."""
+    inner: Any = inspect.unwrap(handler)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
+        getattr(inner, "__call__", None)  # noqa: B004  (an object with an async __call__)
+    )
 
 
 def tidy() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from commandbus.django.hygiene import around
 from commandbus.django.provider import DjangoTransaction
 from commandbus.django.task_api import (
     Task,
@@ -26,7 +27,7 @@ from commandbus.django.task_api import (
     task_started,
 )
 from commandbus.django.tasks import CommandBusBackend
-from commandbus.handler import HandlerContext, HandlerOptions
+from commandbus.handler import Handler, HandlerContext, HandlerOptions
 from commandbus.handlers.drafts import Finder, HandlerDraft
 from commandbus.handlers.router import Handlers
 from commandbus.models import Command
@@ -63,7 +64,9 @@ def _finder(backend: CommandBusBackend, domain: str, alias: str) -> Finder:
         options: HandlerOptions = {"retry_policy": backend.policy_of(task)}
         if backend.transactional and not is_async:
             options["transactional"] = DjangoTransaction(alias)
-        handler = runner.run_async if is_async else runner.run
+        handler: Handler = runner.run_async if is_async else runner.run
+        if not options.get("transactional"):
+            handler = around(handler)
         return HandlerDraft(domain, path, handler, options, path)
 
     return find

@@ -36,11 +36,13 @@ COMMANDS_PER_KILL = 6
 async def work(*, until_empty: bool) -> None:
     prepare_worker()
     settings = configuration().bus_settings
-    async with CommandBus.connect(
-        dsn_of("default"), settings=settings, handlers=gathered()
-    ) as own:
+    async with CommandBus.connect(dsn_of("default"), settings=settings, handlers=gathered()) as own:
         await own.run_worker(
-            "shop", concurrency=4, vt_seconds=1, until_empty=until_empty, include_delayed=until_empty
+            "shop",
+            concurrency=4,
+            vt_seconds=1,
+            until_empty=until_empty,
+            include_delayed=until_empty,
         )
 
 

@@ -163,7 +163,7 @@ class Rules(SimpleTestCase):
             self.assertIsNone(find_task(path))
 
     def test_a_wrong_setting_is_said_by_the_checks(self) -> None:
-        params = [
+        params: list[dict[str, Any]] = [
             {"QUEUES": []},
             {"QUEUES": ["a b", "a-b"]},
             {"QUEUES": ["x" * 99]},
