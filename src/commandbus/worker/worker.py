@@ -220,6 +220,10 @@ class Workers:
             if self.monitor is not None:
                 self.monitor.health.is_stopping = self._stops > 0
 
+    def started(self) -> list[str]:
+        """The domains whose worker takes commands."""
+        return sorted({w.options.domain for w in self.running if w.started.is_set()})
+
     def stuck(self) -> list[str]:
         """The domains whose worker has no place left for some of its handlers."""
         return sorted({worker.options.domain for worker in self.running if worker.is_stuck})
@@ -358,9 +362,11 @@ class _Parts:
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
-        if any(lease.is_limited for lease in leases):
-            # Others may wait for the place that has just been given back, or for their turn.
-            self.receiver.wake()
+        for lease in leases:
+            if lease.is_limited:
+                # Others may wait for the place that has just been given back, or for their turn.
+                self.receiver.wake()
+                break
         else:
             self.receiver.room_freed()
         if self._until_empty is not None:
