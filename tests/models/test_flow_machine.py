@@ -33,7 +33,7 @@ pytestmark = pytest.mark.long
 
 COMMANDS = 7
 MOST_LAPSES = 8  # after ten in a row a command is parked, which is not what is tried here
-VERBS = {
+VERBS: dict[str, tuple[str, dict[str, Any]]] = {
     "complete": ("complete", {"data": None}),
     "retry": ("retry", {"delay_seconds": 0, **FAILURE}),
     "retry later": ("retry", {"delay_seconds": 6_000, **FAILURE}),
