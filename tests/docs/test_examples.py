@@ -13,6 +13,8 @@ from tests.docs.markdown import ROOT, blocks, table_with
 
 EXAMPLES = ROOT / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/README.md"))
+#: Programs of one file; applications have tests of their own: `make test-integrations`.
+PROGRAMS = [folder for folder in FOLDERS if not (folder / "tests").is_dir()]
 
 
 def program_of(folder: Path) -> Path:
@@ -20,7 +22,7 @@ def program_of(folder: Path) -> Path:
     return program
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", PROGRAMS, ids=lambda folder: folder.name)
 async def test_the_example_prints_what_its_readme_says(folder: Path, dsn: str) -> None:
     (expected,) = blocks(folder / "README.md", "text")
     process = await asyncio.create_subprocess_exec(
