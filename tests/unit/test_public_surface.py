@@ -29,6 +29,7 @@ PUBLIC = [
         importlib.import_module(f"commandbus.{name}")
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
+            "handlers",
             "http",
             "loads", "schedules", "testing", "troubleshooting", "upkeep", "worker",
         )
