@@ -31,7 +31,8 @@ PUBLIC = [
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "handlers",
             "http",
-            "loads", "schedules", "testing", "troubleshooting", "upkeep", "worker",
+            "loads", "monitoring", "schedules", "testing", "transactions", "troubleshooting",
+            "upkeep", "worker",
         )
     ),
 ]  # fmt: skip
@@ -79,6 +80,7 @@ def hints_of(function: Any) -> dict[str, Any]:
         name: value
         for found in pkgutil.walk_packages(commandbus.__path__, "commandbus.")
         if "__main__" not in found.name
+        and not found.name.startswith("commandbus.django")  # needs the settings of a project
         for name, value in vars(importlib.import_module(found.name)).items()
         if isinstance(value, type)
     }
