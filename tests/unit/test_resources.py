@@ -334,7 +334,7 @@ def without_type(): ...
 def of_context(ctx: HandlerContext) -> Config: ...  # type: ignore[empty-body]
 
 
-def of_anything(config) -> Bank: ...
+def of_anything(config: Any, /) -> Bank: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,9 @@ def test_what_does_not_fit_is_told_by_its_place(
 
 def test_all_problems_are_told_at_once() -> None:
     assert problems(Part, {"name": 1, "size": "x", "sise": 1}) == [
+        ("sise", "is not one of its fields"),
         ("name", "must be text"),
         ("size", "must be a whole number"),
-        ("sise", "is not one of its fields"),
     ]
 
 

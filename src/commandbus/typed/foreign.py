@@ -1,6 +1,6 @@
 """Models of pydantic and Structs of msgspec, known by what they can do.
 
-Nothing is imported for them: whoever has such a class has its library.
+Nothing is imported for them: a program that has such a class has its library.
 """
 
 from __future__ import annotations

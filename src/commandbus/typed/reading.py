@@ -178,10 +178,11 @@ def _record(
             raise misfit("must be an object")
         values: dict[str, Any] = {}
         problems: list[Problem] = []
+        missing: list[Problem] = []
         for name, reader, is_needed in fields:
             if name not in data:
                 if is_needed:
-                    problems.append(problem(name, "is missing"))
+                    missing.append(problem(name, "is missing"))
             elif reader is None:
                 values[name] = data[name]
             else:
@@ -191,9 +192,9 @@ def _record(
                     problems += error.inside(name)
         if is_closed and not data.keys() <= names:
             unknown = sorted(map(shown, data.keys() - names))
-            problems += [problem(name, "is not one of its fields") for name in unknown]
-        if problems:
-            raise MisfitError(problems)
+            missing += [problem(name, "is not one of its fields") for name in unknown]
+        if missing or problems:
+            raise MisfitError(missing + problems)
         if make is None:
             return values
         try:
