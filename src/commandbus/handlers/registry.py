@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from commandbus.errors import (
@@ -13,7 +13,7 @@ from commandbus.errors import (
 )
 from commandbus.handler import Handler, HandlerEntry, HandlerOptions
 from commandbus.handlers.binding import bind
-from commandbus.handlers.drafts import HandlerDraft, already_registered, name_of, place_of
+from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, name_of, place_of
 from commandbus.handlers.resources import Graph, Resource
 from commandbus.handlers.signatures import local_names
 from commandbus.names import check_command_type, check_domain
@@ -35,6 +35,7 @@ class HandlerRegistry:
         self.codecs: dict[tuple[str, str], Codec] = {}
         #: What handlers may ask for by type.
         self._resources: dict[Callable[..., Any], Resource] = {}
+        self._finders: dict[str, Finder] = {}
 
     def register(
         self, domain: str, command_type: str, handler: Handler, **options: Unpack[HandlerOptions]
@@ -42,6 +43,13 @@ class HandlerRegistry:
         """Add a handler; a second one for the same type is an error."""
         place, names = place_of(handler), local_names(handler)
         self.include([HandlerDraft(domain, command_type, handler, options, place, names=names)])
+
+    def find_by_name(self, finders: Mapping[str, Finder]) -> None:
+        """Ask these, by domain, for types that nobody has registered."""
+        for domain in finders:
+            if domain in self._finders:
+                raise InvalidSettingError(f"the domain {domain!r} has a finder of handlers already")
+        self._finders.update(finders)
 
     def include(self, drafts: Iterable[HandlerDraft], resources: Iterable[Resource] = ()) -> None:
         """Add handlers: all of them, or, on any error, none."""
@@ -109,7 +117,17 @@ class HandlerRegistry:
 
     def find(self, domain: str, command_type: str) -> HandlerEntry | None:
         """A handler, or None."""
-        return self._entries.get((domain, command_type))
+        found = self._entries.get((domain, command_type))
+        if found is None and domain in self._finders:
+            return self._found_by_name(domain, command_type)
+        return found
+
+    def _found_by_name(self, domain: str, command_type: str) -> HandlerEntry | None:
+        draft = self._finders[domain](command_type)
+        if draft is None:
+            return None
+        self.include([draft])
+        return self._entries[domain, command_type]
 
     def secret_keys(self, domain: str) -> dict[str, frozenset[str]]:
         """The secret keys of payloads, by command type; only types that have some."""
@@ -121,12 +139,12 @@ class HandlerRegistry:
 
     def get(self, domain: str, command_type: str) -> HandlerEntry:
         """Find a handler, or raise HandlerNotFoundError."""
-        try:
-            return self._entries[domain, command_type]
-        except KeyError:
+        found = self.find(domain, command_type)
+        if found is None:
             raise HandlerNotFoundError(
                 f"no handler for {domain}/{command_type}; register one and retry the command"
-            ) from None
+            )
+        return found
 
     def of_domain(self, domain: str) -> list[HandlerEntry]:
         """All handlers of a domain."""
@@ -139,7 +157,7 @@ class HandlerRegistry:
 
     def domains(self) -> list[str]:
         """The domains that have handlers, sorted."""
-        return sorted({entry.domain for entry in self._entries.values()})
+        return sorted({entry.domain for entry in self._entries.values()} | set(self._finders))
 
     def limits(self, domain: str) -> dict[str, int]:
         """max_attempts by command type, where the handler has its own retry policy."""
