@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -16,7 +15,12 @@ from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.http.auth.authenticators import Authenticator, NoAuth
 from commandbus.http.auth.gate import GateMiddleware, Strangers
-from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
+from commandbus.http.auth.scopes import (
+    PUBLIC,
+    refuse_routes_without_scope,
+    requirements_of,
+    routes_of,
+)
 from commandbus.http.auth.tokens import TokenAuth
 from commandbus.http.bodies import BodyMiddleware
 from commandbus.http.budgets import Budgets, Patience
@@ -97,7 +101,7 @@ def _add_routes(app: FastAPI, here: Platform, routers: tuple[APIRouter, ...]) ->
     guard = [] if here.settings.metrics_public else [Depends(health.reads_all_domains)]
     app.include_router(health.metrics_router, prefix=here.prefix, dependencies=guard)
     if here.bus.governance.is_available:
-        own = [each.path for router in API_ROUTERS for each in iter_route_contexts(router.routes)]
+        own = [each.path for router in API_ROUTERS for each in routes_of(router)]
         types = here.bus.governance.types.all()
         for router in governed_routers(types, [f"{API}{path}" for path in own]):
             app.include_router(router, prefix=here.prefix)
@@ -140,9 +144,7 @@ def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
         app.add_middleware(LocalPeersMiddleware)
     app.add_middleware(FramingMiddleware, settings=settings)
     templates = {
-        context.endpoint: context.path
-        for context in iter_route_contexts(app.routes)
-        if isinstance(context.path, str)
+        route.endpoint: route.path for route in routes_of(app) if hasattr(route, "endpoint")
     }
     app.add_middleware(ContextMiddleware, metrics=here.metrics, templates=templates)
     app.add_middleware(HeadMiddleware)
