@@ -74,7 +74,7 @@ async def test_a_service_in_an_application_answers_and_names_addresses_below_its
             return bool(found.json()["status"] == CommandStatus.COMPLETED)
 
         await until(is_completed)
-        body = {"domain": "shop", "type": "Work", "command_id": str(uuid4()), "data": {}}
+        body = {"domain": "shop", "command_type": "Work", "command_id": str(uuid4()), "data": {}}
         created = await client.post("/inner/bus/api/v1/commands", json=body)
         assert created.status_code in {201, 202}, created.text
         url = created.json()["status_url"]
