@@ -68,6 +68,7 @@ class HandlerVerbs(FlowVerbs):
         gathered = Handlers()
         gathered.include(*handlers)
         self._registry.include(gathered.drafts)
+        self._registry.find_by_name(gathered.finders)
 
     @property
     def domains(self) -> list[str]:
@@ -90,7 +91,7 @@ class HandlerVerbs(FlowVerbs):
         nothing is delayed or backs off either. Such workers of one bus end together. What other
         workers have leased is not waited for. A paused domain raises DomainPausedError.
         """
-        from commandbus.worker.worker import WorkerOptions
+        from commandbus.worker.options import WorkerOptions
 
         check_domain(domain)
         check_worker_settings(concurrency, vt_seconds)

@@ -30,8 +30,8 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "fastapi", "http",
-            "loads", "schedules", "testing", "transactions", "troubleshooting", "upkeep",
-            "worker",
+            "loads", "monitoring", "schedules", "testing", "transactions", "troubleshooting",
+            "upkeep", "worker",
         )
     ),
 ]  # fmt: skip

@@ -55,7 +55,9 @@ class OnBehalf:
             raise GovernedTypeError(f"{kinds} must be submitted as {' or '.join(names)}", names)
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody changes one: to set the fields of a frozen object takes three times as
+# long, for each command that is received.
+@dataclass(slots=True, unsafe_hash=True)
 class Lease:
     """A received command that is this worker's alone for a while, as number `lease_epoch`.
 
@@ -80,6 +82,9 @@ class Lease:
     snoozes: int | None = None
     #: Whether others may wait for its end: its domain has limits of execution, or it has a key.
     is_limited: bool = False
+    #: When it was due, by the monotonic clock of this process; None: not asked for, or it was
+    #: started before.
+    due_at: float | None = None
 
 
 class OutcomeKind(StrEnum):
@@ -138,7 +143,7 @@ class Sent:
     command_id: UUID
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen, for the same reason as Lease
 class Outcome:
     """How one lease ends: decided by the executor, written by the completer."""
 

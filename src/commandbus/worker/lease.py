@@ -97,7 +97,8 @@ class LeaseKeeper:
             # The same command may have been leased again in the meantime.
             if kept is not None and kept.lease.lease_epoch == lease.lease_epoch:
                 self._kept.pop(lease.command_id, None)
-                self._said.pop(lease.command_id, None)
+                if self._said:
+                    self._said.pop(lease.command_id, None)
 
     def keep_on(self, lease: Lease) -> None:
         """Extend it for the same time again: the handler began long after the lease."""
@@ -187,6 +188,12 @@ class LeaseThread:
         self._loop_thread = threading.get_ident()
         self._loop_seen = time.monotonic()
         self._is_stalled = False
+
+    @property
+    def has_died(self) -> bool:
+        """Whether leases should be extended and nothing does it."""
+        thread = self._thread
+        return thread is not None and not thread.is_alive()
 
     def add(self, keeper: LeaseKeeper) -> None:
         """Keep the leases of this one too; the first starts the thread."""

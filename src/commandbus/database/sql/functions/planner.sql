@@ -24,7 +24,7 @@ begin
                 'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.keep_leases',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
-                'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leased',
+                'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leases',
                 'commandbus.cancel_requests',
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
@@ -65,7 +65,8 @@ begin
             ('set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.read_messages', 'commandbus.read_levels', 'commandbus.read_levels_except']),
             ('set enable_indexscan = on', array['commandbus.read_due']),
-            ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.first_due']),
+            ('set enable_seqscan = off set enable_bitmapscan = off', array[
+                'commandbus.first_due', 'commandbus.scale_metric']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.
