@@ -1,4 +1,4 @@
-"""`make test-ranges`: a core of the tests with the oldest and the newest dependencies that we allow.
+"""`make test-ranges`: a core of the tests with the oldest and the newest allowed dependencies.
 
 The oldest on the oldest Python, the newest on the newest Python that is found here. What a range in
 pyproject.toml says is thereby tried at both ends.
@@ -28,8 +28,9 @@ TOOLS = (
 CORE = (
     "tests/unit/test_cli_core.py", "tests/unit/test_cli_main.py", "tests/unit/test_cli_frame.py",
     "tests/unit/test_cli_output.py", "tests/unit/test_encoding.py", "tests/unit/test_extras.py",
-    "tests/unit/test_http_app.py", "tests/unit/test_http_auth.py", "tests/unit/test_http_metrics.py",
-    "tests/unit/test_ticks.py", "tests/unit/test_connections.py", "tests/sql/test_commands.py",
+    "tests/unit/test_http_app.py", "tests/unit/test_http_auth.py",
+    "tests/unit/test_http_metrics.py", "tests/unit/test_ticks.py",
+    "tests/unit/test_connections.py", "tests/sql/test_commands.py",
     "tests/integration/test_smoke.py", "tests/integration/test_worker_transactions.py",
     "tests/integration/test_cli_commands.py",
 )  # fmt: skip
@@ -101,7 +102,7 @@ def install(end: End, versions: Path, folder: Path) -> Path:
 def test(home: Path, tests: tuple[str, ...]) -> str:
     """Run the tests there; returns what pytest says last."""
     said = run(
-        home / "bin" / "python", "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider",
+        home / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
         "-n", "2", *tests, timeout=1_800,
     )  # fmt: skip
     return said.strip().splitlines()[-1].strip("= ")
