@@ -12,6 +12,7 @@ from commandbus.handlers.router import Handlers
 from commandbus.names import check_domain
 from commandbus.retry import RetryPolicy
 from commandbus.settings import check_worker_settings
+from commandbus.transactions.provider import TransactionProvider
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
@@ -26,7 +27,7 @@ class HandlerVerbs(FlowVerbs):
         handler: Handler,
         *,
         retry_policy: RetryPolicy | None = None,
-        transactional: bool = False,
+        transactional: bool | TransactionProvider = False,
         payload_type: type | None = None,
         timeout_seconds: float | None = None,
         middleware: Sequence[Any] = (),
@@ -35,9 +36,10 @@ class HandlerVerbs(FlowVerbs):
 
         `async def` handlers run on the event loop, `def` handlers in threads. Without a
         `retry_policy` that of the bus holds. With `transactional` what the handler writes on
-        `ctx.conn` and the completion are one commit. `payload_type` (a dataclass, a TypedDict or a
-        pydantic model) says which fields are secret, and what an edited payload must look like.
-        A handler that runs longer than `timeout_seconds` has failed, with HANDLER_TIMEOUT.
+        `ctx.conn` and the completion are one commit: True for a connection of ours, or a provider
+        of the application's own. `payload_type` (a dataclass, a TypedDict or a pydantic model)
+        says which fields are secret, and what an edited payload must look like. A handler that
+        runs longer than `timeout_seconds` has failed, with HANDLER_TIMEOUT.
         `middleware` is around this handler, inside that of the bus, the first one outermost.
         """
         self._registry.register(
@@ -88,7 +90,7 @@ class HandlerVerbs(FlowVerbs):
         nothing is delayed or backs off either. Such workers of one bus end together. What other
         workers have leased is not waited for. A paused domain raises DomainPausedError.
         """
-        from commandbus.worker.worker import WorkerOptions
+        from commandbus.worker.options import WorkerOptions
 
         check_domain(domain)
         check_worker_settings(concurrency, vt_seconds)

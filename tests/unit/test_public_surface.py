@@ -30,7 +30,8 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "http",
-            "loads", "schedules", "testing", "troubleshooting", "upkeep", "worker",
+            "loads", "monitoring", "schedules", "testing", "transactions", "troubleshooting",
+            "upkeep", "worker",
         )
     ),
 ]  # fmt: skip

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
         AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
         CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
+    from commandbus.monitoring.monitor import Monitor
     from commandbus.retry import RetryPolicy
+    from commandbus.transactions.provider import TransactionProvider
 
 
 class BlockingVerbs:
@@ -54,6 +56,10 @@ class BlockingVerbs:
     def stop(self) -> None:
         """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
         return self._bridge.run(self._bus.stop())
+
+    def monitor(self) -> Monitor:
+        """Begin to measure: what is sent, and the workers that are started from now on."""
+        return self._bus.monitor()
 
     @property
     def stuck_domains(self) -> list[str]:
@@ -144,7 +150,7 @@ class BlockingVerbs:
 
     def register_handler(
         self, domain: str, command_type: str, handler: Handler, *,
-        retry_policy: RetryPolicy | None = None, transactional: bool = False,
+        retry_policy: RetryPolicy | None = None, transactional: bool | TransactionProvider = False,
         payload_type: type | None = None, timeout_seconds: float | None = None,
         middleware: Sequence[Any] = (),
     ) -> None:

@@ -80,6 +80,9 @@ class Lease:
     snoozes: int | None = None
     #: Whether others may wait for its end: its domain has limits of execution, or it has a key.
     is_limited: bool = False
+    #: When it was due, by the monotonic clock of this process; None: not asked for, or it was
+    #: started before.
+    due_at: float | None = None
 
 
 class OutcomeKind(StrEnum):

@@ -16,6 +16,7 @@ from commandbus.handlers.drafts import HandlerDraft, already_registered, name_of
 from commandbus.names import check_command_type, check_domain
 from commandbus.privacy.secrets import check_payload_type, secret_keys
 from commandbus.retry import RetryPolicy
+from commandbus.transactions.provider import TransactionProvider, committing, transaction_of
 
 
 class HandlerRegistry:
@@ -47,7 +48,7 @@ class HandlerRegistry:
         domain, command_type, handler = draft.domain, draft.command_type, draft.handler
         options, name = draft.options, f"{domain}/{command_type}"
         retry_policy, payload_type = options.get("retry_policy"), options.get("payload_type")
-        is_transactional = options.get("transactional", False)
+        is_transactional, provider = transaction_of(options.get("transactional", False), name)
         check_domain(domain)
         check_command_type(command_type)
         _check_call(handler, name)
@@ -59,18 +60,19 @@ class HandlerRegistry:
                 f"retry_policy of {name} is {retry_policy!r}; use RetryPolicy(…)"
             )
         is_async = _is_async(handler)
-        if is_transactional and not (is_async or _is_async(inspect.unwrap(handler))):
-            raise InvalidSettingError(
-                f"{name}: a transactional handler must be `async def`, because "
-                "ctx.conn is an asynchronous connection; a decorator of one must use "
-                "functools.wraps"
-            )
+        # A plain function may be the wrapper of a decorator, and return a coroutine.
+        commits_in_thread = is_transactional and not (
+            is_async or _is_async(inspect.unwrap(handler))
+        )
+        if commits_in_thread:
+            handler = committing(handler)
         if payload_type is not None:
             check_payload_type(payload_type, name)
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
         return HandlerEntry(
             domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
             keys, timeout_seconds, (*self._middleware, *options.get("middleware", ())), draft.place,
+            provider, commits_in_thread,
         )  # fmt: skip
 
     def _check_timeout(self, seconds: float, name: str) -> None:
@@ -105,6 +107,11 @@ class HandlerRegistry:
     def of_domain(self, domain: str) -> list[HandlerEntry]:
         """All handlers of a domain."""
         return [entry for entry in self._entries.values() if entry.domain == domain]
+
+    def providers(self) -> list[TransactionProvider]:
+        """Where the transactions of handlers come from, each once."""
+        found = (entry.provider for entry in self._entries.values())
+        return list({id(each): each for each in found if each is not None}.values())
 
     def domains(self) -> list[str]:
         """The domains that have handlers, sorted."""
