@@ -129,7 +129,7 @@ def test_a_core_without_an_address_names_both_ways_out(
     done = call(*program, "db", "migrate", COMMANDBUS_HOME=str(tmp_path))
 
     assert done.returncode == 4
-    assert "--dsn or COMMANDBUS_DSN" in done.stderr
+    assert "name a database (COMMANDBUS_DSN, or --dsn)" in done.stderr
     assert 'pip install "commandbus[embedded]"' in done.stderr
     assert done.stderr.count("\n") == 1
 
