@@ -945,7 +945,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body d152ea7874e143a013b16d487c35ced3
+    sql, immutable, body 64d0f18e1c663d94c3262bb831cbe1b2
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1130,6 +1130,8 @@ function commandbus.lock_ticket(p_domain text, p_ticket_id uuid) returns command
     plpgsql, volatile, body 1f527a90a2da62c4b9ee55d8467ffa81
 function commandbus.lock_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, volatile, body ac9be15220ac70f3f26a3bae429775da
+function commandbus.look_at_inbox_reply(p_domain text, p_command_id uuid) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body de7ee4273436cd8d90b66802904cd603
 function commandbus.look_later(p_domain text, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4f5f83cc658152c5f8ae49437defe8d8
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
@@ -1428,6 +1430,8 @@ function commandbus.ruled_domains() returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d206a85333b77ffcfa7978814dd459f
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12bcfd41be119fccbf0a91fe3f85b842
+function commandbus.scale_metric(p_domain text, p_most integer DEFAULT 10000) returns bigint
+    plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 968a3b0916a9e45d6702115c87b34e1c
 function commandbus.schedule_data(p_domain text, p_names text[]) returns TABLE(name text, data jsonb)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8675426cac2f8b5275fbf5ccedc86aeb
 function commandbus.scheduled_command(p_schedule commandbus.command_bus_schedule, p_command_id uuid, p_tick timestamp with time zone) returns jsonb
