@@ -111,7 +111,11 @@ class Execution:
         run.begin(entry, timeout)
         try:
             result = await self._call(run, entry, context)
-            outcome = self._returned(run, entry, context, result)
+            if isinstance(result, HandlerError):  # the same as if it had been raised
+                outcome = self.failure(run, entry, result)
+            else:
+                sends, limit = context.sends, self.max_result_bytes
+                outcome = completed(run.lease, result, sends, max_bytes=limit)
         except KeyboardInterrupt:
             raise  # it ends the process
         except BaseException as error:
@@ -127,13 +131,6 @@ class Execution:
             return self.failure(run, entry, error)
         run.end()
         return outcome
-
-    def _returned(
-        self, run: Run, entry: HandlerEntry, context: HandlerContext, result: object
-    ) -> Outcome:
-        if isinstance(result, HandlerError):  # the same as if it had been raised
-            return self.failure(run, entry, result)
-        return completed(run.lease, result, context.sends, max_bytes=self.max_result_bytes)
 
     async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:
         if entry.is_async:
