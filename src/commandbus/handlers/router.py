@@ -12,15 +12,19 @@ app.include(handlers, mail.handlers)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from commandbus.errors import InvalidSettingError
-from commandbus.handler import AsyncHandler, HandlerOptions, SyncHandler
+from commandbus.handler import Handler, HandlerOptions
 from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, place_of
+from commandbus.handlers.methods import marked_methods
+from commandbus.handlers.resources import Resource, Scope, resource_of
+from commandbus.handlers.signatures import local_names
 from commandbus.names import check_command_type, check_domain
 from commandbus.retry import RetryPolicy
 
-AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 class Handlers:
@@ -45,6 +49,7 @@ class Handlers:
         self._retry_policy = retry_policy
         self._middleware = tuple(middleware)
         self._drafts: dict[tuple[str, str], HandlerDraft] = {}
+        self._resources: dict[Callable[..., Any], Resource] = {}
         self._finders: dict[str, Finder] = {}
 
     def handle(
@@ -55,11 +60,44 @@ class Handlers:
         check_command_type(command_type)
 
         def decorate(function: AnyHandler) -> AnyHandler:
-            draft = HandlerDraft(domain, command_type, function, options, place_of(function))
-            self._take([draft.inside(self._retry_policy, self._middleware)])
+            self._take([self._draft(domain, command_type, function, options)])
             return function
 
         return decorate
+
+    def add(self, instance: object) -> None:
+        """Take the methods of an object that are marked with `@handles(…)`."""
+        domain = self._own_domain()
+        self._take(
+            self._draft(domain, check_command_type(command_type), method, options)
+            for command_type, options, method in marked_methods(instance)
+        )
+
+    @overload
+    def resource(self, factory: Factory, /) -> Factory: ...
+    @overload
+    def resource(self, *, scope: Scope = "worker") -> Callable[[Factory], Factory]: ...
+    def resource(self, factory: Any = None, *, scope: Scope = "worker") -> Any:
+        """Take a function, or a generator, that makes something which handlers ask for by type.
+
+        One of scope `worker` is opened before the worker takes commands and closed after its last
+        handler; one of scope `command` lives while one command is handled.
+        """
+
+        def decorate(function: Factory) -> Factory:
+            found = resource_of(function, scope)
+            self._resources[found.factory] = found
+            return function
+
+        return decorate if factory is None else decorate(factory)
+
+    def _draft(
+        self, domain: str, command_type: str, handler: Handler, options: HandlerOptions
+    ) -> HandlerDraft:
+        draft = HandlerDraft(
+            domain, command_type, handler, options, place_of(handler), local_names(handler)
+        )
+        return draft.inside(self._retry_policy, self._middleware)
 
     def find_by_name(self, domain: str, finder: Finder) -> None:
         """Ask `finder` for the handlers of types that nobody has named when a command comes.
@@ -97,6 +135,7 @@ class Handlers:
             for draft in other.drafts
         )
         for other in others:
+            self._resources |= other._resources
             for domain, finder in other.finders.items():
                 self.find_by_name(domain, finder)
 
@@ -104,6 +143,11 @@ class Handlers:
     def drafts(self) -> tuple[HandlerDraft, ...]:
         """What was taken, each with the middleware around it and its retry policy."""
         return tuple(self._drafts.values())
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """What handlers may ask for by type."""
+        return tuple(self._resources.values())
 
     @property
     def domains(self) -> list[str]:

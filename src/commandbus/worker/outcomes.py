@@ -15,7 +15,7 @@ from commandbus.errors import (
     InvalidPayloadError,
     TransientCommandError,
 )
-from commandbus.handler import HandlerEntry
+from commandbus.handler import HandlerEntry, UnfitError
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.outcomes import CHOSEN, MAX_REASON, Discard, RetryAfter, Snooze
 from commandbus.payload import decode_payload, encode_json
@@ -87,7 +87,9 @@ def failure_of(
     marked = entry.secret_keys
     secrets = secret_values(decode_payload(lease.payload), marked)
     code, message, details = (_part_of(error, name) for name in ("code", "message", "details"))
-    name = code if isinstance(code, str) else type(error).__name__
+    # SQLAlchemy's code is a page of its documentation.
+    is_code = isinstance(code, str) and not type(error).__module__.startswith("sqlalchemy.")
+    name = code if is_code and isinstance(code, str) else type(error).__name__
     text = message if isinstance(message, str) else text_of(error)
     return Failure(
         error_type="PERMANENT" if policy.is_permanent(error) else "TRANSIENT",
@@ -231,7 +233,9 @@ def failed(
         )
         log_retry(lease, entry, error, failure, delay)
         return Outcome(lease, OutcomeKind.RETRY, delay_seconds=delay, failure=failure)
-    elif policy.when_exhausted == "fail" or isinstance(error, Fail):
+    elif isinstance(error, Fail) or (
+        policy.when_exhausted == "fail" and not isinstance(error, UnfitError)
+    ):
         log_end(lease, failure, "FAILED for good", entry, error)
         return Outcome(lease, OutcomeKind.FAIL, failure=failure)
     reason = ParkReason.PERMANENT if is_permanent else ParkReason.EXHAUSTED
