@@ -7,7 +7,7 @@ rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from uuid import UUID
@@ -17,6 +17,7 @@ from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import SendOptions
 from commandbus.flow_verbs import FlowVerbs
 from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
+from commandbus.middleware.base import Middleware
 from commandbus.models import (
     BatchCommand,
     BatchCompletionCallback,
@@ -66,6 +67,7 @@ class CommandBus(FlowVerbs):
         store: Store | None = None,
         settings: Settings | None = None,
         retry_policy: RetryPolicy | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         if (pool is None) == (store is None):
             raise InvalidSettingError("give CommandBus a pool, or use `CommandBus.connect()`")
@@ -75,7 +77,7 @@ class CommandBus(FlowVerbs):
 
             store = store_on(pool, settings)
         also_redact(settings.redact_keys.split(","))
-        super().__init__(store, settings, retry_policy or RetryPolicy())
+        super().__init__(store, settings, retry_policy or RetryPolicy(), middleware)
 
     @classmethod
     def connect(
@@ -85,6 +87,7 @@ class CommandBus(FlowVerbs):
         settings: Settings | None = None,
         retry_policy: RetryPolicy | None = None,
         data_dir: Path | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> AbstractAsyncContextManager[CommandBus]:
         """Open a bus on `dsn`, COMMANDBUS_DSN, or an embedded PostgreSQL when there is neither.
 
@@ -93,7 +96,9 @@ class CommandBus(FlowVerbs):
         from commandbus.wiring import open_bus  # the composition root
 
         def build(store: Store, found: Settings) -> CommandBus:
-            return cls(store=store, settings=found, retry_policy=retry_policy)
+            return cls(
+                store=store, settings=found, retry_policy=retry_policy, middleware=middleware
+            )
 
         return open_bus(build, dsn, settings, data_dir)
 
@@ -212,6 +217,7 @@ class CommandBus(FlowVerbs):
         transactional: bool = False,
         payload_type: type | None = None,
         timeout_seconds: float | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         """Register a handler for a command type.
 
@@ -223,7 +229,7 @@ class CommandBus(FlowVerbs):
         """
         self._registry.register(
             domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
-            payload_type=payload_type, timeout_seconds=timeout_seconds,
+            payload_type=payload_type, timeout_seconds=timeout_seconds, middleware=middleware,
         )  # fmt: skip
 
     def handler(

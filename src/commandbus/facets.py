@@ -7,14 +7,17 @@ every program needs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
+from commandbus.commands.drafted import sending_through
 from commandbus.commands.sending import Preparer, Sending
 from commandbus.handler import HandlerRegistry
+from commandbus.middleware.base import Middleware
+from commandbus.middleware.chain import check_middleware
 from commandbus.names import check_domain, domain_first
 from commandbus.paging import check_page
 from commandbus.retry import RetryPolicy
@@ -56,13 +59,22 @@ Part = TypeVar("Part", bound=RunningPart)
 class Facets:
     """The parts of a bus."""
 
-    def __init__(self, store: Store, settings: Settings, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        policy: RetryPolicy,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        around = check_middleware(middleware, "the bus")
         self._store = store
         self._settings = settings
         self._policy = policy
-        self._registry = HandlerRegistry(settings.lease_deadline_seconds)
-        self._preparer = Preparer(settings, policy)
-        self._sending = Sending(store, self._preparer, max_send_many=settings.max_send_many)
+        self._registry = HandlerRegistry(settings.lease_deadline_seconds, around)
+        self._preparer = Preparer(settings, policy, around)
+        self._sending = sending_through(
+            Sending(store, self._preparer, max_send_many=settings.max_send_many)
+        )
         #: In the order in which they were built; closed in the reverse order.
         self._running: list[RunningPart] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 from uuid import UUID
@@ -18,6 +18,9 @@ from commandbus.errors import (
     InvalidSettingError,
 )
 from commandbus.flow import SendOptions
+from commandbus.meta import check_meta, decode_meta
+from commandbus.middleware.base import Middleware
+from commandbus.middleware.chain import Layers, check_middleware, layers_of
 from commandbus.models import Command, NewCommand
 from commandbus.names import check_command_type, check_domain, check_operator
 from commandbus.privacy.secrets import check_payload_type, secret_keys
@@ -46,6 +49,8 @@ class HandlerEntry:
     secret_keys: frozenset[str] = frozenset()
     #: None: as the settings say.
     timeout_seconds: float | None = None
+    #: Its middleware, put together; None: there is none.
+    layers: Layers | None = None
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -55,13 +60,17 @@ class HandlerOptions(TypedDict, total=False):
     transactional: bool
     payload_type: type | None
     timeout_seconds: float | None
+    middleware: Sequence[Middleware]
 
 
 class HandlerRegistry:
     """Handlers by (domain, command type). All time-outs must be below `deadline_seconds`."""
 
-    def __init__(self, deadline_seconds: float = math.inf) -> None:
+    def __init__(
+        self, deadline_seconds: float = math.inf, middleware: Sequence[Middleware] = ()
+    ) -> None:
         self._deadline_seconds = deadline_seconds
+        self._middleware = tuple(middleware)
         self._entries: dict[tuple[str, str], HandlerEntry] = {}
 
     def register(
@@ -80,6 +89,8 @@ class HandlerRegistry:
             raise InvalidSettingError(
                 f"retry_policy of {domain}/{command_type} is {retry_policy!r}; use RetryPolicy(…)"
             )
+        own = check_middleware(options.get("middleware", ()), f"{domain}/{command_type}")
+        around = (*self._middleware, *own)
         key = (domain, command_type)
         if key in self._entries:
             raise HandlerAlreadyRegisteredError(
@@ -98,7 +109,7 @@ class HandlerRegistry:
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
         self._entries[key] = HandlerEntry(
             domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
-            keys, timeout_seconds,
+            keys, timeout_seconds, layers_of(around, handler, is_async=is_async),
         )  # fmt: skip
 
     def _check_timeout(self, seconds: float, name: str) -> None:
@@ -232,6 +243,21 @@ class HandlerContext(OfLease):
     _conn: Any = None
     _run: Stoppable | None = None
     _sends: list[tuple[str, NewCommand, str | None]] = field(default_factory=list)
+    _reply_meta: dict[str, str] | None = None
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What travels with the command beside its data: set by its sender, and by middleware."""
+        return decode_meta(self.lease.meta) or {}
+
+    @property
+    def reply_meta(self) -> dict[str, str] | None:
+        """What is to travel with the reply; None: nothing."""
+        return self._reply_meta
+
+    def add_reply_meta(self, meta: Mapping[str, str]) -> None:
+        """Let these texts travel with the reply, beside those that do so already."""
+        self._reply_meta = check_meta({**(self._reply_meta or {}), **meta})
 
     @property
     def should_stop(self) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from commandbus.commands.replies import LeasedReply
     from commandbus.flow import Pause, SendOptions
     from commandbus.handler import Handler, HandlerOptions
+    from commandbus.middleware.base import Middleware
     from commandbus.models import (
         AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
         CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
@@ -192,11 +193,12 @@ class BlockingVerbs:
         self, domain: str, command_type: str, handler: Handler, *,
         retry_policy: RetryPolicy | None = None, transactional: bool = False,
         payload_type: type | None = None, timeout_seconds: float | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         """Register a handler for a command type."""
         return self._bus.register_handler(
             domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
-            payload_type=payload_type, timeout_seconds=timeout_seconds,
+            payload_type=payload_type, timeout_seconds=timeout_seconds, middleware=middleware,
         )
 
     def handler(

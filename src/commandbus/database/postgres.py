@@ -38,7 +38,7 @@ from commandbus.settings import Settings
 
 _RECEIVE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules"
+    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules, meta"
     " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
     " cast(%s as text[]), cast(%s as text[]), cast(%s as int))"
 )

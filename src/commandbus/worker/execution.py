@@ -9,9 +9,10 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
@@ -24,11 +25,14 @@ from commandbus.errors import (
 )
 from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
 from commandbus.loops import is_being_cancelled
+from commandbus.middleware.base import Call
+from commandbus.middleware.chain import Layers
 from commandbus.models import Command
 from commandbus.outcomes import Discard
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import (
+    call_outcome,
     canceled,
     command_of,
     completed,
@@ -94,21 +98,27 @@ class Execution:
         timeout = entry.timeout_seconds or self.timeout_seconds
         run.begin(entry, timeout)
         try:
-            result = await self._call(run, entry, context)
+            if entry.layers is None:
+                result = await self._call(run, entry, context)
+            else:
+                result = await self._through(run, entry, entry.layers, context)
             outcome = self._returned(run, entry, context, result)
         except KeyboardInterrupt:
             raise  # it ends the process
         except BaseException as error:
             run.end()
+            if run.call is not None:
+                run.call.error = error
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
             if isinstance(error, GeneratorExit) and not run.is_alive:
                 raise
             # Also a CancelledError, if something that the handler waited for was cancelled. A
             # command given back without a counted attempt would come again and again.
-            return self.failure(run, entry, error)
-        run.end()
-        return outcome
+            outcome = self.failure(run, entry, error)
+        else:
+            run.end()
+        return outcome if context.reply_meta is None else replace(outcome, meta=context.reply_meta)
 
     def _returned(
         self, run: Run, entry: HandlerEntry, context: HandlerContext, result: object
@@ -117,6 +127,19 @@ class Execution:
             return self.failure(run, entry, result)
         return completed(run.lease, result, context.sends, max_bytes=self.max_result_bytes)
 
+    def _through(
+        self, run: Run, entry: HandlerEntry, layers: Layers, context: HandlerContext
+    ) -> Awaitable[object]:
+        """Call the handler inside its middleware."""
+        lease = run.lease
+
+        def redact(text: str) -> str:
+            return redact_text(text, secrets=secrets_of(lease, entry))
+
+        inner = partial(self._call, run, entry, context)
+        run.call = Call(context.command, context, entry, inner, redact)
+        return inner() if layers.handle is None else layers.handle(run.call)
+
     async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:
         if entry.is_async:
             result = await entry.handler(context.command, context)
@@ -124,14 +147,24 @@ class Execution:
             if self._threads is None:
                 self._threads = HandlerThreads(self.max_threads, self.on_thread_freed)
             run.in_thread = True
+            layers = entry.layers
             try:
-                result = await self._threads.run(entry.handler, context.command, context)
+                if layers is None or layers.in_thread is None or run.call is None:
+                    result = await self._threads.run(entry.handler, context.command, context)
+                else:
+                    result = await self._threads.run(layers.in_thread, run.call)
             finally:
                 run.in_thread = False
         # A plain callable may return a coroutine: the wrapper of a decorator, a lambda.
         while result is not None and inspect.isawaitable(result):
             result = await result
         return result
+
+    def tell(self, run: Run, call: Call, outcome: Outcome | None) -> None:
+        """Tell the middleware of a handler how the attempt ends."""
+        decided = call.decided if outcome is None else call_outcome(outcome)
+        if decided is not None and run.entry is not None and run.entry.layers is not None:
+            run.entry.layers.tell(call, decided)
 
     def failure(self, run: Run, entry: HandlerEntry, error: BaseException | None) -> Outcome:
         """How a run ends that raised an error, or, with None, that did not end at all."""
@@ -183,6 +216,8 @@ class Execution:
             if await transaction.settle(run.lease.domain, [outcome]):
                 # The same outcome, on its own, leaves the audit event of the refusal.
                 raise _RollBackError(Outcome(run.lease, OutcomeKind.COMPLETE))
+        if run.call is not None:
+            run.call.decided = call_outcome(outcome)
 
     def _context(self, run: Run, command: Command, conn: object = None) -> HandlerContext:
         return HandlerContext(command, run.lease, self._extend, self.prepare, conn, run)
