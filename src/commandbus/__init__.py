@@ -32,6 +32,7 @@ from commandbus.errors import (
 )
 from commandbus.flow import Pause, SendOptions
 from commandbus.handler import HandlerContext, HandlerOptions
+from commandbus.handlers.router import Handlers
 from commandbus.ids import derive_id
 from commandbus.models import (
     AuditEvent,
@@ -75,6 +76,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "INBOX",
     "NO_REPLY",
     # Handlers
+    "Handlers",
     "Command",
     "HandlerContext",
     "HandlerOptions",

@@ -7,16 +7,16 @@ rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 from uuid import UUID
 
 from commandbus.commands.cancels import cancel_command
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import SendOptions
-from commandbus.flow_verbs import FlowVerbs
-from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
+from commandbus.handler_verbs import HandlerVerbs
+from commandbus.handlers.router import Handlers
 from commandbus.middleware.base import Middleware
 from commandbus.models import (
     BatchCommand,
@@ -43,17 +43,15 @@ from commandbus.names import (
 from commandbus.paging import check_page
 from commandbus.privacy.sensitive import also_redact
 from commandbus.retry import RetryPolicy
-from commandbus.settings import Settings, check_timeout, check_worker_settings
+from commandbus.settings import Settings, check_timeout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from commandbus.database.store import Store
 
-AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
-
-class CommandBus(FlowVerbs):
+class CommandBus(HandlerVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -67,6 +65,7 @@ class CommandBus(FlowVerbs):
         store: Store | None = None,
         settings: Settings | None = None,
         retry_policy: RetryPolicy | None = None,
+        handlers: Handlers | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
         if (pool is None) == (store is None):
@@ -78,6 +77,8 @@ class CommandBus(FlowVerbs):
             store = store_on(pool, settings)
         also_redact(settings.redact_keys.split(","))
         super().__init__(store, settings, retry_policy or RetryPolicy(), middleware)
+        if handlers is not None:
+            self.include(handlers)
 
     @classmethod
     def connect(
@@ -87,18 +88,21 @@ class CommandBus(FlowVerbs):
         settings: Settings | None = None,
         retry_policy: RetryPolicy | None = None,
         data_dir: Path | None = None,
+        handlers: Handlers | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> AbstractAsyncContextManager[CommandBus]:
         """Open a bus on `dsn`, COMMANDBUS_DSN, or an embedded PostgreSQL when there is neither.
 
         Sets up an empty database (PGMQ, the schema); an older one is migrated if it is embedded.
+        `handlers` are included, with `middleware` around all of them.
         """
         from commandbus.wiring import open_bus  # the composition root
 
         def build(store: Store, found: Settings) -> CommandBus:
             return cls(
-                store=store, settings=found, retry_policy=retry_policy, middleware=middleware
-            )
+                store=store, settings=found, retry_policy=retry_policy, handlers=handlers,
+                middleware=middleware,
+            )  # fmt: skip
 
         return open_bus(build, dsn, settings, data_dir)
 
@@ -203,75 +207,6 @@ class CommandBus(FlowVerbs):
         """
         return await cancel_command(
             self._store, domain, command_id, reason, running=running, operator=operator, conn=conn
-        )
-
-    # -- handlers and workers
-
-    def register_handler(
-        self,
-        domain: str,
-        command_type: str,
-        handler: Handler,
-        *,
-        retry_policy: RetryPolicy | None = None,
-        transactional: bool = False,
-        payload_type: type | None = None,
-        timeout_seconds: float | None = None,
-        middleware: Sequence[Middleware] = (),
-    ) -> None:
-        """Register a handler for a command type.
-
-        `async def` handlers run on the event loop, `def` handlers in threads. Without a
-        `retry_policy` that of the bus holds. With `transactional` what the handler writes on
-        `ctx.conn` and the completion are one commit. `payload_type` (a dataclass, a TypedDict or a
-        pydantic model) says which fields are secret, and what an edited payload must look like.
-        A handler that runs longer than `timeout_seconds` has failed, with HANDLER_TIMEOUT.
-        """
-        self._registry.register(
-            domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
-            payload_type=payload_type, timeout_seconds=timeout_seconds, middleware=middleware,
-        )  # fmt: skip
-
-    def handler(
-        self, domain: str, command_type: str, **options: Unpack[HandlerOptions]
-    ) -> Callable[[AnyHandler], AnyHandler]:
-        """Register the decorated function; `options` are those of `register_handler`."""
-
-        def decorate(function: AnyHandler) -> AnyHandler:
-            self.register_handler(domain, command_type, function, **options)
-            return function
-
-        return decorate
-
-    @property
-    def domains(self) -> list[str]:
-        """The domains that have handlers."""
-        return self._registry.domains()
-
-    async def run_worker(
-        self,
-        domain: str,
-        *,
-        concurrency: int = 10,
-        vt_seconds: int = 30,
-        use_notify: bool = True,
-        until_empty: bool = False,
-        include_delayed: bool = False,
-    ) -> None:
-        """Process the commands of a domain until `stop` is called.
-
-        With `until_empty` until nothing is due and nothing runs here, with `include_delayed` until
-        nothing is delayed or backs off either. Such workers of one bus end together. What other
-        workers have leased is not waited for. A paused domain raises DomainPausedError.
-        """
-        from commandbus.worker.worker import WorkerOptions
-
-        check_domain(domain)
-        check_worker_settings(concurrency, vt_seconds)
-        if include_delayed and not until_empty:
-            raise InvalidSettingError("include_delayed goes with until_empty=True")
-        await self._workers.run(
-            WorkerOptions(domain, concurrency, vt_seconds, use_notify, until_empty, include_delayed)
         )
 
     # -- batches, as the specification prints them; `bus.batches` has the rest

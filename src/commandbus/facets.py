@@ -15,7 +15,7 @@ from uuid import UUID
 
 from commandbus.commands.drafted import sending_through
 from commandbus.commands.sending import Preparer, Sending
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.middleware.base import Middleware
 from commandbus.middleware.chain import check_middleware
 from commandbus.names import check_domain, domain_first

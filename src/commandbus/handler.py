@@ -1,9 +1,7 @@
-"""Handlers: the registry that finds them, and the context they are given."""
+"""A handler: how it wants to be run, and the context it is given."""
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
@@ -11,8 +9,6 @@ from uuid import UUID
 
 from commandbus.errors import (
     CommandCanceledError,
-    HandlerAlreadyRegisteredError,
-    HandlerNotFoundError,
     InvalidInputError,
     InvalidOperationError,
     InvalidSettingError,
@@ -20,10 +16,9 @@ from commandbus.errors import (
 from commandbus.flow import SendOptions
 from commandbus.meta import check_meta, decode_meta
 from commandbus.middleware.base import Middleware
-from commandbus.middleware.chain import Layers, check_middleware, layers_of
+from commandbus.middleware.chain import Layers
 from commandbus.models import Command, NewCommand
-from commandbus.names import check_command_type, check_domain, check_operator
-from commandbus.privacy.secrets import check_payload_type, secret_keys
+from commandbus.names import check_operator
 from commandbus.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -49,7 +44,11 @@ class HandlerEntry:
     secret_keys: frozenset[str] = frozenset()
     #: None: as the settings say.
     timeout_seconds: float | None = None
-    #: Its middleware, put together; None: there is none.
+    #: What is around the handler, outermost first: the bus's, those of Handlers, its own.
+    middleware: tuple[Middleware, ...] = ()
+    #: Where it was written, for error messages.
+    place: str = ""
+    #: Its middleware, put together; None: there is none, and the handler is called itself.
     layers: Layers | None = None
 
 
@@ -61,109 +60,6 @@ class HandlerOptions(TypedDict, total=False):
     payload_type: type | None
     timeout_seconds: float | None
     middleware: Sequence[Middleware]
-
-
-class HandlerRegistry:
-    """Handlers by (domain, command type). All time-outs must be below `deadline_seconds`."""
-
-    def __init__(
-        self, deadline_seconds: float = math.inf, middleware: Sequence[Middleware] = ()
-    ) -> None:
-        self._deadline_seconds = deadline_seconds
-        self._middleware = tuple(middleware)
-        self._entries: dict[tuple[str, str], HandlerEntry] = {}
-
-    def register(
-        self, domain: str, command_type: str, handler: Handler, **options: Unpack[HandlerOptions]
-    ) -> None:
-        """Add a handler; a second one for the same type is an error."""
-        retry_policy, payload_type = options.get("retry_policy"), options.get("payload_type")
-        is_transactional = options.get("transactional", False)
-        check_domain(domain)
-        check_command_type(command_type)
-        _check_call(handler, f"{domain}/{command_type}")
-        timeout_seconds = options.get("timeout_seconds")
-        if timeout_seconds is not None:
-            self._check_timeout(timeout_seconds, f"{domain}/{command_type}")
-        if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
-            raise InvalidSettingError(
-                f"retry_policy of {domain}/{command_type} is {retry_policy!r}; use RetryPolicy(…)"
-            )
-        own = check_middleware(options.get("middleware", ()), f"{domain}/{command_type}")
-        around = (*self._middleware, *own)
-        key = (domain, command_type)
-        if key in self._entries:
-            raise HandlerAlreadyRegisteredError(
-                f"{domain}/{command_type} already has a handler, "
-                f"{_name_of(self._entries[key].handler)}; a command type has exactly one"
-            )
-        is_async = _is_async(handler)
-        if is_transactional and not (is_async or _is_async(inspect.unwrap(handler))):
-            raise InvalidSettingError(
-                f"{domain}/{command_type}: a transactional handler must be `async def`, because "
-                "ctx.conn is an asynchronous connection; a decorator of one must use "
-                "functools.wraps"
-            )
-        if payload_type is not None:
-            check_payload_type(payload_type, f"{domain}/{command_type}")
-        keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
-        self._entries[key] = HandlerEntry(
-            domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
-            keys, timeout_seconds, layers_of(around, handler, is_async=is_async),
-        )  # fmt: skip
-
-    def _check_timeout(self, seconds: float, name: str) -> None:
-        if type(seconds) not in {int, float} or not 0 < seconds < self._deadline_seconds:
-            limit = f" and below lease_deadline_seconds, {self._deadline_seconds:g}"
-            raise InvalidSettingError(
-                f"timeout_seconds of {name} is {seconds!r}; use a number of seconds above 0"
-                + limit * math.isfinite(self._deadline_seconds)
-            )
-
-    def find(self, domain: str, command_type: str) -> HandlerEntry | None:
-        """A handler, or None."""
-        return self._entries.get((domain, command_type))
-
-    def secret_keys(self, domain: str) -> dict[str, frozenset[str]]:
-        """The secret keys of payloads, by command type; only types that have some."""
-        return {
-            entry.command_type: entry.secret_keys
-            for entry in self.of_domain(domain)
-            if entry.secret_keys
-        }
-
-    def get(self, domain: str, command_type: str) -> HandlerEntry:
-        """Find a handler, or raise HandlerNotFoundError."""
-        try:
-            return self._entries[domain, command_type]
-        except KeyError:
-            raise HandlerNotFoundError(
-                f"no handler for {domain}/{command_type}; register one and retry the command"
-            ) from None
-
-    def of_domain(self, domain: str) -> list[HandlerEntry]:
-        """All handlers of a domain."""
-        return [entry for entry in self._entries.values() if entry.domain == domain]
-
-    def domains(self) -> list[str]:
-        """The domains that have handlers, sorted."""
-        return sorted({entry.domain for entry in self._entries.values()})
-
-    def limits(self, domain: str) -> dict[str, int]:
-        """max_attempts by command type, where the handler has its own retry policy."""
-        return {
-            entry.command_type: entry.retry_policy.max_attempts
-            for entry in self.of_domain(domain)
-            if entry.retry_policy is not None
-        }
-
-    def count_every(self, domain: str, default_policy: RetryPolicy) -> list[str]:
-        """The command types whose retry policy counts every lapsed lease as an attempt."""
-        return [
-            entry.command_type
-            for entry in self.of_domain(domain)
-            if (entry.retry_policy or default_policy).count_lapses == "every"
-        ]
 
 
 class Stoppable(Protocol):
@@ -344,35 +240,3 @@ def check_progress(fraction: float, message: str | None) -> None:
         raise InvalidInputError(f"the fraction of a progress is {fraction!r}; use 0 to 1")
     if message is not None and not isinstance(message, str):
         raise InvalidInputError("the message of a progress must be a text")
-
-
-def _is_async(handler: Handler) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004  (an object with an async __call__)
-    )
-
-
-def _check_call(handler: Handler, name: str) -> None:
-    """Refuse what is not a function of a command and a context."""
-    if not callable(handler):
-        raise InvalidSettingError(f"the handler of {name} is not callable")
-    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise InvalidSettingError(
-            f"the handler of {name}, {_name_of(handler)}, is a generator; it must return, not yield"
-        )
-    try:
-        # Not that of a function which a decorator wraps: the decorator is what is called.
-        signature = inspect.signature(handler, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return  # a built-in function that does not say what it takes
-    try:
-        signature.bind("command", "context")
-    except TypeError as error:
-        raise InvalidSettingError(
-            f"the handler of {name}, {_name_of(handler)}{signature}, must accept two arguments by "
-            f"position, (command, context): {error}"
-        ) from None
-
-
-def _name_of(handler: Handler) -> str:
-    return getattr(handler, "__qualname__", repr(handler))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from commandbus.database.connections import AsyncPool, ConnectionSource
+from commandbus.database.direct import DirectStore, Seat, address_of, finish
 from commandbus.database.migrations import SchemaStatus, check_schema, migrate, schema_status
 from commandbus.database.postgres import PostgresStore
 from commandbus.database.roles import RoleStatus, apply_roles, role_status
@@ -19,6 +20,8 @@ from commandbus.embedded import EmbeddedPostgres
 from commandbus.errors import InvalidSettingError, SchemaMissingError
 from commandbus.opening import Opening
 from commandbus.settings import Settings
+
+__all__ = ["address_of", "finish"]  # handed on
 
 DSN_VARIABLE = "COMMANDBUS_DSN"
 
@@ -38,6 +41,11 @@ Bus = TypeVar("Bus", bound=Closable)
 def store_on(pool: Any, settings: Settings) -> Store:
     """The store on a pool that the application owns."""
     return PostgresStore(pool, settings)
+
+
+def direct_store(seat: Seat, settings: Settings, known: set[str]) -> Store:
+    """The store on the connection that a framework has in the thread that asks."""
+    return DirectStore(seat, settings, known)
 
 
 def find_dsn(dsn: str | None) -> str | None:
@@ -160,11 +168,14 @@ def open_bus(
     return Opening(begin)
 
 
-async def migrate_database(dsn: str, settings: Settings) -> list[str]:
-    """Bring a database up to date; returns what was applied."""
+async def migrate_database(dsn: str, settings: Settings, *, upto: int | None = None) -> list[str]:
+    """Bring a database up to date; returns what was applied.
+
+    With `upto` only to that version of the tables, without the functions.
+    """
     with translated():
         async with await ConnectionSource(dsn, None).connect() as conn:
-            return await migrate(conn, settings)
+            return await migrate(conn, settings, upto=upto)
 
 
 async def database_status(dsn: str, settings: Settings) -> SchemaStatus:
@@ -183,3 +194,12 @@ async def database_roles(
             await check_schema(conn, settings)
             ran = await apply_roles(conn, settings, prefix) if apply else ()
             return await role_status(conn, settings, prefix), ran
+
+
+async def ensure_domains(dsn: str, settings: Settings, domains: Iterable[str]) -> None:
+    """Make the queues of domains, so that no request and no transaction has to."""
+    with translated():
+        async with open_pool(dsn, settings) as pool:
+            store = store_on(pool, settings)
+            for domain in domains:
+                await store.ensure_domain(domain)

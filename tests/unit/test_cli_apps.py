@@ -18,7 +18,7 @@ from commandbus.database.store import Store
 MODULE = """
 import asyncio
 from contextlib import asynccontextmanager
-from commandbus import CommandBus
+from commandbus import CommandBus, Handlers
 
 events = []
 number = 7
@@ -59,6 +59,9 @@ def wrong():
 
 bus = make()
 
+handlers = Handlers("shop")
+handlers.handle("Sell")(handle)
+
 class Holder:
     setup = staticmethod(setup)
 """
@@ -91,7 +94,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     @asynccontextmanager
     async def connect(dsn: str | None = None, **options: Any) -> AsyncIterator[CommandBus]:
         asked.append((dsn, options["data_dir"]))
-        yield CommandBus(store=cast("Store", object()))
+        yield CommandBus(store=cast("Store", object()), handlers=options.get("handlers"))
 
     monkeypatch.setattr(CommandBus, "connect", connect)
     return asked
@@ -135,6 +138,13 @@ async def test_a_setup_function_is_given_a_bus(
     assert connected == [("host=x", None)]
 
 
+async def test_handlers_are_included_by_a_bus(folder: Path, connected: list[Any]) -> None:
+    async with open_app("cli_shop:handlers", Place("host=x")) as bus:
+        assert bus.domains == ["shop"]
+
+    assert connected == [("host=x", None)]
+
+
 async def test_a_setup_may_hold_resources_as_long_as_the_bus_lives(
     folder: Path, connected: list[Any]
 ) -> None:
@@ -161,9 +171,9 @@ async def test_an_app_with_its_own_bus_refuses_an_address(folder: Path, name: st
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("number", "is of type int; use a function"),
-        ("builtin", "use a function"),
-        ("greedy", "asks for 2 arguments; use a function"),
+        ("number", "is of type int; use Handlers"),
+        ("builtin", "use Handlers"),
+        ("greedy", "asks for 2 arguments; use Handlers"),
         ("wrong", "gives a int, not a CommandBus"),
         ("broken", "failed: LookupError: no configuration (cli_shop.py:"),
     ],

@@ -19,7 +19,8 @@ from commandbus.errors import (
     PermanentCommandError,
     TransientCommandError,
 )
-from commandbus.handler import HandlerContext, HandlerRegistry
+from commandbus.handler import HandlerContext
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command, ParkReason
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings

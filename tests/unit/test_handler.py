@@ -19,7 +19,8 @@ from commandbus.errors import (
     InvalidPayloadError,
     InvalidSettingError,
 )
-from commandbus.handler import HandlerContext, HandlerRegistry
+from commandbus.handler import HandlerContext
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings

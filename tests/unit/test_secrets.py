@@ -10,7 +10,7 @@ from pydantic import AnyUrl, BaseModel, ConfigDict, Field, field_validator, mode
 
 from commandbus import Secret
 from commandbus.errors import InvalidPayloadError, InvalidSettingError
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.privacy.secrets import check_fits, check_payload_type, misfits, secret_keys
 
 

@@ -15,7 +15,8 @@ from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease, OutcomeKind
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.flow import Pause
-from commandbus.handler import HandlerContext, HandlerRegistry
+from commandbus.handler import HandlerContext
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings

@@ -6,12 +6,15 @@ which `make blocking` writes from those of CommandBus.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 from commandbus.blocking.bridge import Bridge, Connect
 from commandbus.blocking.verbs import BlockingVerbs
 from commandbus.bus import CommandBus
+from commandbus.handlers.router import Handlers
+from commandbus.middleware.base import Middleware
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
@@ -34,11 +37,18 @@ class BlockingBus(BlockingVerbs):
         settings: Settings | None = None,
         retry_policy: RetryPolicy | None = None,
         data_dir: Path | None = None,
+        handlers: Handlers | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> Self:
         """A bus on the database that `CommandBus.connect` would take."""
         return cls(
             lambda: CommandBus.connect(
-                dsn, settings=settings, retry_policy=retry_policy, data_dir=data_dir
+                dsn,
+                settings=settings,
+                retry_policy=retry_policy,
+                data_dir=data_dir,
+                handlers=handlers,
+                middleware=middleware,
             )
         )
 

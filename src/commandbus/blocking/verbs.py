@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from commandbus.blocking.tokens import BlockingTokens
     from commandbus.blocking.troubleshooting import BlockingTroubleshooting
     from commandbus.blocking.upkeep import BlockingUpkeep
-    from commandbus.bus import AnyHandler, CommandBus
+    from commandbus.bus import CommandBus
     from commandbus.commands.replies import LeasedReply
     from commandbus.flow import Pause, SendOptions
     from commandbus.handler import Handler, HandlerOptions
+    from commandbus.handler_verbs import AnyHandler
+    from commandbus.handlers.router import Handlers
     from commandbus.middleware.base import Middleware
     from commandbus.models import (
         AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
@@ -141,6 +143,43 @@ class BlockingVerbs:
         """The domains that are paused now: since when, until when, by whom and why."""
         return self._bridge.run(self._bus.pauses(domain))
 
+    def register_handler(
+        self, domain: str, command_type: str, handler: Handler, *,
+        retry_policy: RetryPolicy | None = None, transactional: bool = False,
+        payload_type: type | None = None, timeout_seconds: float | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        """Register a handler for a command type."""
+        return self._bus.register_handler(
+            domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
+            payload_type=payload_type, timeout_seconds=timeout_seconds, middleware=middleware,
+        )
+
+    def handler(
+        self, domain: str, command_type: str, **options: Unpack[HandlerOptions],
+    ) -> Callable[[AnyHandler], AnyHandler]:
+        """Register the decorated function; `options` are those of `register_handler`."""
+        return self._bus.handler(domain, command_type, **options)
+
+    def include(self, *handlers: Handlers) -> None:
+        """Take the handlers of modules, all or none; what is added to them later has no effect."""
+        return self._bus.include(*handlers)
+
+    @property
+    def domains(self) -> list[str]:
+        """The domains that have handlers."""
+        return self._bus.domains
+
+    def run_worker(
+        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True,
+        until_empty: bool = False, include_delayed: bool = False,
+    ) -> None:
+        """Process the commands of a domain until `stop` is called."""
+        return self._bridge.run(self._bus.run_worker(
+            domain, concurrency=concurrency, vt_seconds=vt_seconds, use_notify=use_notify,
+            until_empty=until_empty, include_delayed=include_delayed,
+        ))
+
     def check(self) -> None:
         """Raise if the database cannot be reached, or is not one that this version works with."""
         return self._bridge.run(self._bus.check())
@@ -187,39 +226,6 @@ class BlockingVerbs:
         `running="request"`, its worker is asked to end it: "requested". It may still complete."""
         return self._bridge.run(self._bus.cancel(
             domain, command_id, reason, running=running, operator=operator, conn=conn,
-        ))
-
-    def register_handler(
-        self, domain: str, command_type: str, handler: Handler, *,
-        retry_policy: RetryPolicy | None = None, transactional: bool = False,
-        payload_type: type | None = None, timeout_seconds: float | None = None,
-        middleware: Sequence[Middleware] = (),
-    ) -> None:
-        """Register a handler for a command type."""
-        return self._bus.register_handler(
-            domain, command_type, handler, retry_policy=retry_policy, transactional=transactional,
-            payload_type=payload_type, timeout_seconds=timeout_seconds, middleware=middleware,
-        )
-
-    def handler(
-        self, domain: str, command_type: str, **options: Unpack[HandlerOptions],
-    ) -> Callable[[AnyHandler], AnyHandler]:
-        """Register the decorated function; `options` are those of `register_handler`."""
-        return self._bus.handler(domain, command_type, **options)
-
-    @property
-    def domains(self) -> list[str]:
-        """The domains that have handlers."""
-        return self._bus.domains
-
-    def run_worker(
-        self, domain: str, *, concurrency: int = 10, vt_seconds: int = 30, use_notify: bool = True,
-        until_empty: bool = False, include_delayed: bool = False,
-    ) -> None:
-        """Process the commands of a domain until `stop` is called."""
-        return self._bridge.run(self._bus.run_worker(
-            domain, concurrency=concurrency, vt_seconds=vt_seconds, use_notify=use_notify,
-            until_empty=until_empty, include_delayed=include_delayed,
         ))
 
     def create_batch(

@@ -1,6 +1,7 @@
 """How an application is named: `module:attribute`, and what the attribute may be.
 
-def setup(bus): ...                     registers handlers on the bus it is given (recommended);
+handlers = Handlers("payments")         handlers, which a bus includes (recommended)
+def setup(bus): ...                     registers handlers on the bus it is given;
                                         may be async, or an async context manager
 bus = CommandBus(pool)                  a bus
 @asynccontextmanager
@@ -23,10 +24,11 @@ from typing import Any
 from commandbus.bus import CommandBus
 from commandbus.cli.frame import Place
 from commandbus.errors import CommandBusError, InvalidInputError
+from commandbus.handlers.router import Handlers
 
 KINDS = (
-    "use a function `setup(bus)` that registers handlers, a CommandBus, or a function without "
-    "arguments that opens one"
+    "use Handlers, a function `setup(bus)` that registers handlers, a CommandBus, or a function "
+    "without arguments that opens one"
 )
 
 
@@ -94,6 +96,10 @@ async def open_app(name: str, place: Place) -> AsyncIterator[CommandBus]:
     if isinstance(target, CommandBus):
         _refuse_place(name, place)
         yield target
+        return
+    if isinstance(target, Handlers):
+        async with CommandBus.connect(place.dsn, data_dir=place.data_dir, handlers=target) as bus:
+            yield bus
         return
     match _required_arguments(name, target):
         case 1:

@@ -94,9 +94,10 @@ def worker(
 ) -> None:
     """Process commands with the handlers of an app, until Ctrl-C or SIGTERM.
 
-    The app is a function `setup(bus)` that registers handlers, a CommandBus, or a function that
-    opens one. The first signal lets running handlers finish; the second stops at once. Either
-    way, leases go back. With --until-empty it ends by itself; if a domain is paused, at once.
+    The app is Handlers, a function `setup(bus)` that registers handlers, a CommandBus, or a
+    function that opens one. The first signal lets running handlers finish; the second stops at
+    once. Either way, leases go back. With --until-empty it ends by itself; if a domain is paused,
+    at once.
     """
     start_logging(log_level)
 

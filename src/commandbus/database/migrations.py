@@ -134,10 +134,13 @@ def full_sql(schema: str = "commandbus") -> str:
     return "\n".join(parts)
 
 
-async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> list[str]:
+async def migrate(
+    conn: psycopg.AsyncConnection[Any], settings: Settings, *, upto: int | None = None
+) -> list[str]:
     """Bring the database up to date; returns the names of what was applied.
 
-    One transaction in all: a failure half-way leaves the database as it was.
+    One transaction in all: a failure half-way leaves the database as it was. With `upto` only the
+    numbered files up to that one are run: the functions come with a later call without it.
     """
     applied: list[str] = []
     async with conn.transaction():
@@ -149,6 +152,8 @@ async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> lis
             await _execute_script(conn, _in_schema(_BOOTSTRAP, settings.schema))
         known = await _applied(conn, settings)
         for migration in migrations():
+            if upto is not None and migration.version > upto:
+                break
             if migration.version in known:
                 _refuse_changed(migration, known[migration.version])
                 continue
@@ -156,7 +161,7 @@ async def migrate(conn: psycopg.AsyncConnection[Any], settings: Settings) -> lis
             await _execute_script(conn, _record(migration, settings.schema))
             applied.append(f"{migration.version:04}_{migration.name}")
         _refuse_newer(known, _package_version())
-        if max(known, default=0) <= _package_version():
+        if upto is None and max(known, default=0) <= _package_version():
             # Otherwise the functions are those of a newer package, which must not be replaced.
             await _execute_script(conn, _in_schema(function_text(), settings.schema))
             await _execute_script(conn, _in_schema(_functions_record(), settings.schema))

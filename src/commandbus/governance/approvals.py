@@ -28,7 +28,8 @@ from commandbus.errors import (
 from commandbus.governance.model import BatchTicket, Item, ItemError
 from commandbus.governance.tickets import tickets_by_id
 from commandbus.governance.types import BatchType, BatchTypes
-from commandbus.handler import HandlerContext, HandlerRegistry
+from commandbus.handler import HandlerContext
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command
 from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.secrets import check_fits

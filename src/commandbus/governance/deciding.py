@@ -17,7 +17,7 @@ from commandbus.governance.model import BatchTicket, Review, Undecided
 from commandbus.governance.review import page_undecided, reviewed_children
 from commandbus.governance.submission import check_reason
 from commandbus.governance.tickets import tickets_by_id
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.names import check_uuid
 from commandbus.paging import Page, check_page
 from commandbus.settings import Settings, check_number

@@ -30,7 +30,7 @@ from commandbus.governance.submission import check_reason, check_request, submit
 from commandbus.governance.tickets import child_of, page_children, page_tickets
 from commandbus.governance.types import BatchTypes
 from commandbus.governance.watch import Watch, version
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.names import check_choice_or_none, check_text, check_uuid
 from commandbus.paging import Page, check_page
 from commandbus.settings import Settings, check_number

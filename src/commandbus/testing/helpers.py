@@ -9,6 +9,7 @@ from typing import Any
 
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
+from commandbus.handlers.router import Handlers
 from commandbus.models import Command
 from commandbus.payload import decode_payload
 from commandbus.settings import Settings
@@ -22,12 +23,18 @@ PATIENCE_SECONDS = 10.0
 
 
 def fake_bus(
-    *, clock: FakeClock | None = None, settings: Settings | None = None, **kwargs: Any
+    handlers: Handlers | None = None,
+    *,
+    clock: FakeClock | None = None,
+    settings: Settings | None = None,
+    **kwargs: Any,
 ) -> CommandBus:
-    """A CommandBus on an InMemoryStore. Further arguments are those of CommandBus."""
+    """A CommandBus on an InMemoryStore, with these handlers. Further arguments are those of
+    CommandBus.
+    """
     settings = settings or Settings()
     store = InMemoryStore(clock, command_id_scope=settings.command_id_scope)
-    return CommandBus(store=store, settings=settings, **kwargs)
+    return CommandBus(store=store, settings=settings, handlers=handlers, **kwargs)
 
 
 def store_of(bus: CommandBus) -> InMemoryStore:

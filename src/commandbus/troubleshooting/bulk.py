@@ -16,7 +16,7 @@ from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
 from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import EVERYTHING, Viewer
 from commandbus.names import (
     check_choice,

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from commandbus.database.store import Store
 from commandbus.errors import InvalidPayloadError
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.payload import encode_payload
 from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.privacy.secrets import check_fits

@@ -17,7 +17,7 @@ from commandbus.database.model import Edit, OnBehalf
 from commandbus.database.rows import parked_item_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, InvalidOperationError, PayloadLostError
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import EVERYTHING, CommandStatus, TroubleshootingItem, Viewer
 from commandbus.names import (
     check_command_type,

@@ -22,7 +22,8 @@ from commandbus.errors import (
     InvalidPayloadError,
     LeaseLostError,
 )
-from commandbus.handler import HandlerEntry, HandlerRegistry, OfLease, check_progress
+from commandbus.handler import HandlerEntry, OfLease, check_progress
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loops import Backoff
 from commandbus.models import Command, ParkReason
 from commandbus.outcomes import Discard, Snooze

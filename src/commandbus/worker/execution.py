@@ -23,7 +23,8 @@ from commandbus.errors import (
     InvalidPayloadError,
     LeaseLostError,
 )
-from commandbus.handler import HandlerContext, HandlerEntry, HandlerRegistry, SendPreparer
+from commandbus.handler import HandlerContext, HandlerEntry, SendPreparer
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loops import is_being_cancelled
 from commandbus.middleware.base import Call
 from commandbus.middleware.chain import Layers

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text

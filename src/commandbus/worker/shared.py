@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from commandbus.database.store import Listener, Store
 from commandbus.errors import CommandBusError
-from commandbus.handler import HandlerRegistry
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings

@@ -17,7 +17,8 @@ from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
-from commandbus.handler import HandlerRegistry, SendPreparer
+from commandbus.handler import SendPreparer
+from commandbus.handlers.registry import HandlerRegistry
 from commandbus.names import cancels_channel, wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings

@@ -189,7 +189,7 @@ language sql immutable as $$
         ('list_limits', '{worker,operator,api,reader}'),
         ('list_limit_keys', '{operator,api,reader}'),
         ('paused_types', '{worker,operator,api,reader}'),
-        ('knows_domain', '{worker,operator,api,reader}'),
+        ('knows_domain', '{sender,worker,operator,api,reader}'),
         ('count_prunable', '{operator,reader}'),
         ('doctor_domains', '{worker,operator,api,reader}'),
         -- the doctor

@@ -1,0 +1,31 @@
+"""The app: its checks, its handlers, and what is done after `manage.py migrate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.db.models.signals import post_migrate
+
+
+class CommandBusConfig(AppConfig):
+    """`INSTALLED_APPS = [..., "commandbus.django"]`."""
+
+    name = "commandbus.django"
+    label = "commandbus"
+    verbose_name = "Command bus"
+
+    def ready(self) -> None:
+        """Register the checks, and find the handlers of all apps."""
+        from commandbus.django.checks import check_database, check_setting
+
+        checks.register(check_setting, "commandbus")
+        checks.register(check_database, checks.Tags.database)
+        post_migrate.connect(_after_migrate, sender=self, dispatch_uid="commandbus.django")
+
+
+def _after_migrate(**details: Any) -> None:
+    from commandbus.django.migrating import after_migrate
+
+    after_migrate(details["using"])

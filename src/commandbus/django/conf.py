@@ -1,0 +1,106 @@
+"""The setting COMMANDBUS of a Django project: its keys, their defaults, its mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.settings import Settings, check_worker_settings
+
+NAME = "COMMANDBUS"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the project says of its bus."""
+
+    #: The alias in DATABASES of the database that the bus is on.
+    database: str = "default"
+    #: The module of each app that has its handlers.
+    handlers_module: str = "handlers"
+    #: Where replies go unless a command says so: "none", "domain" or the name of a queue.
+    replies: str = "none"
+    #: Around all handlers of the project: dotted paths, or objects.
+    middleware: tuple[Any, ...] = ()
+    #: Arguments of run_worker, for `manage.py commandbus worker`.
+    worker: Mapping[str, Any] = field(default_factory=dict)
+    #: Fields of commandbus.Settings.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bus_settings(self) -> Settings:
+        """The settings of the bus: those of the project win over the environment."""
+        return Settings.from_env(**{"replies": self.replies, **self.settings})
+
+
+#: What WORKER may say.
+WORKER_KEYS = {"concurrency", "vt_seconds", "use_notify"}
+_KEYS = {each.name.upper(): each.name for each in fields(Configuration)}
+
+
+def configuration() -> Configuration:
+    """The setting, read anew each time: tests override it. Raises the first problem."""
+    given = getattr(django_settings, NAME, {})
+    for problem in problems(given):
+        raise InvalidSettingError(problem)
+    return _built(given)
+
+
+def _built(given: Mapping[str, Any]) -> Configuration:
+    values = {_KEYS[key]: value for key, value in given.items()}
+    if "middleware" in values:
+        values["middleware"] = tuple(values["middleware"])
+    return Configuration(**values)
+
+
+def problems(given: object) -> list[str]:
+    """What is wrong with the setting, each in one sentence that says what to do."""
+    if not isinstance(given, Mapping):
+        return [f"{NAME} is a {type(given).__name__}; use a dictionary"]
+    found = [
+        f"{NAME} has the unknown key {key!r}; use {', '.join(sorted(_KEYS))}"
+        for key in given
+        if key not in _KEYS
+    ]
+    kinds: dict[str, tuple[type, ...]] = {
+        "DATABASE": (str,), "HANDLERS_MODULE": (str,), "REPLIES": (str,),
+        "MIDDLEWARE": (list, tuple), "WORKER": (Mapping,), "SETTINGS": (Mapping,),
+    }  # fmt: skip
+    found += [
+        f"{NAME}[{key!r}] is {given[key]!r}; use a {kind[0].__name__.lower()}"
+        for key, kind in kinds.items()
+        if key in given and not isinstance(given[key], kind)
+    ]
+    return found or _deeper_problems(_built(given))
+
+
+def _deeper_problems(found: Configuration) -> list[str]:
+    result = []
+    if unknown := sorted(set(found.worker) - WORKER_KEYS):
+        known = ", ".join(sorted(WORKER_KEYS))
+        result.append(f"{NAME}['WORKER'] has the unknown key {unknown[0]!r}; use {known}")
+    else:
+        options = {"concurrency": 10, "vt_seconds": 30, **found.worker}
+        try:
+            check_worker_settings(options["concurrency"], options["vt_seconds"])
+        except CommandBusError as error:
+            result.append(f"{NAME}['WORKER']: {error}")
+    try:
+        _ = found.bus_settings
+    except TypeError as error:
+        result.append(f"{NAME}['SETTINGS']: {error}; use fields of commandbus.Settings")
+    except CommandBusError as error:
+        result.append(f"{NAME}['SETTINGS'] or ['REPLIES']: {error}")
+    if found.database not in django_settings.DATABASES:
+        known = ", ".join(sorted(django_settings.DATABASES)) or "nothing"
+        result.append(f"{NAME}['DATABASE'] is {found.database!r}; DATABASES has {known}")
+    return result
+
+
+def table(name: str) -> str:
+    """One of our tables, as a name that Django quotes once: schema and table."""
+    return f'{configuration().bus_settings.schema}"."{name}'

@@ -1,0 +1,1 @@
+"""Handlers without a bus: `commandbus.Handlers` gathers them, a bus includes them."""

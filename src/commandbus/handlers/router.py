@@ -1,0 +1,105 @@
+"""Handlers: what modules fill with decorators, and what a bus includes. Data only: opens nothing.
+
+handlers = Handlers("payments")
+
+@handlers.handle("DebitAccount")
+async def debit(command: Command, ctx: HandlerContext) -> None: ...
+
+app = Handlers()
+app.include(handlers, mail.handlers)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, Unpack
+
+from commandbus.errors import InvalidSettingError
+from commandbus.handler import AsyncHandler, HandlerOptions, SyncHandler
+from commandbus.handlers.drafts import HandlerDraft, already_registered, place_of
+from commandbus.middleware.base import Middleware
+from commandbus.names import check_command_type, check_domain
+from commandbus.retry import RetryPolicy
+
+AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
+
+
+class Handlers:
+    """The handlers of a module. Without a domain it only gathers those of others.
+
+    `retry_policy` is for handlers that have none of their own; `middleware` is around all of them,
+    the first one outermost.
+    """
+
+    def __init__(
+        self,
+        domain: str | None = None,
+        *,
+        retry_policy: RetryPolicy | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
+            raise InvalidSettingError(
+                f"retry_policy of Handlers is {retry_policy!r}; use RetryPolicy(…)"
+            )
+        self._domain = None if domain is None else check_domain(domain)
+        self._retry_policy = retry_policy
+        self._middleware = tuple(middleware)
+        self._drafts: dict[tuple[str, str], HandlerDraft] = {}
+
+    def handle(
+        self, command_type: str, **options: Unpack[HandlerOptions]
+    ) -> Callable[[AnyHandler], AnyHandler]:
+        """Take the decorated function; `options` are those of `CommandBus.register_handler`."""
+        domain = self._own_domain()
+        check_command_type(command_type)
+
+        def decorate(function: AnyHandler) -> AnyHandler:
+            draft = HandlerDraft(domain, command_type, function, options, place_of(function))
+            self._take([draft.inside(self._retry_policy, self._middleware)])
+            return function
+
+        return decorate
+
+    def _own_domain(self) -> str:
+        if self._domain is None:
+            raise InvalidSettingError(
+                "these Handlers have no domain, so that they only gather those of others; "
+                'write Handlers("payments") for handlers of their own'
+            )
+        return self._domain
+
+    def include(self, *others: Handlers) -> None:
+        """Take what others have now; what is added to them later has no effect here."""
+        for other in others:
+            if not isinstance(other, Handlers):
+                raise InvalidSettingError(f"include takes Handlers, not {type(other).__name__}")
+        self._take(
+            draft.inside(self._retry_policy, self._middleware)
+            for other in others
+            for draft in other.drafts
+        )
+
+    @property
+    def drafts(self) -> tuple[HandlerDraft, ...]:
+        """What was taken, each with the middleware around it and its retry policy."""
+        return tuple(self._drafts.values())
+
+    @property
+    def domains(self) -> list[str]:
+        """The domains that have handlers, sorted."""
+        return sorted({draft.domain for draft in self._drafts.values()})
+
+    def _take(self, drafts: Iterable[HandlerDraft]) -> None:
+        """All of them, or, if one is there twice, none."""
+        taken = dict(self._drafts)
+        for draft in drafts:
+            key = (draft.domain, draft.command_type)
+            if key in taken:
+                raise already_registered(draft, taken[key].place)
+            taken[key] = draft
+        self._drafts = taken
+
+    def __repr__(self) -> str:
+        where = "" if self._domain is None else repr(self._domain)
+        return f"Handlers({where}) of {len(self._drafts)} command types"
