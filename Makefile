@@ -131,7 +131,7 @@ schema: $(READY) ## Write the snapshot of the schema anew, after a change of the
 lock: ## Resolve the dependencies anew into requirements/*.lock (LOCK_ARGS=--upgrade for newer ones)
 	test -x $(PY) || $(PYTHON) -m venv .venv
 	$(PIP) install "uv>=0.13"
-	.venv/bin/uv pip compile pyproject.toml --extra sqlalchemy --extra api --extra jwt --extra metrics --extra otel --extra sentry --extra django --group dev \
+	.venv/bin/uv pip compile pyproject.toml --all-extras --group dev \
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/dev.lock $(LOCK_ARGS)

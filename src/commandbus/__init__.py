@@ -7,57 +7,63 @@ idea: `commandbus.batches`, `commandbus.loads`, `commandbus.troubleshooting`,
 """
 
 from commandbus._version import __version__
-from commandbus.blocking import BlockingBus
-from commandbus.bus import CommandBus
-from commandbus.errors import (
-    BatchNotFoundError,
-    CommandBusError,
-    CommandNotFoundError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    DuplicateCommandError,
-    Fail,
-    HandlerAlreadyRegisteredError,
-    HandlerNotFoundError,
-    InvalidInputError,
-    InvalidNameError,
-    InvalidOperationError,
-    InvalidPayloadError,
-    InvalidSettingError,
-    LeaseLostError,
-    PermanentCommandError,
-    ReplyTimeoutError,
-    SchemaVersionError,
-    TransientCommandError,
-)
-from commandbus.flow import Pause, SendOptions
-from commandbus.handler import HandlerContext, HandlerOptions
-from commandbus.handlers.router import Handlers
-from commandbus.ids import derive_id
-from commandbus.models import (
-    AuditEvent,
-    AuditEventType,
-    BatchCommand,
-    BatchCompletionCallback,
-    BatchMetadata,
-    BatchStatus,
-    Command,
-    CommandMetadata,
-    CommandStatus,
-    ParkReason,
-    Progress,
-    Reply,
-    ReplyError,
-    ReplyOutcome,
-    SendReport,
-    TroubleshootingItem,
-)
-from commandbus.names import INBOX, NO_REPLY, new_id
-from commandbus.outcomes import Discard, RetryAfter, Snooze
-from commandbus.paging import Page
-from commandbus.privacy.secrets import Secret
-from commandbus.retry import Exponential, RetryPolicy
-from commandbus.settings import Settings
+
+#: Type checkers take it for true, and see the names below.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from commandbus.blocking import BlockingBus
+    from commandbus.bus import CommandBus
+    from commandbus.errors import (
+        BatchNotFoundError,
+        CommandBusError,
+        CommandNotFoundError,
+        DatabaseError,
+        DatabaseUnavailableError,
+        DuplicateCommandError,
+        Fail,
+        HandlerAlreadyRegisteredError,
+        HandlerNotFoundError,
+        InvalidInputError,
+        InvalidNameError,
+        InvalidOperationError,
+        InvalidPayloadError,
+        InvalidSettingError,
+        LeaseLostError,
+        PermanentCommandError,
+        ReplyTimeoutError,
+        SchemaVersionError,
+        TransientCommandError,
+    )
+    from commandbus.flow import Pause, SendOptions
+    from commandbus.handler import HandlerContext, HandlerOptions
+    from commandbus.handlers.router import Handlers
+    from commandbus.ids import derive_id
+    from commandbus.models import (
+        AuditEvent,
+        AuditEventType,
+        BatchCommand,
+        BatchCompletionCallback,
+        BatchMetadata,
+        BatchStatus,
+        Command,
+        CommandMetadata,
+        CommandStatus,
+        ParkReason,
+        Progress,
+        Reply,
+        ReplyError,
+        ReplyOutcome,
+        SendReport,
+        TroubleshootingItem,
+    )
+    from commandbus.names import INBOX, NO_REPLY, new_id
+    from commandbus.outcomes import Discard, RetryAfter, Snooze
+    from commandbus.paging import Page
+    from commandbus.privacy.secrets import Secret
+    from commandbus.retry import Exponential, RetryPolicy
+    from commandbus.settings import Settings
 
 __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     # The bus
@@ -121,3 +127,102 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "SchemaVersionError",
     "__version__",
 ]
+
+# Each is loaded when it is first asked for: a program that needs one part (`commandbus health`
+# above all) does not wait for the others. A new name goes into this table, into the imports above
+# and into `__all__`; a test compares them.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "commandbus.blocking": ("BlockingBus",),
+    "commandbus.bus": ("CommandBus",),
+    "commandbus.errors": (
+        "BatchNotFoundError",
+        "CommandBusError",
+        "CommandNotFoundError",
+        "DatabaseError",
+        "DatabaseUnavailableError",
+        "DuplicateCommandError",
+        "Fail",
+        "HandlerAlreadyRegisteredError",
+        "HandlerNotFoundError",
+        "InvalidInputError",
+        "InvalidNameError",
+        "InvalidOperationError",
+        "InvalidPayloadError",
+        "InvalidSettingError",
+        "LeaseLostError",
+        "PermanentCommandError",
+        "ReplyTimeoutError",
+        "SchemaVersionError",
+        "TransientCommandError",
+    ),
+    "commandbus.flow": (
+        "Pause",
+        "SendOptions",
+    ),
+    "commandbus.handler": (
+        "HandlerContext",
+        "HandlerOptions",
+    ),
+    "commandbus.handlers.router": ("Handlers",),
+    "commandbus.ids": ("derive_id",),
+    "commandbus.models": (
+        "AuditEvent",
+        "AuditEventType",
+        "BatchCommand",
+        "BatchCompletionCallback",
+        "BatchMetadata",
+        "BatchStatus",
+        "Command",
+        "CommandMetadata",
+        "CommandStatus",
+        "ParkReason",
+        "Progress",
+        "Reply",
+        "ReplyError",
+        "ReplyOutcome",
+        "SendReport",
+        "TroubleshootingItem",
+    ),
+    "commandbus.names": (
+        "INBOX",
+        "NO_REPLY",
+        "new_id",
+    ),
+    "commandbus.outcomes": (
+        "Discard",
+        "RetryAfter",
+        "Snooze",
+    ),
+    "commandbus.paging": ("Page",),
+    "commandbus.privacy.secrets": ("Secret",),
+    "commandbus.retry": (
+        "Exponential",
+        "RetryPolicy",
+    ),
+    "commandbus.settings": ("Settings",),
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name in _PLACES:
+        value: object = getattr(_load(_PLACES[name]), name)
+        globals()[name] = value  # the next one who asks finds it without us
+        return value
+    if not name.startswith("_"):
+        try:
+            return _load(f"{__name__}.{name}")  # `commandbus.errors`, after `import commandbus`
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *globals()})
+
+
+def _load(module: str) -> "ModuleType":
+    from importlib import import_module  # noqa: PLC0415  (most programs ask for a name at once)
+
+    return import_module(module)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from commandbus.cli.main import main
+from commandbus.cli.core import main
 
 main()

@@ -10,6 +10,7 @@
     │   ├── InvalidCommandIdError       not a UUID
     │   ├── InvalidPayloadError         not JSON-safe, too deep, too large
     │   ├── InvalidSettingError         negative, absurd or contradictory settings
+    │   │   └── MissingExtraError (ImportError)  a part needs an extra that is not installed
     │   ├── SourceError                 rows to load that cannot be read, and which line
     │   └── InvalidBatchRequestError    a governed batch that cannot be created as asked
     │       └── BatchSizeExceededError  too many items, and waiting cannot help
@@ -117,6 +118,16 @@ class InvalidPayloadError(InvalidInputError):
 
 class InvalidSettingError(InvalidInputError):
     """A setting that is negative, absurd, or contradicts another."""
+
+
+class MissingExtraError(InvalidSettingError, ImportError):
+    """A part of commandbus needs packages that were not installed with it."""
+
+    def __init__(self, what: str, extra: str, package: str) -> None:
+        super().__init__(
+            f'{what} needs {package}, which is not installed: pip install "commandbus[{extra}]"'
+        )
+        self.extra = extra
 
 
 class SourceError(InvalidInputError):

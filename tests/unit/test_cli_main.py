@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 from commandbus import __version__
 from commandbus.cli import main as program
-from commandbus.cli.main import app, exit_code_of
+from commandbus.cli.ending import exit_code_of
+from commandbus.cli.main import app
 from commandbus.cli.output import ExitCode
 from commandbus.errors import (
     CommandBusError,

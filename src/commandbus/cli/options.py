@@ -17,24 +17,6 @@ import typer
 from commandbus.errors import InvalidInputError
 from commandbus.names import check_uuid
 
-# -- the database, and how the result is printed
-
-Dsn = Annotated[
-    str | None,
-    typer.Option(
-        "--dsn",
-        metavar="DSN",
-        help="The PostgreSQL to use. Default: $COMMANDBUS_DSN, else the embedded server.",
-    ),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", metavar="FOLDER", help="Use the embedded server with its data in this folder."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-
 # -- which commands
 
 Domain = Annotated[str, typer.Argument(metavar="DOMAIN", help="For example payments.")]

@@ -9,10 +9,12 @@ import dataclasses
 import enum
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
 from uuid import UUID
@@ -95,8 +97,21 @@ def working(text: str, *, quiet: bool) -> AbstractContextManager[Status | None]:
 
 
 def say(text: str = "") -> None:
-    """Print a line; `[bold]…[/]` markup shows on terminals only."""
-    console().print(text)
+    """Print a line; `[bold]…[/]` markup shows on terminals only, and only where rich is."""
+    if has_rich():
+        console().print(text)
+    else:
+        print(_without_markup(text))
+
+
+def has_rich() -> bool:
+    """Whether the extra `cli` is installed. What the core prints must do without it."""
+    return find_spec("rich") is not None
+
+
+def _without_markup(text: str) -> str:
+    """As rich shows it where there are no colours: tags are gone, escaped brackets stay."""
+    return re.sub(r"(\\?)\[(/?[a-z ]*)\]", lambda tag: f"[{tag[2]}]" if tag[1] else "", text)
 
 
 #: Of commands and batches, of bulk operations, and of findings.
@@ -223,6 +238,8 @@ def progress_text(told: Progress | None) -> str:
 
 def escaped(text: str) -> str:
     """A text whose brackets are shown, not taken for markup."""
+    if not has_rich():
+        return re.sub(r"\[(?=/?[a-z ]*\])", r"\[", text)
     from rich.markup import escape
 
     return escape(text)

@@ -19,6 +19,7 @@ from commandbus.cli.frame import Frame, Place
 from commandbus.cli.output import say, start_logging
 from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
 from commandbus.errors import CommandBusError, InvalidSettingError
+from commandbus.extras import extra
 from commandbus.upkeep.findings import Severity
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from commandbus.http.settings import HttpSettings
 
 _log = logging.getLogger("commandbus.cli")
-#: What the extra `api` brings.
-_API_PACKAGES = frozenset({"fastapi", "starlette", "uvicorn", "pydantic", "h11"})
 
 
 class AuthKind(enum.StrEnum):
@@ -109,16 +108,9 @@ async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
 
 def http_settings(host: str | None, port: int | None, auth: AuthKind | None) -> HttpSettings:
     """The settings of the environment, with what was given here; refused if they are not safe."""
-    try:
+    with extra("api", "the HTTP service"):
         from commandbus.http.serving import HttpServer  # noqa: F401  (imports all that is needed)
         from commandbus.http.settings import HttpSettings
-    except ModuleNotFoundError as error:
-        package = str(error.name).partition(".")[0]
-        if package not in _API_PACKAGES:
-            raise
-        raise InvalidSettingError(
-            f"the HTTP service needs the package {package}; install commandbus[api]"
-        ) from None
     given: dict[str, Any] = {"host": host, "port": port, "auth": auth and auth.value}
     settings = HttpSettings.from_env(
         **{name: value for name, value in given.items() if value is not None}

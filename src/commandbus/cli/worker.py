@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
+from commandbus.cli.declared import argument, option
 from commandbus.cli.frame import Place
 from commandbus.cli.output import ExitCode, print_error, start_logging
 from commandbus.errors import DomainPausedError, InvalidInputError
@@ -39,7 +38,7 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
-Level = Annotated[LogLevel, typer.Option("--log-level", help="How much to log, to stderr.")]
+Level = Annotated[LogLevel, option("--log-level", help="How much to log, to stderr.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,17 @@ class Workers:
 
     domain: Annotated[
         list[str] | None,
-        typer.Option("--domain", "-d", help="Serve this domain; may be repeated. Default: all."),
+        option("--domain", "-d", help="Serve this domain; may be repeated. Default: all."),
     ] = None
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", help="Handlers at once, for each domain.")
+        int, option("--concurrency", "-c", help="Handlers at once, for each domain.")
     ] = 10
     vt_seconds: Annotated[
         int,
-        typer.Option("--vt-seconds", help="Seconds of a lease; extended while the handler runs."),
+        option("--vt-seconds", help="Seconds of a lease; extended while the handler runs."),
     ] = 30
     no_notify: Annotated[
-        bool, typer.Option("--no-notify", help="Only poll: for poolers without LISTEN.")
+        bool, option("--no-notify", help="Only poll: for poolers without LISTEN.")
     ] = False
 
 
@@ -68,13 +67,11 @@ class End:
 
     until_empty: Annotated[
         bool,
-        typer.Option("--until-empty", help="End once nothing is due in any of the domains."),
+        option("--until-empty", help="End once nothing is due in any of the domains."),
     ] = False
     include_delayed: Annotated[
         bool,
-        typer.Option(
-            "--include-delayed", help="With --until-empty: wait for what is due later as well."
-        ),
+        option("--include-delayed", help="With --until-empty: wait for what is due later as well."),
     ] = False
 
     def __post_init__(self) -> None:
@@ -84,7 +81,7 @@ class End:
 
 def worker(
     app: Annotated[
-        str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup.")
+        str, argument(metavar="MODULE:ATTRIBUTE", help="The app, for example myapp:setup.")
     ],
     *,
     workers: Workers,
@@ -255,4 +252,4 @@ def run_until_stopped(work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
         logging.shutdown()
         os._exit(code)
     if code is not ExitCode.OK:
-        raise typer.Exit(code)
+        raise SystemExit(code)

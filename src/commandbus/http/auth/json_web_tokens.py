@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from commandbus.access.model import Caller, Scope
 from commandbus.access.users import check_new_user
 from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.extras import extra
 from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
 from commandbus.http.auth.fetching import Address
 from commandbus.http.auth.key_sets import (
@@ -115,7 +116,7 @@ class JwtAuth:
             return self._jwt.get_algorithm_by_name(self._algorithm)
         except NotImplementedError:
             raise InvalidSettingError(
-                f"{self._algorithm} needs the package cryptography; install commandbus[jwt]"
+                f'{self._algorithm} needs cryptography: pip install "commandbus[jwt]"'
             ) from None
 
     # -- tokens
@@ -184,8 +185,6 @@ def _caller_of(claims: Mapping[str, Any]) -> Caller:
 
 
 def _import_jwt() -> Any:
-    try:
+    with extra("jwt", "the authentication by JSON Web Tokens"):
         import jwt  # noqa: PLC0415  (an extra of its own)
-    except ModuleNotFoundError:
-        raise InvalidSettingError("JSON Web Tokens need PyJWT; install commandbus[jwt]") from None
     return jwt

@@ -111,6 +111,6 @@ async def reads_all_domains(caller: Reader) -> None:
 async def metrics(here: Here) -> Response:
     """Metrics in Prometheus' text form; of all domains, so not for callers limited to some."""
     if not here.metrics.is_on:
-        raise unavailable("metrics need prometheus-client; install commandbus[metrics]", 3600)
+        raise unavailable('metrics need prometheus-client: pip install "commandbus[metrics]"', 3600)
     await here.metrics.refresh(here.bus.upkeep.figures, here.settings.metrics_cache_seconds)
     return Response(here.metrics.text(), media_type=CONTENT_TYPE)
