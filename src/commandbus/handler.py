@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 from uuid import UUID
@@ -15,11 +15,12 @@ from commandbus.errors import (
 )
 from commandbus.flow import SendOptions
 from commandbus.meta import check_meta, decode_meta
-from commandbus.middleware.base import Middleware
+from commandbus.middleware.base import Call, Middleware
 from commandbus.middleware.chain import Layers
 from commandbus.models import Command, NewCommand
 from commandbus.names import check_operator
 from commandbus.retry import RetryPolicy
+from commandbus.transactions.provider import TransactionProvider
 
 if TYPE_CHECKING:
     from commandbus.database.model import Lease
@@ -48,15 +49,24 @@ class HandlerEntry:
     middleware: tuple[Middleware, ...] = ()
     #: Where it was written, for error messages.
     place: str = ""
+    #: Where its transactions come from; None: connections of ours.
+    provider: TransactionProvider | None = None
+    #: Whether handler, completion and commit all happen in the handler's thread.
+    commits_in_thread: bool = False
     #: Its middleware, put together; None: there is none, and the handler is called itself.
     layers: Layers | None = None
+
+    @property
+    def needs_pool(self) -> bool:
+        """Whether it takes a connection of a pool of ours while it runs."""
+        return self.is_transactional and self.provider is None and not self.commits_in_thread
 
 
 class HandlerOptions(TypedDict, total=False):
     """How a handler runs; `CommandBus.register_handler` explains each."""
 
     retry_policy: RetryPolicy | None
-    transactional: bool
+    transactional: bool | TransactionProvider
     payload_type: type | None
     timeout_seconds: float | None
     middleware: Sequence[Middleware]
@@ -67,9 +77,13 @@ class Stoppable(Protocol):
 
     must_stop: bool
     is_canceled: bool
+    call: Call | None
 
     def say(self, fraction: float, message: str | None) -> None:
         """Keep how far the command has come."""
+
+    def wait_for(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run this on the event loop and wait for its end, from a handler's thread."""
 
 
 class SendPreparer(Protocol):
@@ -142,6 +156,11 @@ class HandlerContext(OfLease):
     _reply_meta: dict[str, str] | None = None
 
     @property
+    def call(self) -> Call | None:
+        """This attempt as its middleware see it; None: there is none."""
+        return None if self._run is None else self._run.call
+
+    @property
     def meta(self) -> dict[str, str]:
         """What travels with the command beside its data: set by its sender, and by middleware."""
         return decode_meta(self.lease.meta) or {}
@@ -186,7 +205,10 @@ class HandlerContext(OfLease):
 
     @property
     def conn(self) -> Any:
-        """The connection whose commit is also the completion (transactional handlers only)."""
+        """The connection, or session, whose commit is also the completion.
+
+        In transactional handlers only. In a `def` handler it is not asynchronous.
+        """
         if self._conn is None:
             raise InvalidOperationError(
                 "ctx.conn is only there in a transactional handler; register it with "
@@ -200,9 +222,15 @@ class HandlerContext(OfLease):
         The worker extends leases while handlers run; call this before something that stops the
         whole process for a while.
         """
-        if not 1 <= seconds <= 43_200:
-            raise InvalidSettingError(f"seconds is {seconds!r}; use 1 to 43,200 (12 hours)")
+        _check_extension(seconds)
         await self._extend(self.lease, seconds)
+
+    def extend_visibility_sync(self, seconds: float) -> None:
+        """The same for `def` handlers: from their thread, and returns when it is done."""
+        _check_extension(seconds)
+        if self._run is None:
+            raise InvalidOperationError("no worker runs this handler, so there is no lease")
+        self._run.wait_for(lambda: self.extend_visibility(seconds))
 
     def send(
         self,
@@ -232,6 +260,11 @@ class HandlerContext(OfLease):
     def sends(self) -> tuple[tuple[str, NewCommand, str | None], ...]:
         """What this handler asked to be sent, each with its domain and who sends it."""
         return tuple(self._sends)
+
+
+def _check_extension(seconds: float) -> None:
+    if not 1 <= seconds <= 43_200:
+        raise InvalidSettingError(f"seconds is {seconds!r}; use 1 to 43,200 (12 hours)")
 
 
 def check_progress(fraction: float, message: str | None) -> None:

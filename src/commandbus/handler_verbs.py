@@ -13,6 +13,7 @@ from commandbus.middleware.base import Middleware
 from commandbus.names import check_domain
 from commandbus.retry import RetryPolicy
 from commandbus.settings import check_worker_settings
+from commandbus.transactions.provider import TransactionProvider
 
 AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
 
@@ -27,7 +28,7 @@ class HandlerVerbs(FlowVerbs):
         handler: Handler,
         *,
         retry_policy: RetryPolicy | None = None,
-        transactional: bool = False,
+        transactional: bool | TransactionProvider = False,
         payload_type: type | None = None,
         timeout_seconds: float | None = None,
         middleware: Sequence[Middleware] = (),
@@ -36,9 +37,10 @@ class HandlerVerbs(FlowVerbs):
 
         `async def` handlers run on the event loop, `def` handlers in threads. Without a
         `retry_policy` that of the bus holds. With `transactional` what the handler writes on
-        `ctx.conn` and the completion are one commit. `payload_type` (a dataclass, a TypedDict or a
-        pydantic model) says which fields are secret, and what an edited payload must look like.
-        A handler that runs longer than `timeout_seconds` has failed, with HANDLER_TIMEOUT.
+        `ctx.conn` and the completion are one commit: True for a connection of ours, or a provider
+        of the application's own. `payload_type` (a dataclass, a TypedDict or a pydantic model)
+        says which fields are secret, and what an edited payload must look like. A handler that
+        runs longer than `timeout_seconds` has failed, with HANDLER_TIMEOUT.
         `middleware` is around this handler, inside that of the bus, the first one outermost.
         """
         self._registry.register(

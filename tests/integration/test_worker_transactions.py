@@ -207,10 +207,10 @@ async def test_a_handler_that_swallowed_an_error_of_the_database_does_not_comple
 async def test_a_killed_session_undoes_what_was_written_and_the_command_comes_again(
     bus: CommandBus, conn: Conn
 ) -> None:
-    @bus.handler("shop", "Work", transactional=True, retry_policy=SOON)
+    @bus.handler("shop", "Work", transactional=True, retry_policy=RetryPolicy(max_attempts=1))
     async def work(command: Command, ctx: HandlerContext) -> None:
         await write(command, ctx)
-        if ctx.attempt == 1:
+        if ctx.lease_epoch == 1:
             await conn.execute(
                 "select pg_terminate_backend(%s, 5000)", (ctx.conn.info.backend_pid,)
             )

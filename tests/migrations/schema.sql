@@ -942,7 +942,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 7ebd19f37c2900585e56471af9387bb2
+    sql, immutable, body 0700f1215757392112abf151e71e2066
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1593,7 +1593,7 @@ migration 18 = levels
 migration 19 = execution_limits
 migration 2 = governance
 migration 20 = keys
-migration 22 = meta
+migration 21 = meta
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

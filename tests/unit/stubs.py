@@ -69,13 +69,19 @@ class StubStore:
         yield transaction
         transaction.is_committed = True
 
+    def own_transactions(self) -> StubStore:
+        return self
+
+    def is_lost(self, driver: object, error: BaseException) -> bool:
+        return False
+
 
 class StubTransaction:
     """A transaction that knows whether it was committed."""
 
     def __init__(self, store: StubStore) -> None:
         self._store = store
-        self.conn = object()
+        self.conn = self.driver = object()
         self.is_committed = False
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:

@@ -206,7 +206,7 @@ def test_what_the_core_does_not_have_is_handed_to_typer(
     with pytest.raises(SystemExit) as ended:
         core.main()
     assert ended.value.code == 0
-    assert "Usage: commandbus worker" in capsys.readouterr().out
+    assert "commandbus worker [OPTIONS]" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("without_typer")
@@ -272,12 +272,15 @@ def cpu_seconds(*words: str) -> float:
 
 
 def test_the_program_and_the_package_load_quickly() -> None:
-    """Compared with asyncio, because machines differ: it takes 65 ms where the bars were set."""
+    """Compared with asyncio, because machines differ, and with room for neighbours.
+    `make release-check` measures the bars themselves.
+    """
     asyncio_alone = cpu_seconds("-c", "import asyncio")
 
-    assert cpu_seconds("-c", "from commandbus import CommandBus") <= 2 * asyncio_alone
+    assert cpu_seconds("-c", "import commandbus") <= asyncio_alone
+    assert cpu_seconds("-c", "from commandbus import CommandBus") <= 2.5 * asyncio_alone
     assert cpu_seconds("-m", "commandbus", "--version") <= 1.5 * asyncio_alone
-    assert cpu_seconds("-m", "commandbus", "--help") <= 6.2 * asyncio_alone
+    assert cpu_seconds("-m", "commandbus", "--help") <= 8 * asyncio_alone
 
 
 def test_the_version_is_printed_without_loading_anything(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 import pytest
@@ -143,12 +143,45 @@ def test_a_handler_is_known_as_asynchronous_in_every_form(handler: Any, is_async
     assert registry.get("payments", "Debit").is_async is is_async
 
 
-def test_a_transactional_handler_must_be_asynchronous() -> None:
+def test_a_transactional_handler_of_a_thread_commits_there() -> None:
     registry = HandlerRegistry()
-    with pytest.raises(InvalidSettingError, match="must be `async def`"):
-        registry.register("payments", "Debit", run_sync, transactional=True)
     registry.register("payments", "Debit", run_async, transactional=True)
-    assert registry.get("payments", "Debit").is_transactional
+    registry.register("payments", "Credit", run_sync, transactional=True)
+    in_pool, in_thread = (registry.get("payments", name) for name in ("Debit", "Credit"))
+    assert (in_pool.is_transactional, in_pool.commits_in_thread) == (True, False)
+    assert (in_thread.is_transactional, in_thread.commits_in_thread) == (True, True)
+    assert in_pool.needs_pool
+    assert not in_thread.needs_pool
+
+
+def test_a_wrapped_async_handler_has_an_async_transaction() -> None:
+    @functools.wraps(run_async)
+    def wrapper(command: Command, ctx: HandlerContext) -> Any:
+        return run_async(command, ctx)
+
+    registry = HandlerRegistry()
+    registry.register("payments", "Debit", wrapper, transactional=True)
+    assert not registry.get("payments", "Debit").commits_in_thread
+
+
+@pytest.mark.parametrize(
+    ("provider", "advice"), [("yes", "use True, or a provider"), (1, "use True, or a provider")]
+)
+def test_a_provider_that_is_none_is_refused(provider: Any, advice: str) -> None:
+    with pytest.raises(InvalidSettingError, match=advice):
+        HandlerRegistry().register("payments", "Debit", run_sync, transactional=provider)
+
+
+def test_a_factory_of_sessions_is_refused_because_their_end_commits_nothing() -> None:
+    class Factory:
+        kw: ClassVar[dict[str, Any]] = {}
+
+        def begin(self) -> None: ...
+
+        def __call__(self) -> Any: ...
+
+    with pytest.raises(InvalidSettingError, match=r"use SqlAlchemy\(factory\)"):
+        HandlerRegistry().register("payments", "Debit", run_sync, transactional=Factory())
 
 
 def test_only_a_policy_of_the_handler_itself_limits_its_attempts() -> None:

@@ -548,7 +548,7 @@ def _broken() -> list[tuple[Any, str]]:
             return None
 
     class AsyncSending(Middleware):
-        async def sending(self, drafts: Any) -> Any:
+        async def sending(self, drafts: Any) -> Any:  # type: ignore[override]
             return None
 
     return [

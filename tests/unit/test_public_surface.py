@@ -30,7 +30,8 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "http",
-            "loads", "middleware", "schedules", "testing", "troubleshooting", "upkeep", "worker",
+            "loads", "middleware", "schedules", "testing", "transactions", "troubleshooting",
+            "upkeep", "worker",
         )
     ),
 ]  # fmt: skip
@@ -78,6 +79,7 @@ def hints_of(function: Any) -> dict[str, Any]:
         name: value
         for found in pkgutil.walk_packages(commandbus.__path__, "commandbus.")
         if "__main__" not in found.name
+        and not found.name.startswith("commandbus.django")  # needs the settings of a project
         for name, value in vars(importlib.import_module(found.name)).items()
         if isinstance(value, type)
     }

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
     from commandbus.retry import RetryPolicy
+    from commandbus.transactions.provider import TransactionProvider
 
 
 class BlockingVerbs:
@@ -145,7 +146,7 @@ class BlockingVerbs:
 
     def register_handler(
         self, domain: str, command_type: str, handler: Handler, *,
-        retry_policy: RetryPolicy | None = None, transactional: bool = False,
+        retry_policy: RetryPolicy | None = None, transactional: bool | TransactionProvider = False,
         payload_type: type | None = None, timeout_seconds: float | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:

@@ -8,7 +8,6 @@ or answered with the extra to install. Options are declared once, for both doors
 from __future__ import annotations
 
 import argparse
-import asyncio
 import enum
 import inspect
 import os
@@ -172,6 +171,8 @@ def _guarded(function: Callable[..., Any], given: dict[str, Any], *, debug: bool
         }
         result = function(**options)
         if result is not None:
+            import asyncio
+
             asyncio.run(result).show(as_json=options["frame"].as_json)
         sys.stdout.flush()
     except BrokenPipeError:  # `| head`: nobody reads on, also not what Python writes at exit

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -20,6 +21,8 @@ from commandbus.database.sessions import Row
 from commandbus.errors import InvalidInputError
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+#: SQLSTATEs of a connection that is no more: cut, or ended by the server.
+_CUT = ("08", "57P01", "57P02", "57P03", "57P05")
 
 
 async def run_on_foreign(
@@ -37,13 +40,17 @@ async def run_on_foreign(
             _refuse_if(not may_autocommit and not conn.is_in_transaction())
             return [tuple(row) for row in await conn.fetch(statement.asyncpg, *params)]
     except UnicodeEncodeError as error:
-        raise InvalidInputError(
-            f"a text cannot be written in {error.encoding}, the client_encoding of conn; use "
-            "a connection with client_encoding UTF8"
-        ) from None
+        raise _unwritable(error) from None
     raise InvalidInputError(
         f"conn is a {type(conn).__module__}.{type(conn).__name__}; use a psycopg, SQLAlchemy or "
         "asyncpg connection, or an SQLAlchemy session"
+    )
+
+
+def _unwritable(error: UnicodeEncodeError) -> InvalidInputError:
+    return InvalidInputError(
+        f"a text cannot be written in {error.encoding}, the client_encoding of conn; use "
+        "a connection with client_encoding UTF8"
     )
 
 
@@ -133,21 +140,101 @@ def _is_outside(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) ->
 async def _run_sqlalchemy(
     conn: Any, statement: Statement, params: Row, may_autocommit: bool
 ) -> list[Row]:
+    if inspect.iscoroutinefunction(conn.execute):
+        rows: list[Row] = await conn.run_sync(
+            _run_sqlalchemy_blocking, statement, params, may_autocommit
+        )
+        return rows
+    return await asyncio.to_thread(
+        _run_sqlalchemy_blocking, conn, statement, params, may_autocommit
+    )
+
+
+def _run_sqlalchemy_blocking(
+    session: Any, statement: Statement, params: Row, may_autocommit: bool
+) -> list[Row]:
     from sqlalchemy import text  # noqa: PLC0415  (only there when the caller has it)
 
     clause = text(statement.sqlalchemy)
     values = {f"p{index}": value for index, value in enumerate(params, 1)}
+    if not may_autocommit:
+        # A session begins with its first statement; `connection` is the one it will be on.
+        proxy = _sqlalchemy_proxy(session)
+        _refuse_if(bool(getattr(proxy.dbapi_connection, "autocommit", False)))
+    result = session.execute(clause, values)
+    return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
-    def run(session: Any) -> list[Row]:
-        if not may_autocommit:
-            # A session begins with its first statement; `connection` is the one it will be on.
-            own = session.connection
-            proxy = own().connection if callable(own) else own
-            _refuse_if(bool(getattr(proxy.dbapi_connection, "autocommit", False)))
-        result = session.execute(clause, values)
-        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
-    if inspect.iscoroutinefunction(conn.execute):
-        rows: list[Row] = await conn.run_sync(run)
-        return rows
-    return await asyncio.to_thread(run, conn)
+def _sqlalchemy_proxy(session: Any) -> Any:
+    """What the pool has given a session, or a connection."""
+    own = session.connection
+    return own().connection if callable(own) else own
+
+
+# -- in the calling thread
+
+
+def run_on_foreign_blocking(
+    conn: Any, statement: Statement, params: Row, *, may_autocommit: bool = False
+) -> list[Row]:
+    """Run a statement in the caller's thread, in the transaction of the caller's connection."""
+    params = _in_ascii(statement, params)
+    conn = _bare(conn)
+    try:
+        if isinstance(conn, psycopg.Connection):
+            refuse_unusual(conn, "conn")
+            return _run_blocking(conn, statement, params, may_autocommit)
+        if is_blocking(conn):
+            return _run_sqlalchemy_blocking(conn, statement, params, may_autocommit)
+    except UnicodeEncodeError as error:
+        raise _unwritable(error) from None
+    raise InvalidInputError(
+        f"conn is a {type(conn).__module__}.{type(conn).__name__}; use a psycopg Connection, or a "
+        "session or connection of SQLAlchemy or Django, none of them asynchronous"
+    )
+
+
+def is_blocking(conn: Any) -> bool:
+    """Whether this is a connection, or session, whose calls wait: one that is not asynchronous."""
+    if isinstance(_bare(conn), psycopg.Connection):
+        return True
+    return _origin(conn) == "sqlalchemy" and not inspect.iscoroutinefunction(conn.execute)
+
+
+def _bare(conn: Any) -> Any:
+    """The driver's connection of one of Django's, connected; anything else as it is."""
+    if hasattr(conn, "ensure_connection") and hasattr(conn, "alias"):
+        conn.ensure_connection()
+        return conn.connection
+    return conn
+
+
+def driver_of(conn: Any) -> Any:
+    """The driver's connection beneath a session or connection, in the calling thread."""
+    bare = _bare(conn)
+    if _origin(bare) == "sqlalchemy":
+        return _sqlalchemy_proxy(bare).driver_connection
+    return bare
+
+
+async def async_driver_of(conn: Any) -> Any:
+    """The same for an asynchronous one."""
+    if _origin(conn) == "sqlalchemy":
+        return await conn.run_sync(driver_of)
+    return conn
+
+
+def is_lost(driver: Any, error: BaseException) -> bool:
+    """Whether this connection of a driver was cut: not if the application closed it itself."""
+    if isinstance(driver, psycopg.AsyncConnection | psycopg.Connection):
+        return driver.broken
+    with suppress(Exception):  # a proxy of a pool that has it back
+        if driver.is_closed():
+            return True
+    seen: BaseException | None = error
+    while seen is not None:
+        state = getattr(seen, "sqlstate", None)
+        if isinstance(state, str) and state.startswith(_CUT):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

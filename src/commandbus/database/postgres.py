@@ -25,6 +25,7 @@ from commandbus.database.extender import RECORD_PROGRESS, PostgresExtender
 from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply, Said
+from commandbus.database.own_transactions import SETTLE_OWN, PostgresTransactions
 from commandbus.database.pgmq.notify import PostgresListener
 from commandbus.database.rows import raise_if_known, raw_leases
 from commandbus.database.sends import PostgresSends
@@ -44,9 +45,6 @@ _RECEIVE: LiteralString = (
 )
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
-_SETTLE_OWN: LiteralString = (
-    "select * from {schema}.settle_own(cast(%s as text), cast(%s as jsonb))"
-)
 _CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
 _EXTEND: LiteralString = "select * from {schema}.extend_leases(%s, cast(%s as jsonb), %s)"
 _CANCEL_REQUESTS: LiteralString = "select c from {schema}.cancel_requests(%s, cast(%s as jsonb)) c"
@@ -175,7 +173,7 @@ class PostgresStore(PostgresSends, PostgresFlow):
         self, domain: str, outcomes: Sequence[Outcome], *, conn: Any = None
     ) -> set[UUID]:
         if conn is not None:
-            text, document = _SETTLE_OWN, encoding.outcomes(outcomes)
+            text, document = SETTLE_OWN, encoding.outcomes(outcomes)
         elif all(o.kind is OutcomeKind.COMPLETE and not o.sends for o in outcomes):
             text, document = _COMPLETE, encoding.completions(outcomes)
         else:
@@ -203,6 +201,9 @@ class PostgresStore(PostgresSends, PostgresFlow):
         with translated():
             async with borrowed(self._pool) as conn, conn.transaction():
                 yield PostgresTransaction(self.gateway, conn)
+
+    def own_transactions(self) -> PostgresTransactions:
+        return PostgresTransactions(self.gateway)
 
     # -- operators
 
@@ -357,9 +358,9 @@ class PostgresTransaction:
 
     def __init__(self, gateway: Gateway, conn: psycopg.AsyncConnection[Any]) -> None:
         self._gateway = gateway
-        self.conn = conn
+        self.conn = self.driver = conn
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
         params = (domain, encoding.outcomes(outcomes))
-        rows = await run(self.conn, self._gateway.statement(_SETTLE_OWN), params)
+        rows = await run(self.conn, self._gateway.statement(SETTLE_OWN), params)
         return {row[0] for row in rows}

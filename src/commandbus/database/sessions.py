@@ -190,6 +190,23 @@ def prepare_blocking(conn: psycopg.Connection[Any], timeout_seconds: float) -> N
         cursor.execute(_SET, (list(settings), list(settings.values())))
 
 
+def prepare_shared_blocking(conn: psycopg.Connection[Any]) -> None:
+    """The same for a connection of a handler thread, which the application's statements run on.
+
+    Afterwards it begins transactions by itself.
+    """
+    with OurBlockingCursor(conn) as cursor:
+        cursor.execute(_LOOK)
+        ((backend, _),) = cursor.fetchall()
+        is_pooled = backend != conn.info.backend_pid
+        settings = session_settings(is_pooled=is_pooled, is_shared=True, timeout_seconds=None)
+        cursor.execute(_SET, (list(settings), list(settings.values())))
+    if is_pooled:
+        conn.prepare_threshold = None
+    conn.read_only = False
+    conn.autocommit = False
+
+
 class UnreadableAnswerError(Exception):
     """The driver could not read rows that the server has sent."""
 

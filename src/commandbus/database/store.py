@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from commandbus.database.gateway import Gateway
     from commandbus.database.model import Edit, Lease, NewBatch, Outcome, QueuedReply, Said, Sent
+    from commandbus.database.transactions import Transactions
     from commandbus.flow import Pause
     from commandbus.models import (
         AuditEvent,
@@ -90,6 +91,10 @@ class Transaction(Protocol):
     @property
     def conn(self) -> Any:
         """The connection that the handler may use."""
+
+    @property
+    def driver(self) -> Any:
+        """The connection of the driver beneath it."""
 
     async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
         """Write outcomes in this transaction; returns the commands whose lease is lost."""
@@ -193,6 +198,9 @@ class Store(Protocol):
 
     async def record_progress(self, domain: str, said: Sequence[Said]) -> None:
         """Keep how far these commands have come, as their handlers say."""
+
+    def own_transactions(self) -> Transactions:
+        """Transactions of threads, and of the application's own connections."""
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Open a transaction; leaving the block commits, an error rolls back."""

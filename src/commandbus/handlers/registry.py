@@ -18,6 +18,7 @@ from commandbus.middleware.chain import check_middleware, layers_of
 from commandbus.names import check_command_type, check_domain
 from commandbus.privacy.secrets import check_payload_type, secret_keys
 from commandbus.retry import RetryPolicy
+from commandbus.transactions.provider import TransactionProvider, committing, transaction_of
 
 
 class HandlerRegistry:
@@ -51,7 +52,7 @@ class HandlerRegistry:
         domain, command_type, handler = draft.domain, draft.command_type, draft.handler
         options, name = draft.options, f"{domain}/{command_type}"
         retry_policy, payload_type = options.get("retry_policy"), options.get("payload_type")
-        is_transactional = options.get("transactional", False)
+        is_transactional, provider = transaction_of(options.get("transactional", False), name)
         check_domain(domain)
         check_command_type(command_type)
         _check_call(handler, name)
@@ -63,20 +64,22 @@ class HandlerRegistry:
                 f"retry_policy of {name} is {retry_policy!r}; use RetryPolicy(…)"
             )
         is_async = _is_async(handler)
-        if is_transactional and not (is_async or _is_async(inspect.unwrap(handler))):
-            raise InvalidSettingError(
-                f"{name}: a transactional handler must be `async def`, because "
-                "ctx.conn is an asynchronous connection; a decorator of one must use "
-                "functools.wraps"
-            )
+        # A plain function may be the wrapper of a decorator, and return a coroutine.
+        commits_in_thread = is_transactional and not (
+            is_async or _is_async(inspect.unwrap(handler))
+        )
+        around = (*self._middleware, *check_middleware(options.get("middleware", ()), name))
+        layers = layers_of(around, handler, is_async=is_async)
+        if commits_in_thread:
+            if layers is not None:
+                handler, layers = layers.moved_into(handler)
+            handler = committing(handler)
         if payload_type is not None:
             check_payload_type(payload_type, name)
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
-        around = (*self._middleware, *check_middleware(options.get("middleware", ()), name))
         return HandlerEntry(
             domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
-            keys, timeout_seconds, around, draft.place,
-            layers_of(around, handler, is_async=is_async),
+            keys, timeout_seconds, around, draft.place, provider, commits_in_thread, layers,
         )  # fmt: skip
 
     def _check_timeout(self, seconds: float, name: str) -> None:
@@ -111,6 +114,11 @@ class HandlerRegistry:
     def of_domain(self, domain: str) -> list[HandlerEntry]:
         """All handlers of a domain."""
         return [entry for entry in self._entries.values() if entry.domain == domain]
+
+    def providers(self) -> list[TransactionProvider]:
+        """Where the transactions of handlers come from, each once."""
+        found = (entry.provider for entry in self._entries.values())
+        return list({id(each): each for each in found if each is not None}.values())
 
     def domains(self) -> list[str]:
         """The domains that have handlers, sorted."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,22 @@ class Layers:
     handle: _Async | None
     in_thread: _InThread | None
     observers: tuple[Middleware, ...]
+
+    def moved_into(self, handler: Callable[..., Any]) -> tuple[Callable[..., Any], Layers | None]:
+        """The handler with the layers of its thread in it, and the layers that are left.
+
+        For a handler whose thread begins and commits a transaction: they are inside it.
+        """
+        in_thread = self.in_thread
+        if in_thread is None:
+            return handler, self
+
+        @functools.wraps(handler)
+        def inside(command: Any, ctx: Any) -> Any:
+            call = ctx.call
+            return handler(command, ctx) if call is None else in_thread(call)
+
+        return inside, replace(self, in_thread=None)
 
     def tell(self, call: Call, outcome: CallOutcome) -> None:
         """Tell everybody who wants to know how the attempt ends."""

@@ -10,12 +10,13 @@ import inspect
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
-from commandbus.database.store import Store
+from commandbus.database.store import Store, Transaction
+from commandbus.database.transactions import Transactions
 from commandbus.errors import (
     DatabaseUnavailableError,
     HandlerError,
@@ -26,13 +27,14 @@ from commandbus.errors import (
 from commandbus.handler import HandlerContext, HandlerEntry, SendPreparer
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loops import is_being_cancelled
-from commandbus.middleware.base import Call
+from commandbus.middleware.base import Call, CallOutcome
 from commandbus.middleware.chain import Layers
 from commandbus.models import Command
 from commandbus.outcomes import Discard
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import (
+    ConnectionLostError,
     call_outcome,
     canceled,
     command_of,
@@ -44,6 +46,14 @@ from commandbus.worker.outcomes import (
 )
 from commandbus.worker.running import Run
 from commandbus.worker.threads import HandlerThreads
+from commandbus.worker.transactions import (
+    RollBackError,
+    ThreadContext,
+    ThreadTransaction,
+    close_thread,
+    provided,
+    refused,
+)
 
 _log = logging.getLogger("commandbus.worker")
 
@@ -64,6 +74,7 @@ class Execution:
     deadline_seconds: float  # when a lease is given up; above all time-outs
     on_thread_freed: Callable[[], None] = lambda: None  # one that was given up has ended
     _threads: HandlerThreads | None = None
+    _own: Transactions | None = None  # opened with the first handler that needs them
 
     @property
     def stuck_threads(self) -> int:
@@ -92,10 +103,14 @@ class Execution:
         except InvalidPayloadError as error:
             return parked(lease, "PAYLOAD_UNDECODABLE", str(error))
         if entry.is_transactional:
+            if entry.commits_in_thread:
+                return await self._run_in_thread_transaction(run, entry, command)
             return await self._run_in_transaction(run, entry, command)
         return await self._outcome_of(run, entry, self._context(run, command))
 
-    async def _outcome_of(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> Outcome:
+    async def _outcome_of(
+        self, run: Run, entry: HandlerEntry, context: HandlerContext, driver: object = None
+    ) -> Outcome:
         timeout = entry.timeout_seconds or self.timeout_seconds
         run.begin(entry, timeout)
         try:
@@ -116,6 +131,8 @@ class Execution:
                 raise
             # Also a CancelledError, if something that the handler waited for was cancelled. A
             # command given back without a counted attempt would come again and again.
+            if driver is not None:
+                error = self._lost_or(driver, error)
             outcome = self.failure(run, entry, error)
         else:
             run.end()
@@ -146,7 +163,9 @@ class Execution:
             result = await entry.handler(context.command, context)
         else:
             if self._threads is None:
-                self._threads = HandlerThreads(self.max_threads, self.on_thread_freed)
+                self._threads = HandlerThreads(
+                    self.max_threads, self.on_thread_freed, self._close_thread
+                )
             run.in_thread = True
             layers = entry.layers
             try:
@@ -192,7 +211,7 @@ class Execution:
     ) -> Outcome | None:
         try:
             await self._commit_together(run, entry, command)
-        except _RollBackError as rolled_back:
+        except RollBackError as rolled_back:
             return rolled_back.outcome
         except Exception as error:  # noqa: BLE001  (no connection, no commit, a refused send)
             if run.is_abandoned:
@@ -208,17 +227,75 @@ class Execution:
         return None
 
     async def _commit_together(self, run: Run, entry: HandlerEntry, command: Command) -> None:
-        async with self.transactions.transaction() as transaction:
-            context = self._context(run, command, conn=transaction.conn)
+        driver: object = None
+        try:
+            async with self._transaction(entry) as transaction:
+                driver = transaction.driver
+                await self._work_in(run, entry, command, transaction)
+            if run.call is not None:
+                run.call.decided = CallOutcome("completed")
+        except RollBackError:
+            raise
+        except Exception as error:
+            # Lost with the commit. If it was committed after all, what is said now is refused.
+            if driver is None or (lost := self._lost_or(driver, error)) is error:
+                raise
+            raise lost from error
+
+    async def _work_in(
+        self, run: Run, entry: HandlerEntry, command: Command, transaction: Transaction
+    ) -> None:
+        context = self._context(run, command, conn=transaction.conn)
+        outcome = await self._outcome_of(run, entry, context, transaction.driver)
+        # The failure of an abandoned run is recorded; its lease would be over, not refused.
+        if outcome.kind is not OutcomeKind.COMPLETE or run.is_abandoned:
+            raise RollBackError(outcome)
+        if await transaction.settle(run.lease.domain, [outcome]):
+            raise refused(run.lease)
+
+    def _transaction(self, entry: HandlerEntry) -> AbstractAsyncContextManager[Transaction]:
+        if entry.provider is None:
+            return self.transactions.transaction()
+        return provided(entry.provider, self.store, self._own_transactions())
+
+    def _lost_or(self, driver: object, error: BaseException) -> BaseException:
+        """The same error, unless it is because of a lost connection and the handler chose none."""
+        if not isinstance(error, Exception) or isinstance(error, HandlerError):
+            return error
+        if not self._own_transactions().is_lost(driver, error):
+            return error
+        lost = ConnectionLostError.during()
+        lost.__cause__ = error
+        return lost
+
+    async def _run_in_thread_transaction(
+        self, run: Run, entry: HandlerEntry, command: Command
+    ) -> Outcome | None:
+        own = self._own_transactions()
+        work = ThreadTransaction(own, run.lease, entry.provider, self.max_result_bytes)
+        run.interrupt = work.interrupt
+        context = ThreadContext(
+            command, run.lease, self._extend, self.prepare, None, run, transact=work
+        )
+        outcome: Outcome | None = None
+        try:
             outcome = await self._outcome_of(run, entry, context)
-            # The failure of an abandoned run is recorded; its lease would be over, not refused.
-            if outcome.kind is not OutcomeKind.COMPLETE or run.is_abandoned:
-                raise _RollBackError(outcome)
-            if await transaction.settle(run.lease.domain, [outcome]):
-                # The same outcome, on its own, leaves the audit event of the refusal.
-                raise _RollBackError(Outcome(run.lease, OutcomeKind.COMPLETE))
-        if run.call is not None:
-            run.call.decided = call_outcome(outcome)
+        except asyncio.CancelledError:
+            if not work.is_committed:
+                raise
+            # The cancel came with the commit: there is nothing to give back.
+        if work.is_committed and run.call is not None:
+            run.call.decided = CallOutcome("completed")
+        return None if work.is_committed else work.outcome or outcome
+
+    def _own_transactions(self) -> Transactions:
+        if self._own is None:
+            self._own = self.store.own_transactions()
+        return self._own
+
+    def _close_thread(self) -> None:
+        """A handler thread ends."""
+        close_thread([*self.registry.providers(), self._own])
 
     def _context(self, run: Run, command: Command, conn: object = None) -> HandlerContext:
         return HandlerContext(command, run.lease, self._extend, self.prepare, conn, run)
@@ -235,11 +312,3 @@ class Execution:
         """Let go of the threads of sync handlers; one that still runs ends with the process."""
         if self._threads is not None:
             self._threads.close()
-
-
-class _RollBackError(Exception):
-    """Leaves a transaction without a commit; carries how the lease ends instead."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__()
-        self.outcome = outcome

@@ -26,6 +26,27 @@ from commandbus.retry import RetryPolicy
 from commandbus.worker.failure_log import log_chosen, log_end, log_retry
 from commandbus.worker.stacks import stack_of
 
+#: A connection that is lost costs no attempt so often, counted with what the handler snoozed: a
+#: command that always ends its own connection must come to an end.
+MAX_LOSSES = 50
+#: The longest pause after a lost connection, in seconds; the first is one second.
+MAX_LOSS_SECONDS = 60.0
+
+
+class ConnectionLostError(TransientCommandError):
+    """The connection that a handler had its transaction on was cut, or there was none to be had."""
+
+    @classmethod
+    def during(cls) -> ConnectionLostError:
+        """While the handler ran: what it wrote is undone."""
+        return cls("DATABASE_UNAVAILABLE", "the connection of the handler's transaction was lost")
+
+    @classmethod
+    def before(cls, error: BaseException) -> ConnectionLostError:
+        """There was none, so the handler did not run."""
+        text = f"no connection for the handler's transaction: {type(error).__name__}: {error}"
+        return cls("DATABASE_UNAVAILABLE", redact_text(text))
+
 
 def command_of(lease: Lease) -> Command:
     """What the handler is given; raises InvalidPayloadError if the payload cannot be decoded."""
@@ -186,6 +207,12 @@ def _reason(lease: Lease, entry: HandlerEntry | None, reason: object) -> str:
     return redact_text(str(reason), MAX_REASON, secrets=secrets_of(lease, entry))
 
 
+def _is_free(lease: Lease, policy: RetryPolicy) -> bool:
+    """Whether a lost connection costs no attempt."""
+    lost = lease.snoozes or 0
+    return lost < MAX_LOSSES and policy.allows_snooze(lost)
+
+
 def failed(
     lease: Lease, entry: HandlerEntry, error: BaseException, default_policy: RetryPolicy
 ) -> Outcome:
@@ -200,6 +227,9 @@ def failed(
         error = too_many_snoozes(lease, error)
     elif isinstance(error, Discard):
         return discarded(lease, entry, error.reason)
+    elif isinstance(error, ConnectionLostError) and _is_free(lease, policy):
+        seconds = min(2.0 ** (lease.snoozes or 0), MAX_LOSS_SECONDS)
+        return snoozed(lease, entry, seconds, f"{error.code}: {error.message}")
     try:
         failure = failure_of(lease, entry, error, policy)
     except KeyboardInterrupt:

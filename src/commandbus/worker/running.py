@@ -6,15 +6,19 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 from uuid import UUID
 
 from commandbus.database.model import Lease
+from commandbus.errors import InvalidOperationError
 from commandbus.handler import HandlerEntry
 from commandbus.middleware.base import Call
 
 #: How long a handler may take to end after its time-out, in seconds; its failure waits for that.
 GRACE_SECONDS = 5.0
+#: How long a handler in a thread waits for something that the event loop does for it, in seconds.
+WAIT_SECONDS = 60.0
 
 _log = logging.getLogger("commandbus.worker")
 
@@ -44,6 +48,8 @@ class Run:
     is_canceled: bool = False
     #: Its failure is recorded, and the handler has not ended.
     is_abandoned: bool = False
+    #: Ends the statement that its handler waits for in a thread; from the event loop.
+    interrupt: Callable[[], None] | None = None
     #: How often its task was cancelled, because of the time-out or of a cancel of the command.
     _cancels: int = 0
 
@@ -103,6 +109,8 @@ class Run:
     def stop(self) -> None:
         """End the whole execution: its command goes back."""
         self.must_stop = True
+        if self.interrupt is not None:
+            self.interrupt()
         # After the task's first step, which the loop has planned already: a task that is cancelled
         # before it never reports its end, and its command would count as running without limit.
         if self.task is not None:
@@ -115,12 +123,28 @@ class Run:
             self.stop()  # it waits for a thread or a connection
         elif self.is_begun and not self.in_thread:
             self.cancel()
+        elif self.interrupt is not None:
+            self.interrupt()
         # Else it has ended and is being committed, or only the thread can end it.
 
     def say(self, fraction: float, message: str | None) -> None:
         """Its handler says how far it has come; from any thread."""
         if self._on_progress is not None and not self.is_abandoned:
             self._on_progress(self.lease, self.found, fraction, message)
+
+    def wait_for(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run this on the event loop and wait for its end, from a handler's thread."""
+        loop = None if self.task is None else self.task.get_loop()
+        if loop is None or asyncio._get_running_loop() is not None:
+            raise InvalidOperationError(
+                "this waits for the event loop, so only a `def` handler may call it, in its thread"
+            )
+        waiting = asyncio.run_coroutine_threadsafe(begin(), loop)
+        try:
+            waiting.result(WAIT_SECONDS)
+        except TimeoutError:
+            waiting.cancel()
+            raise
 
 
 class TimeOuts:
@@ -172,6 +196,8 @@ class TimeOuts:
             self.plan(run.due_at)
             if not run.in_thread:
                 run.cancel()
+            elif run.interrupt is not None:
+                run.interrupt()
             return
         _log.warning(
             "handler of %s (%s) has not ended %g s after its time-out: its command has failed, and "

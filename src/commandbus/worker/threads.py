@@ -23,9 +23,15 @@ _Call = tuple[Callable[[], Any], asyncio.Future[Any]]
 class HandlerThreads:
     """Up to `size` threads, started when they are needed."""
 
-    def __init__(self, size: int, on_freed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        size: int,
+        on_freed: Callable[[], None] = lambda: None,
+        on_thread_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self._size = size
         self._on_freed = on_freed
+        self._on_thread_end = on_thread_end  # called in a thread that ends
         #: Calls that go on although nobody waits for them any more. Each keeps its thread.
         self.stuck = 0
         self._loop = asyncio.get_running_loop()
@@ -68,6 +74,12 @@ class HandlerThreads:
             self._calls.put(None)
 
     def _work(self) -> None:
+        try:
+            self._work_off()
+        finally:
+            self._on_thread_end()
+
+    def _work_off(self) -> None:
         while (call := self._calls.get()) is not None:
             function, future = call
             result: Any = None

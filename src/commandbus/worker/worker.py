@@ -30,6 +30,7 @@ from commandbus.worker.executor import Executor
 from commandbus.worker.lease import LeaseKeeper
 from commandbus.worker.receiver import Receiver
 from commandbus.worker.shared import Shared
+from commandbus.worker.transactions import check_providers
 
 #: How long leases may take to be given back after a cancel, in seconds.
 ABORT_GRACE_SECONDS = 2.0
@@ -93,7 +94,9 @@ class Worker:
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(shared.used())
                 handlers = shared.control
-                if any(entry.is_transactional for entry in self.registry.of_domain(domain)):
+                entries = self.registry.of_domain(domain)
+                await check_providers(entries, shared.control)
+                if any(entry.needs_pool for entry in entries):
                     handlers = await shared.handlers(self.options.concurrency, stack)
                 await shared.set_up(domain, self.registry.secret_keys(domain))
                 await self._run_parts(_Parts(self, shared, handlers))

@@ -163,6 +163,7 @@ class MemoryTransaction:
         self._done: list[tuple[Callable[[State], Any], Any]] = []
         self.is_closed = False
         self.conn = self
+        self.driver = self
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):

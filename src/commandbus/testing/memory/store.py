@@ -23,6 +23,7 @@ from commandbus.testing.memory.engine import (
 )
 from commandbus.testing.memory.sending import create_batch, ensure_domain, send_commands
 from commandbus.testing.memory.tables import State
+from commandbus.testing.memory.transactions import MemoryTransactions
 
 if TYPE_CHECKING:
     from commandbus.database.gateway import Gateway
@@ -93,6 +94,9 @@ class InMemoryStore(MemoryEngine):
     extend = verb(leasing.extend_leases)
     cancel_requests = verb(leasing.cancel_requests)
     record_progress = verb(leasing.record_progress)
+
+    def own_transactions(self) -> MemoryTransactions:
+        return MemoryTransactions(self)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[MemoryTransaction]:
