@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from commandbus.governance.service import Governance
     from commandbus.loads.load import Loads
     from commandbus.models import AuditEvent, Reply
+    from commandbus.monitoring.monitor import Monitor
     from commandbus.schedules.service import Schedules
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
@@ -75,6 +76,7 @@ class Facets:
         self._sending = sending_through(
             Sending(store, self._preparer, max_send_many=settings.max_send_many)
         )
+        self._monitor: Monitor | None = None
         #: In the order in which they were built; closed in the reverse order.
         self._running: list[RunningPart] = []
 
@@ -91,6 +93,25 @@ class Facets:
         if "_workers" in vars(self):  # built with the first worker
             await self._workers.stop()
 
+    def monitor(self) -> Monitor:
+        """Begin to measure: what is sent, and the workers that are started from now on.
+
+        Asked again it gives the same: `bus.monitor().metrics.text()` is what Prometheus reads.
+        """
+        from commandbus.commands.metered import MeteredSending
+        from commandbus.monitoring.monitor import Monitor
+
+        if self._monitor is None:
+            self._monitor = Monitor()
+            self._sending = sending_through(
+                MeteredSending(
+                    self._store, self._preparer, max_send_many=self._settings.max_send_many,
+                    metrics=self._monitor.metrics,
+                )
+            )  # fmt: skip
+            self._workers.measure(self._monitor)
+        return self._monitor
+
     @property
     def stuck_domains(self) -> list[str]:
         """Domains whose worker in this process has lost its threads to handlers that hang."""
@@ -101,7 +122,7 @@ class Facets:
     ) -> AbstractAsyncContextManager[Worker]:
         """Run a worker while a block runs, then stop it: `async with bus.worker("payments"):`."""
         from commandbus.worker.background import background
-        from commandbus.worker.worker import WorkerOptions
+        from commandbus.worker.options import WorkerOptions
 
         check_worker_settings(concurrency, vt_seconds)
         options = WorkerOptions(check_domain(domain), concurrency, vt_seconds, use_notify)

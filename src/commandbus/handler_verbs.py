@@ -91,7 +91,7 @@ class HandlerVerbs(FlowVerbs):
         nothing is delayed or backs off either. Such workers of one bus end together. What other
         workers have leased is not waited for. A paused domain raises DomainPausedError.
         """
-        from commandbus.worker.worker import WorkerOptions
+        from commandbus.worker.options import WorkerOptions
 
         check_domain(domain)
         check_worker_settings(concurrency, vt_seconds)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from commandbus.privacy.redaction import redact_text
@@ -99,6 +99,19 @@ class Loop:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
         self._woken.clear()
+
+
+@asynccontextmanager
+async def running(loops: Sequence[Loop]) -> AsyncIterator[None]:
+    """Run loops in the background while a block runs."""
+    tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in loops]
+    try:
+        yield
+    finally:
+        for loop, task in zip(loops, tasks, strict=True):
+            loop.stop()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Watcher(Loop):

@@ -11,6 +11,8 @@ from commandbus.database.migrations import FUNCTION_FILES
 
 COMMANDS = "commandbus.command_bus_command"
 AUDIT = "commandbus.command_bus_audit"
+#: What ends a lease as CANCELED; its callers say by which event.
+LEASE_CANCELER = "cancel_leases"
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,17 @@ def changes(functions: dict[str, Function]) -> Iterator[Change]:
             names = _argument_names(function)
             for caller, arguments in call_arguments(function.name, functions):
                 given = dict(zip(names, arguments, strict=False))
-                yield Change(
-                    caller,
-                    before | (_literals(given[allowed]) if allowed else frozenset()),
-                    is_leased,
-                    _literals(given.get(assigned, assigned)),
-                )
+                moved = before | (_literals(given[allowed]) if allowed else frozenset())
+                after = _literals(given.get(assigned, assigned))
+                for who in _users_of(caller, functions):
+                    yield Change(who, moved, is_leased, after)
+
+
+def _users_of(name: str, functions: dict[str, Function]) -> set[str]:
+    """The function itself; of one that its callers share, to end a lease in one way, those."""
+    if name != LEASE_CANCELER:
+        return {name}
+    return {caller for caller, _ in call_arguments(name, functions)}
 
 
 def created_states(functions: dict[str, Function]) -> set[tuple[str, str]]:
@@ -144,6 +151,8 @@ def reply_outcomes(name: str, functions: dict[str, Function]) -> frozenset[str]:
         if caller == name
         for outcome in _literals(arguments[4])
     }
+    if LEASE_CANCELER in calls(functions[name], functions):
+        bodies |= reply_outcomes(LEASE_CANCELER, functions)
     for outcome in _arguments_of(name, "end_unleased", "p_outcome", functions):
         bodies |= _literals(outcome)
     return frozenset(bodies)
@@ -155,6 +164,8 @@ def batch_moves(name: str, functions: dict[str, Function]) -> set[str]:
     for caller, arguments in call_arguments("move_batch_counters", functions):
         if caller == name:
             moves.add(f"{arguments[1].strip(chr(39))} -> {arguments[2].strip(chr(39))}")
+    if LEASE_CANCELER in calls(functions[name], functions):
+        moves |= batch_moves(LEASE_CANCELER, functions)
     for given in _arguments_of(name, "requeue_commands", "p_from", functions):
         allowed = _literals(given)
         # It counts apart what came from each state; a caller's are those that it allows.

@@ -624,7 +624,7 @@ async def test_metrics_come_from_the_database(shop: Shop, client: httpx2.AsyncCl
 
     assert 'commandbus_queue_depth{domain="shop",state="ready"} 1.0' in text
     assert 'commandbus_tsq_depth{domain="shop"} 3.0' in text
-    assert "commandbus_db_pool_max 10.0" in text
+    assert 'commandbus_db_pool_max{pool="caller"} 10.0' in text
     assert 'route="/metrics"' not in text  # answered after it was written
 
 

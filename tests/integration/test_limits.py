@@ -12,8 +12,8 @@ import pytest
 
 from commandbus import BatchCommand, Command, CommandBus, CommandStatus, HandlerContext, new_id
 from commandbus.errors import CommandBusError, InvalidInputError, InvalidNameError
-from commandbus.worker import gatekeeper
-from commandbus.worker.gatekeeper import Gatekeeper
+from commandbus.gates import gatekeeper
+from commandbus.gates.gatekeeper import Gatekeeper
 from tests.integration.looking import Conn, value
 from tests.waiting import until, until_status, working
 

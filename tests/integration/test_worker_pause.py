@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus import BatchCommand, Command, CommandBus, CommandStatus, HandlerContext
+from commandbus.schedules import timekeeper
 from commandbus.worker import executor as executor_module
-from commandbus.worker import timekeeper
 from tests.integration.looking import Conn, events, look, send, send_some, value
 from tests.waiting import until, until_status, working
 
@@ -156,6 +156,51 @@ async def _nothing(command: Command, ctx: HandlerContext) -> None:
     pass
 
 
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chores of time come round at once."""
+    for name in ("LOOK_SECONDS", "ASK_SECONDS"):
+        monkeypatch.setattr(timekeeper, name, 0.05)
+    monkeypatch.setattr(timekeeper, "EVERY_SECONDS", 0.01)
+
+
+async def resumed_at(bus: CommandBus) -> datetime | None:
+    found = await bus.search.audit(domain="shop", event_types=["RESUMED"])  # type: ignore[list-item]
+    return found.items[0].ts if found.items else None
+
+
+@pytest.mark.parametrize("kind", [None, "Work"])
+async def test_a_process_without_workers_ends_what_is_over_by_time(
+    bus: CommandBus, monkeypatch: pytest.MonkeyPatch, kind: str | None
+) -> None:
+    """A service does no more than this while it serves."""
+    soon(monkeypatch)
+    sent = await bus.send("shop", "Work", uuid4(), {}, expires_in=0.2)
+    await bus.pause("shop", type=kind, reason="why", until=timedelta(seconds=0.3))
+    async with bus.schedules.firing():
+        await until_status(bus, "shop", sent, CommandStatus.CANCELED)
+
+        async def is_resumed() -> bool:
+            return await resumed_at(bus) is not None
+
+        await until(is_resumed, "the line in the audit")
+    assert await bus.resume("shop", type=kind) is False
+
+
+async def test_the_end_of_a_pause_that_is_known_is_written_when_it_comes(bus: CommandBus) -> None:
+    await bus._store.ensure_domain("shop")
+    end = datetime.now(UTC) + timedelta(seconds=1.2)
+    await bus.pause("shop", reason="why", until=end)
+    async with bus.schedules.firing():
+
+        async def is_resumed() -> bool:
+            return await resumed_at(bus) is not None
+
+        await until(is_resumed, "the line in the audit")
+    written = await resumed_at(bus)
+    assert written is not None
+    assert timedelta(0) <= written - end < timedelta(seconds=0.7)  # its next look is at 2 s
+
+
 @pytest.mark.parametrize("others", [0, 3])
 async def test_an_idle_worker_starts_a_delayed_command_when_it_is_due(
     bus: CommandBus, others: int
@@ -189,8 +234,7 @@ async def test_an_idle_worker_starts_a_delayed_command_when_it_is_due(
 async def test_the_chore_ends_what_expired_and_what_was_paused_for_a_time(
     bus: CommandBus, conn: Conn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timekeeper, "ASK_SECONDS", 0.05)
-    monkeypatch.setattr(timekeeper, "EVERY_SECONDS", 0.01)
+    soon(monkeypatch)
     bus.register_handler("other", "Work", _nothing)
     sent = await bus.send("shop", "Work", uuid4(), {}, expires_in=0.2)
     await bus.pause("shop", reason="why", until=timedelta(seconds=0.3))

@@ -742,7 +742,9 @@ function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, 
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4a33b1cc9e3b5a627eec49a3c7ed78fd
 function commandbus.cancel_leased(p_domain text, p_items jsonb) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 17fe060a89841db80fc3f0c3f1e3ff7d
+    sql, volatile, body 34cb396310efba3f7361a6ae2782d82c
+function commandbus.cancel_leases(p_domain text, p_items jsonb, p_event text, p_now timestamp with time zone) returns uuid[]
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ac184e2060198146e788b4083550b71a
 function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
     plpgsql, volatile, body 94abf8d7a912d3e2d6337202a28f682e
 function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TABLE(reason text, actor text)
@@ -803,6 +805,8 @@ function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4c34342914db16a59a4ac3a8c2ef8fcb
+function commandbus.claim_keeping(p_what text, p_every interval) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1554a3c568f4852800b2329db35e60c5
 function commandbus.claim_keys(p_domain text, p_keys text[]) returns void
     plpgsql, volatile, body 88cffc147bebabc9e21250badd4adf86
 function commandbus.claim_keys_of(p_domain text, p_command_ids uuid[]) returns text[]
@@ -874,7 +878,7 @@ function commandbus.delete_replies(p_queue text, p_msg_ids bigint[]) returns SET
 function commandbus.delete_schedule(p_domain text, p_name text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa1e586a56c3489a45fe52aade6aec57
 function commandbus.discard_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 9f7ef0e21d05dd1dfabf80fd2b191717
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body c1b62fbb5386c0fe701313e639b889a8
 function commandbus.dispatch_commands(p_domain text, p_batch_id uuid, p_from text[], p_limit integer) returns integer
     plpgsql, volatile, body 445031d4cf6569f022282de071a6ab0f
 function commandbus.dispatch_figures(p_domain text, OUT lag_seconds double precision, OUT pending_retry bigint, OUT unconfirmed bigint, OUT unconfirmed_seconds double precision) returns record
@@ -925,8 +929,10 @@ function commandbus.end_pauses() returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 356f63ef2272199f6acea16063c5d617
 function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_actor text) returns void
     plpgsql, volatile, body 534f05343a3638e47a6b13004123d521
+function commandbus.end_type_pauses(p_domain text) returns void
+    plpgsql, volatile, body 6e9e3d2e7a3a1e94cc840ed8b035fcf9
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
-    plpgsql, volatile, body 94857f167313c554317e97c379471183
+    plpgsql, volatile, body ac63d42402a4f8a692f070b5bbfaf9e5
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
@@ -942,13 +948,13 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 0700f1215757392112abf151e71e2066
+    sql, immutable, body d7873e1dcb4d9864efc73064aa4c3ddd
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 4962918d0278b72ab6f19ad9cae267bc
 function commandbus.expire_leased(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4364fb01076fa8113e7929787280d031
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 2893e7232b1fcc024b4447b0017e9f40
 function commandbus.expire_ticket(p_domain text, p_ticket_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5035d1df68d24665874f691b31864993
 function commandbus.expired_decisions(p_limit integer) returns TABLE(domain text, batch_id uuid, command_id uuid)
@@ -1004,7 +1010,7 @@ function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns 
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
-    plpgsql, volatile, body e09ab3b4d3c450b310ef8df1b07df0ea
+    plpgsql, volatile, body 4995c1e066ff470714866d118790f087
 function commandbus.gate_state(p_domain text, p_gate text, p_now timestamp with time zone) returns TABLE(is_open boolean, room integer, tokens double precision)
     sql, stable, body b3d9938536ccac86cbed7e1f45eaa17f
 function commandbus.gate_text(p_domain text, p_gate text) returns text
@@ -1051,6 +1057,8 @@ function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain te
     plpgsql, volatile, body d75f0b1379802c6a5ac1086a0e79efb6
 function commandbus.keep_leases(p_domain text, p_items jsonb, p_vt integer) returns TABLE(command_id uuid, is_lost boolean)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 631c72dd5b664d91aaf8ac7c782843e0
+function commandbus.keep_pauses() returns double precision
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c477cac59191b66f35dcfa6acad791cd
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.keep_tokens(p_domain text, p_now timestamp with time zone, p_mine text[], p_gates text[], p_tokens double precision[]) returns void
@@ -1244,7 +1252,7 @@ function commandbus.put_messages(p_queue text, p_messages jsonb[]) returns bigin
 function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns bigint[]
     plpgsql, volatile, body e4e9e4e521013f80906af56d28ccdd4b
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
-    plpgsql, volatile, body 613e0f5e90b3b39dcc718ffdf0ed5882
+    plpgsql, volatile, body 2374133a610aa714775b033d72966612
 function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_counted_from timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2b22f21cb2cc38cd79ffe82036f77fb
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
@@ -1482,7 +1490,7 @@ function commandbus.set_level_seconds(p_domain text, p_seconds double precision,
 function commandbus.set_limit(p_domain text, p_type text DEFAULT NULL::text, p_by_key boolean DEFAULT false, p_max_running integer DEFAULT NULL::integer, p_rate double precision DEFAULT NULL::double precision, p_per double precision DEFAULT NULL::double precision, p_burst double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 217bf1d429cf5731c4b41536d9d8219b
 function commandbus.set_priority(p_domain text, p_command_ids uuid[], p_priority integer, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body b0b0cb7f002041931a540ead3832badb
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 492a67af8cccab6f2a5ee0e7e073119c
 function commandbus.set_retention(p_domain text, p_kind text, p_keep interval, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 767866e78248b8c0dccb710a640c99d7
 function commandbus.set_user_limits(p_user text, p_actor text, p_max_pending_batches integer DEFAULT NULL::integer, p_max_pending_children integer DEFAULT NULL::integer, p_cooldown_seconds integer DEFAULT NULL::integer) returns SETOF commandbus.rate_limit_override
@@ -1522,7 +1530,9 @@ function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, volatile, body e3f248ac5adf666cded927fd77cfff55
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body b02cb2bbf1534f36289d9788df1110bd
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 689c73a1e8ec50f3ced4b036b2b5f30e
+function commandbus.tend_levels() returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e8fba503c6af6e748cd7930181401b6b
 function commandbus.ticket_kinds(p_owner text, p_domains text[], p_batch_types text[]) returns TABLE(domain text, batch_type text)
     plpgsql, stable, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, body d500443ddf1e3a9233071b5e1d4d3632
 function commandbus.ticket_status(p_batch commandbus.command_bus_batch) returns text
@@ -1540,7 +1550,7 @@ function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_ac
 function commandbus.try_queue(p_domain text, p_command_ids uuid[], p_max_attempts integer, OUT o_queued integer, OUT o_failed integer, OUT o_given_up integer) returns record
     plpgsql, volatile, body 4f7bb1c94b659b9be9851ad5298ea02e
 function commandbus.turn_away(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_worker text, p_limits jsonb, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 665f3c7f5d24fdb94d60d67d21397af0
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 84142e8f0503b48d1bd73032a5c2cbf6
 function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns uuid[]
     sql, stable, body e51d6df894e952feb235881b33aaa38c
 function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
@@ -1549,8 +1559,8 @@ function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now times
     sql, stable, body 56cd603d054a6e35e7b3ea889265c8db
 function commandbus.use_keys(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f5171bed493c645a91fe61159ea24c05
-function commandbus.use_levels(p_domain text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d7fe6f657c232225b1f49fad12300cd4
+function commandbus.use_levels(p_domain text, p_within interval DEFAULT '00:20:00'::interval) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bd15c903fce3893893ff619a8f2d843f
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.wait_at_gates(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_stop text[], p_leased boolean[], p_has_waited boolean, p_full text[]) returns void
@@ -1565,6 +1575,8 @@ function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) 
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
 function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 514e21442db9ab74e4d1d9905e3806e0
+function commandbus.wake_for_places(p_domain text) returns void
+    plpgsql, volatile, body 84487bbad3d9787b4833892ad210631a
 function commandbus.wake_workers(p_domain text) returns void
     plpgsql, volatile, body 41ba682ae800da5a414b0ee0dee6cc39
 function commandbus.walk_gates(p_domain text, p_after text, p_before text, p_limit integer) returns text[]

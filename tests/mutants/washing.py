@@ -30,6 +30,12 @@ select string_agg(c.oid::regclass::text, ', ') from pg_class c
  where c.relnamespace::regnamespace::text = 'commandbus' and c.relkind in ('r', 'p')
    and c.relname not in ('command_bus_migration', 'command_bus_setting')
 """
+#: The audit and its seals, which refuse to be emptied.
+_GUARDED = """
+select string_agg(distinct c.oid::regclass::text, ' ')
+  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+ where c.relnamespace::regnamespace::text = 'commandbus' and not t.tgisinternal
+"""
 
 
 class OneDatabase:
@@ -77,9 +83,12 @@ def wash(dsn: str, fingerprint: object) -> bool:
             return False
         tables = str(_one(conn, _TABLES))
         with conn.transaction():
-            conn.execute("alter table commandbus.command_bus_audit disable trigger user")
+            guarded = str(_one(conn, _GUARDED)).split()
+            for table in guarded:
+                conn.execute(f"alter table {table} disable trigger user".encode())
             conn.execute(f"truncate {tables} restart identity cascade".encode())
-            conn.execute("alter table commandbus.command_bus_audit enable trigger user")
+            for table in guarded:
+                conn.execute(f"alter table {table} enable trigger user".encode())
             conn.execute("select pgmq.drop_queue(queue_name) from pgmq.meta")
             conn.execute("truncate commandbus.command_bus_setting")
             conn.execute(

@@ -431,3 +431,49 @@ async def test_a_type_that_is_paused_until_a_time_is_resumed_by_itself(db: Sessi
         " ('PAUSED', 'RESUMED') order by audit_id"
     )
     assert [row["event_type"] for row in events] == ["PAUSED", "RESUMED"]
+
+
+async def listening(session: Open) -> Session:
+    """A session that hears what an idle worker of the domain would."""
+    listener = await session()
+    await listener.rows("select commandbus.worker_heartbeat('w9', %s, true, 1, 0)", DOMAIN)
+    channel = await listener.value("select commandbus.channel(%s)", DOMAIN)
+    await listener.rows(f'listen "{channel}"')
+    await listener.conn.commit()
+    return listener
+
+
+async def is_woken(listener: Session) -> bool:
+    return bool([each async for each in listener.conn.notifies(timeout=0.3, stop_after=1)])
+
+
+@pytest.mark.parametrize("has_limit", [True, False])
+async def test_an_end_by_an_operator_wakes_a_worker_where_there_are_limits(
+    db: Session, session: Open, has_limit: bool
+) -> None:
+    if has_limit:
+        await limit(db, max_running=1)
+    _, waits = await sent(db, 2)
+    await db.receive(1)
+    listener = await listening(session)
+    await db.rows("select commandbus.cancel_commands(%s, %s, 'why')", DOMAIN, [waits])
+    await db.conn.commit()
+    assert await is_woken(listener) is has_limit
+
+
+@pytest.mark.parametrize("has_limit", [True, False])
+async def test_a_receive_that_ends_what_a_dead_worker_had_wakes_another_for_its_place(
+    db: Session, session: Open, has_limit: bool
+) -> None:
+    """It may find nothing that it could lease itself: what waits has another type, or more."""
+    if has_limit:
+        await limit(db, max_running=1)
+    (first,) = await sent(db, 1)
+    await db.receive(1)
+    await db.rows("select commandbus.request_cancel(%s, %s, 'why')", DOMAIN, [first])
+    await db.rows(f"update pgmq.q_{DOMAIN}__commands set vt = clock_timestamp()")
+    listener = await listening(session)
+    assert await db.receive(1) == []
+    await db.conn.commit()
+    assert await places(db) == []
+    assert await is_woken(listener) is has_limit

@@ -231,3 +231,73 @@ async def fetched(db: Session) -> tuple[int, int]:
         QUEUE,
     )
     return row["s"], row["i"]
+
+
+async def has_levels(db: Session) -> bool:
+    found: bool = await db.value("select has_levels from commandbus.command_bus_flow")
+    return found
+
+
+async def aged(db: Session, hours: float) -> None:
+    """As if nobody had touched the row of the domain for so long."""
+    await db.rows(
+        "update commandbus.command_bus_flow"
+        " set updated_at = clock_timestamp() - make_interval(mins => cast(%s as int))", hours * 60,
+    )  # fmt: skip
+
+
+async def tend(db: Session) -> int:
+    changed: int = await db.value("select commandbus.tend_levels()")
+    return changed
+
+
+async def test_a_domain_without_levels_for_two_hours_is_read_without_them(db: Session) -> None:
+    (high,) = await db.send(priority=1)
+    await aged(db, 3)
+    assert (await tend(db), await has_levels(db)) == (0, True)  # a message has one
+    assert await taken(db) == {high}
+    await db.rows(f"delete from {QUEUE}")
+    await aged(db, 1.9)
+    assert (await tend(db), await has_levels(db)) == (0, True)  # it may have one at any moment
+    await aged(db, 2.1)
+    assert (await tend(db), await has_levels(db)) == (1, False)
+    assert await tend(db) == 0
+
+
+async def test_a_domain_is_read_with_levels_again_from_the_next_one_on(db: Session) -> None:
+    await db.send(priority=1)
+    await db.rows(f"delete from {QUEUE}")
+    await aged(db, 3)
+    await tend(db)
+    (plain,) = await db.send()
+    (low,) = await db.send(priority=-1)
+    assert await has_levels(db)
+    assert [await taken(db) for _ in range(3)] == [{plain}, {low}, set()]
+
+
+async def test_a_level_that_comes_out_of_a_long_transaction_is_found_again(
+    db: Session, session: Open
+) -> None:
+    """Its sender saw that the domain uses levels, hours before its commit."""
+    await db.send(priority=1)
+    await db.rows(f"delete from {QUEUE}")
+    sender = await session()
+    (low,) = await sender.send(priority=-2)
+    await aged(db, 3)
+    assert (await tend(db), await has_levels(db)) == (1, False)
+    await sender.conn.commit()
+    assert await taken(db) == set()
+    assert (await tend(db), await has_levels(db)) == (1, True)
+    assert await taken(db) == {low}
+
+
+@pytest.mark.parametrize(("hours", "is_written"), [(0.9, False), (1.1, True)])
+async def test_a_send_with_a_level_says_so_at_most_once_an_hour(
+    db: Session, hours: float, is_written: bool
+) -> None:
+    await db.send(priority=1)
+    await aged(db, hours)
+    before = await db.value("select updated_at from commandbus.command_bus_flow")
+    await db.send(priority=1)
+    after = await db.value("select updated_at from commandbus.command_bus_flow")
+    assert (after > before) is is_written

@@ -12,15 +12,14 @@ import pytest
 from commandbus.errors import RateLimitExceededError
 from commandbus.governance.model import ChildStatus, LimitState, LimitType
 from commandbus.governance.types import BatchType, BatchTypes
-from commandbus.http import metrics as module
 from commandbus.http.context import limit_headers
 from commandbus.http.metrics import (
-    OTHER,
     GovernedTracker,
     Metrics,
     NoMetrics,
     new_metrics,
 )
+from commandbus.monitoring.catalogue import MAX_DOMAINS, OTHER
 from commandbus.testing import fake_bus
 from commandbus.upkeep.figures import DomainFigures, GovernedFigures, LimitFigures
 from tests.http_world import app_of, client_of, problem
@@ -78,7 +77,7 @@ def test_the_figures_of_a_domain_and_the_pool_are_gauges() -> None:
     assert line(metrics, 'commandbus_pending_retry{domain="shop"}') == "6.0"
     assert line(metrics, 'commandbus_unconfirmed{domain="shop"}') == "5.0"
     assert line(metrics, 'commandbus_unconfirmed_age_seconds{domain="shop"}') == "8.5"
-    assert line(metrics, "commandbus_db_pool_max") == "10.0"
+    assert line(metrics, 'commandbus_db_pool_max{pool="caller"}') == "10.0"
 
 
 def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
@@ -92,10 +91,10 @@ def test_a_domain_that_is_gone_has_no_series_any_more() -> None:
 
 def test_more_domains_than_anybody_has_are_summed() -> None:
     metrics = Metrics(TYPES)
-    metrics.take(*figures([a_domain(f"d{n}") for n in range(module.MAX_DOMAINS + 3)]))
+    metrics.take(*figures([a_domain(f"d{n}") for n in range(MAX_DOMAINS + 3)]))
 
     assert line(metrics, f'commandbus_tsq_depth{{domain="{OTHER}"}}') == "12.0"
-    assert metrics.text().decode().count("commandbus_tsq_depth{") == module.MAX_DOMAINS + 1
+    assert metrics.text().decode().count("commandbus_tsq_depth{") == MAX_DOMAINS + 1
 
 
 def test_labels_take_no_value_that_a_client_wrote() -> None:

@@ -30,7 +30,8 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "http",
-            "loads", "middleware", "schedules", "testing", "transactions", "troubleshooting",
+            "loads", "middleware", "monitoring", "schedules", "testing", "transactions",
+            "troubleshooting",
             "upkeep", "worker",
         )
     ),

@@ -97,6 +97,7 @@ async def test_a_step_asks_for_as_many_as_there_is_room_for(bench: Bench) -> Non
             "from_head": False,
             "except_types": [],
             "places": 5,
+            "with_due": False,
         }
     ]
 

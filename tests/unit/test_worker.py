@@ -22,7 +22,8 @@ from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker import shared as shared_module
 from commandbus.worker import worker as worker_module
-from commandbus.worker.worker import Worker, WorkerOptions, new_worker_id
+from commandbus.worker.options import WorkerOptions, new_worker_id
+from commandbus.worker.worker import Worker
 from tests.unit.stubs import StubStore, a_lease, soon
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
         CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
     )
+    from commandbus.monitoring.monitor import Monitor
     from commandbus.retry import RetryPolicy
     from commandbus.transactions.provider import TransactionProvider
 
@@ -56,6 +57,10 @@ class BlockingVerbs:
     def stop(self) -> None:
         """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
         return self._bridge.run(self._bus.stop())
+
+    def monitor(self) -> Monitor:
+        """Begin to measure: what is sent, and the workers that are started from now on."""
+        return self._bus.monitor()
 
     @property
     def stuck_domains(self) -> list[str]:

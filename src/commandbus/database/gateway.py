@@ -10,6 +10,7 @@ so that `import commandbus` does not load the driver.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,9 @@ from commandbus.errors import InvalidInputError
 from commandbus.settings import Settings
 
 Value = TypeVar("Value")
+
+#: Seconds after which a process says again that a domain uses levels.
+LEVELS_SECONDS = 600.0
 
 
 class Statements(ABC):
@@ -92,7 +96,8 @@ class Gateway(Statements):
         self.settings = settings
         self._statements: dict[str, Statement] = {}
         self._known_domains: set[str] = set()
-        self._leveled_domains: set[str] = set()
+        #: When to say again that a domain uses levels, by the monotonic clock.
+        self._leveled_until: dict[str, float] = {}
         self._keyed_domains: set[str] = set()
 
     def statement(self, text: LiteralString) -> Statement:
@@ -153,13 +158,14 @@ class Gateway(Statements):
             self._known_domains.add(domain)
 
     async def ensure_levels(self, domain: str) -> None:
-        """Say that a domain uses levels, in a transaction of its own and once per process.
+        """Say that a domain uses levels, in a transaction of its own, now and then.
 
         Otherwise a caller's open transaction would hold the one row that says what a domain uses.
+        One that has not said so for two hours is taken for one that uses none.
         """
-        if domain not in self._leveled_domains:
+        if self._leveled_until.get(domain, 0.0) < time.monotonic():
             await self.rows("select {schema}.use_levels(%s)", (domain,), domain=domain)
-            self._leveled_domains.add(domain)
+            self._leveled_until[domain] = time.monotonic() + LEVELS_SECONDS
 
     async def ensure_keys(self, domain: str) -> None:
         """Say that a domain uses ordering keys, as ensure_levels does for levels."""

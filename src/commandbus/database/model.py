@@ -82,6 +82,9 @@ class Lease:
     is_limited: bool = False
     #: What travels with it beside its payload, as JSON; None: nothing.
     meta: str | None = None
+    #: When it was due, by the monotonic clock of this process; None: not asked for, or it was
+    #: started before.
+    due_at: float | None = None
 
 
 class OutcomeKind(StrEnum):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from math import ceil
 from typing import Any, LiteralString, TypeGuard, Unpack
 from uuid import UUID
@@ -37,12 +39,23 @@ from commandbus.models import NewCommand
 from commandbus.names import schema_mark
 from commandbus.settings import Settings
 
-_RECEIVE: LiteralString = (
+_LEASE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
     " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules, meta"
-    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
-    " cast(%s as text[]), cast(%s as text[]), cast(%s as int))"
 )
+#: For how many seconds a command has been due that is started for the first time. By the clock of
+#: the server, which is not that of the worker.
+_WAITED: LiteralString = (
+    ", case when r.lease_epoch = 1 then (select extract(epoch from clock_timestamp() -"
+    " greatest(c.created_at, c.deliver_at, c.queued_at)) from {schema}.command_bus_command c"
+    " where c.domain = %s and c.command_id = r.command_id) end"
+)
+_FROM_RECEIVE: LiteralString = (
+    " from {schema}.receive_commands(%s, %s, %s, %s, cast(%s as jsonb), %s, %s,"
+    " cast(%s as text[]), cast(%s as text[]), cast(%s as int)) r"
+)
+_RECEIVE: LiteralString = _LEASE + _FROM_RECEIVE
+_RECEIVE_WITH_DUE: LiteralString = _LEASE + _WAITED + _FROM_RECEIVE
 _COMPLETE: LiteralString = "select * from {schema}.complete_commands(%s, cast(%s as jsonb))"
 _SETTLE: LiteralString = "select * from {schema}.settle_commands(%s, cast(%s as jsonb))"
 _CONFIRM_START: LiteralString = "select {schema}.confirm_start(%s, %s, %s)"
@@ -151,6 +164,8 @@ class PostgresStore(PostgresSends, PostgresFlow):
             None if every is None else list(every), options.get("places"),
         )  # fmt: skip
         try:
+            if options.get("with_due"):
+                return await self._receive_with_due(domain, params)
             rows = await self.gateway.rows(_RECEIVE, params, domain=domain)
         except DatabaseError as error:
             if isinstance(error.__cause__, UnreadableAnswerError):
@@ -159,6 +174,15 @@ class PostgresStore(PostgresSends, PostgresFlow):
         leases = [Lease(domain, *row) for row in rows]
         leases.sort(key=lambda lease: lease.msg_id)
         return leases
+
+    async def _receive_with_due(self, domain: str, params: Row) -> list[Lease]:
+        rows = await self.gateway.rows(_RECEIVE_WITH_DUE, (domain, *params), domain=domain)
+        now = time.monotonic()
+        rows.sort(key=lambda row: row[2])  # the message
+        due = (None if row[-1] is None else now - float(row[-1]) for row in rows)
+        return [
+            replace(Lease(domain, *row[:-1]), due_at=at) for row, at in zip(rows, due, strict=True)
+        ]
 
     async def _give_back(self, domain: str, answer: PGresult | None) -> None:
         # Leased, and nobody knows what: a lease that lapses would be held against the command.

@@ -62,6 +62,8 @@ class ReceiveOptions(TypedDict):
     count_every: NotRequired[Collection[str] | None]
     #: Handlers that are free now; commands under a limit are not leased ahead of them. None: any.
     places: NotRequired[int | None]
+    #: Whether leases say when they were due.
+    with_due: NotRequired[bool]
 
 
 class WorkerFigures(TypedDict):

@@ -11,7 +11,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -19,16 +18,22 @@ from uuid import UUID
 from commandbus.governance.model import ChildStatus, LimitType
 from commandbus.governance.types import BatchTypes
 from commandbus.http.problems import OWN_LIMITS
+from commandbus.monitoring.catalogue import (
+    DEPTH,
+    DOMAIN_GAUGES,
+    LIMIT_GAUGES,
+    MAX_DOMAINS,
+    OTHER,
+    POOL,
+    Family,
+)
 from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures, LimitFigures
+from commandbus.upkeep.gauges import at_most
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 #: What can become of a request for a governed batch.
 SUBMIT_RESULTS = frozenset(
     {"accepted", "replayed", "invalid", "too_large", "denied", "limited", "failed"}
 )
-#: Domains that have series of their own; the others are summed under OTHER.
-MAX_DOMAINS = 200
-OTHER = "other"
 #: Seconds that governed batches take, from the request to the last child.
 DURATIONS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400)
 #: How long a batch that has ended is remembered, so that it is not counted again.
@@ -105,49 +110,14 @@ class Metrics(NoMetrics):
             "commandbus_http_request_seconds", "Time to answer.", ("route",),
             registry=self._registry,
         )  # fmt: skip
-        self._depth = gauge("commandbus_queue_depth", "Messages in the queue.", "domain", "state")
-        #: By the field of DomainFigures that each shows.
-        self._gauges = {
-            field: gauge(f"commandbus_{name}", text, "domain")
-            for field, name, text in (
-                ("oldest_seconds", "oldest_age_seconds", "Age of the oldest command that is due."),
-                ("parked", "tsq_depth", "Commands in troubleshooting."),
-                ("in_flight", "in_flight", "Commands that workers report as leased."),
-                ("workers", "workers", "Workers that are known."),
-                ("heartbeat_seconds", "worker_heartbeat_seconds",
-                 "Age of the oldest heartbeat of a worker."),
-                ("batch_remaining", "batch_remaining",
-                 "Commands of open batches that have not ended."),
-                ("replies", "replies_depth", "Replies that lie in the queues of the domain."),
-                ("replies_refused", "replies_refused",
-                 "Archived messages of these queues that were no replies."),
-                ("dispatch_lag_seconds", "dispatch_lag_seconds",
-                 "Age of the oldest command that is stored and not queued yet."),
-                ("pending_retry", "pending_retry",
-                 "Commands that wait to be queued again because that failed, up to 10,000."),
-                ("unconfirmed", "unconfirmed",
-                 "Commands that a queue in another database has not brought back, up to 10,000."),
-                ("unconfirmed_seconds", "unconfirmed_age_seconds",
-                 "Time since such a queue accepted the oldest of them."),
-                ("paused", "paused", "1 while nothing of the domain is started, else 0."),
-                ("blocked_keys", "blocked_keys",
-                 "Ordering keys that a parked command blocks, up to 10,000."),
-                ("blocked_seconds", "blocked_keys_age_seconds",
-                 "Time since the first of them was blocked."),
-            )
-        }  # fmt: skip
-        # By the rule, not by the key: keys are many.
-        self._limits = {
-            field: gauge(f"commandbus_limit_{field}", text, "domain", "limit")
-            for field, text in (
-                ("running", "Commands that have a place of an execution limit."),
-                ("waiting", "Commands that wait for an execution limit, or for a paused type."),
-            )
-        }
-        self._pool = {
-            name: gauge(f"commandbus_db_pool_{name}", f"Connections of the pool: {name}.")
-            for name in ("max", "size", "available", "waiting")
-        }
+
+        def shown(family: Family) -> Any:
+            return gauge(family.name, family.help, *family.labels)
+
+        self._depth = shown(DEPTH)
+        self._gauges = {field: shown(family) for field, family in DOMAIN_GAUGES.items()}
+        self._limits = {field: shown(family) for field, family in LIMIT_GAUGES.items()}
+        self._pool = {name: shown(family) for name, family in POOL.items()}
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         known = method if method in _METHODS else OTHER
@@ -188,7 +158,7 @@ class Metrics(NoMetrics):
         """Set the gauges, and add to the counters, from what the database says."""
         for gauge in (self._depth, *self._gauges.values(), *self._limits.values()):
             gauge.clear()  # a domain that is gone has no figures
-        for each in _at_most(domains, MAX_DOMAINS):
+        for each in at_most(domains, MAX_DOMAINS):
             self._depth.labels(each.domain, "ready").set(each.ready)
             self._depth.labels(each.domain, "delayed").set(each.delayed)
             for field, gauge in self._gauges.items():
@@ -197,7 +167,7 @@ class Metrics(NoMetrics):
             for field, gauge in self._limits.items():
                 gauge.labels(limit.domain, limit.limit).set(getattr(limit, field))
         for name, value in pool.items():
-            self._pool[name].set(value)
+            self._pool[name].labels("caller").set(value)
         children, durations = self._tracker.take(governed, at)
         for (batch_type, status), count in children.items():
             self._children.labels(self._type(batch_type), status.value).inc(count)
@@ -262,18 +232,3 @@ def new_metrics(batch_types: BatchTypes) -> NoMetrics:
         return Metrics(batch_types)
     except ModuleNotFoundError:
         return NoMetrics()
-
-
-def _at_most(domains: Sequence[DomainFigures], limit: int) -> Sequence[DomainFigures]:
-    """The first domains, and one for all others: the sums of counts, the highest of ages."""
-    kept, rest = domains[:limit], domains[limit:]
-    if not rest:
-        return kept
-    values: dict[str, Any] = {
-        spec.name: (max if spec.name.endswith("_seconds") else sum)(
-            getattr(each, spec.name) for each in rest
-        )
-        for spec in fields(DomainFigures)
-        if spec.name != "domain"
-    }
-    return [*kept, DomainFigures(OTHER, **values)]

@@ -74,7 +74,8 @@ class HttpServer:
     async def run(self, on_started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; requests that have arrived by then are still served.
 
-        Fires schedules meanwhile: they go on as long as any worker or service lives.
+        Fires schedules meanwhile, and ends what is over: that goes on as long as any worker or
+        service lives.
         """
         platform: Platform = self._app.state.commandbus
         async with platform.bus.schedules.firing():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, LiteralString
@@ -76,18 +75,6 @@ class Firing(Loop):
         self._gateway = store.gateway
         #: Zones that this machine does not know: left to other processes.
         self._unknown: set[str] = set()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Run in the background while a block runs."""
-        task = asyncio.create_task(self.run(), name=self.name)
-        try:
-            yield
-        finally:
-            self.stop()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def step(self) -> float | None:
         """Fire some of what is due."""

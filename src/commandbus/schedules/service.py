@@ -24,6 +24,7 @@ from commandbus.errors import (
     PermissionDeniedError,
     ScheduleNotFoundError,
 )
+from commandbus.loops import running
 from commandbus.meta import check_meta
 from commandbus.names import (
     NO_REPLY,
@@ -39,7 +40,7 @@ from commandbus.paging import Page, check_page, page_of, position_of
 from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.privacy.values import MASK
 from commandbus.schedules.checks import check_schedule_name, check_spec
-from commandbus.schedules.firing import Firing
+from commandbus.schedules.keepers import keepers_of
 from commandbus.schedules.model import Missed, Overlap, Schedule, ScheduleTime
 from commandbus.schedules.ticks import (
     MISSED_AFTER,
@@ -332,11 +333,14 @@ class Schedules:
 
     @asynccontextmanager
     async def firing(self) -> AsyncIterator[None]:
-        """Fire what is due, of all domains, while a block runs. Workers do so by themselves."""
+        """Fire what is due, of all domains, while a block runs. Workers do so by themselves.
+
+        Commands that have expired and pauses whose time is over end meanwhile, too.
+        """
         if not self._store.has_gateway or not self._settings.maintenance:
             yield  # in memory there is none; and this process was told to leave it to others
             return
-        async with Firing(self._store).running():
+        async with running(keepers_of(self._store)):
             yield
 
     # -- inside

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from commandbus.worker.worker import Worker, WorkerOptions, Workers
+from commandbus.worker.options import WorkerOptions
+from commandbus.worker.worker import Worker, Workers
 
 
 @asynccontextmanager

@@ -11,9 +11,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
+from uuid import UUID
 
 from commandbus.database.model import Failure, Lease, Outcome, OutcomeKind
-from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, DatabaseUnavailableError, DuplicateCommandError
 from commandbus.loops import Backoff, is_being_cancelled
 from commandbus.models import ParkReason
@@ -25,11 +26,18 @@ MAX_GROUP = 1_000
 _log = logging.getLogger("commandbus.completer")
 
 
+class Settles(Protocol):
+    """Where outcomes are written."""
+
+    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+        """Write them; returns the commands whose lease is lost."""
+
+
 @dataclass(eq=False)
 class Completer:
     """Takes one Outcome for each lease and hands them to the store in groups."""
 
-    store: Store
+    store: Settles
     domain: str
     on_settled: Callable[[Sequence[Lease]], None]
 

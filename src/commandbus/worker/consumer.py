@@ -32,9 +32,10 @@ from commandbus.privacy.redaction import redact_text
 from commandbus.retry import MAX_BACKOFF_SECONDS, RetryPolicy
 from commandbus.settings import Settings, check_number
 from commandbus.worker.lease import redacted_word
+from commandbus.worker.options import new_worker_id
 from commandbus.worker.outcomes import command_of, failed, failure_of, parked
 from commandbus.worker.receiver import FIRST_POLL_SECONDS, HEAD_SECONDS
-from commandbus.worker.worker import ABORT_GRACE_SECONDS, new_worker_id
+from commandbus.worker.worker import ABORT_GRACE_SECONDS
 
 _log = logging.getLogger("commandbus.consumer")
 

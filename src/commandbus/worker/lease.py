@@ -188,6 +188,12 @@ class LeaseThread:
         self._loop_seen = time.monotonic()
         self._is_stalled = False
 
+    @property
+    def has_died(self) -> bool:
+        """Whether leases should be extended and nothing does it."""
+        thread = self._thread
+        return thread is not None and not thread.is_alive()
+
     def add(self, keeper: LeaseKeeper) -> None:
         """Keep the leases of this one too; the first starts the thread."""
         self._keepers = self._keepers | {keeper}

@@ -19,14 +19,12 @@ from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loads.load import dispatch_rest, interrupted_loads
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
-from commandbus.schedules.firing import Firing
+from commandbus.schedules.keepers import keepers_of
 from commandbus.settings import Settings
 from commandbus.troubleshooting.bulk_edit import Editor
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.model import BulkStatus
 from commandbus.upkeep.retention import Retention
-from commandbus.worker.gatekeeper import Gatekeeper
-from commandbus.worker.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     from commandbus.upkeep.sealing import Sealing
@@ -77,8 +75,7 @@ def maintenance_of(
     name = f"worker:{uuid4()}"
     editor = Editor(store, registry, max_bytes=settings.max_payload_bytes)
     runner = BulkRunner(store, BulkExecutor(store, editor, name), name, domains)
-    keepers = [Timekeeper(store), Firing(store), Gatekeeper(store, domains)]
-    return [Maintenance(store, domains, settings), runner, *keepers]
+    return [Maintenance(store, domains, settings), runner, *keepers_of(store, domains)]
 
 
 class Maintenance(Loop):

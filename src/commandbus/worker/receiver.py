@@ -76,12 +76,16 @@ class Receiver(Loop):
     count_every: Callable[[], Collection[str]] = tuple
     #: Told of each look, if the worker ends once its queue is empty.
     until_empty: UntilEmpty | None = None
+    #: Whether leases say when they were due, for metrics.
+    with_due: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
         self._polls = Backoff(FIRST_POLL_SECONDS, self.poll_max_seconds)
         self._is_full = False
         self._is_woken = False
+        #: Whether it has asked for commands, and was answered.
+        self.has_asked = False
         self._due_at = float("inf")  # of the monotonic clock
         self._head_at = time.monotonic()
         self.is_idle = False
@@ -127,7 +131,9 @@ class Receiver(Loop):
             except_types=self.room.left_out(),
             count_every=self.count_every(),
             places=self.room.places(),
+            with_due=self.with_due,
         )
+        self.has_asked = True
         if from_head:
             # There may be more than there was room for.
             is_again = any(lease.lease_epoch > 1 for lease in leases)

@@ -7,10 +7,9 @@ from typing import LiteralString
 
 from commandbus.database.store import Store
 from commandbus.loops import Loop
-from commandbus.schedules.firing import Firing
+from commandbus.schedules.keepers import keepers_of
 from commandbus.settings import Settings
 from commandbus.worker.maintenance import Maintenance
-from commandbus.worker.timekeeper import Timekeeper
 
 #: Seconds between two looks for domains that are new.
 DOMAINS_SECONDS = 30.0
@@ -40,7 +39,7 @@ class Scheduler(Loop):
         """Run until it is cancelled."""
         async with self._store.dedicated("control", POOL_SIZE) as control:
             chores = Maintenance(control, lambda: self._domains, self._settings)
-            loops = (self, Firing(control), Timekeeper(control), chores)
+            loops = (self, *keepers_of(control), chores)
             async with asyncio.TaskGroup() as group:
                 for loop in loops:
                     group.create_task(loop.run())

@@ -10,18 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from commandbus.database.store import Listener, Store
-from commandbus.errors import CommandBusError
+from commandbus.errors import CommandBusError, SchemaVersionError
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.loops import Loop
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
 from commandbus.worker.lease import LeaseThread
 from commandbus.worker.maintenance import maintenance_of
+from commandbus.worker.metered import pool_samples
+
+if TYPE_CHECKING:
+    from commandbus.monitoring.catalogue import Family
+    from commandbus.monitoring.health import Health
+    from commandbus.monitoring.monitor import Monitor
+    from commandbus.monitoring.samples import Labels, Value
 
 #: Seconds between two heartbeats.
 HEARTBEAT_SECONDS = 5.0
@@ -29,6 +36,8 @@ HEARTBEAT_SECONDS = 5.0
 STARTS_AT_ONCE = 2
 #: Seconds between two looks whether a domain was paused of which something is not started.
 PAUSE_SECONDS = 1.0
+#: Seconds between two looks whether the database is still one that this version works with.
+SCHEMA_SECONDS = 10.0
 #: Seconds in which looks into idle queues gather, to be one statement.
 GATHER_SECONDS = 0.05
 
@@ -47,6 +56,14 @@ class Member(Protocol):
 
     def give_back_aged(self) -> None:
         """Let go of leases that wait too long for a slot."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has asked for commands."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether handlers that do not end have taken all its places of some kind."""
 
     @property
     def has_unstarted(self) -> bool:
@@ -74,7 +91,9 @@ class Shared:
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None]
         self._chores: list[Loop] = []
-        self._pauses = _Pauses(self)
+        #: What measures the workers; None: nothing does.
+        self.monitor: Monitor | None = None
+        self._pauses: _Pauses
         self.control: Store
         self.listener: Listener
         self.leases: LeaseThread
@@ -171,6 +190,8 @@ class Shared:
         self._members.add(member)
         for part in (_Heartbeats(self), self._pauses, *self._chores):
             self._run(part.name, part.run())
+        if self.monitor is not None:
+            self._measure(self.monitor)
         for channel, wake in hints.items():
             self.listener.subscribe(channel, wake)
             self._run("listener", self.listener.run())
@@ -187,6 +208,34 @@ class Shared:
             member.give_back_aged()
         if self._members:
             await self.control.heartbeats([member.figures() for member in self._members])
+            if self.monitor is not None:
+                self.monitor.health.beat()
+
+    # -- what a monitor is told
+
+    def _measure(self, monitor: Monitor) -> None:
+        monitor.health.watched = self
+        # Once, however many workers there are.
+        monitor.metrics.uncollect(self._pools)
+        monitor.metrics.collect(self._pools)
+        self._run("loop watch", monitor.watch_loop())
+        self._run("schema watch", _SchemaWatch(self.control, monitor.health).run())
+
+    def _pools(self) -> Iterable[tuple[Family, Labels, Value]]:
+        stores = {"caller": self._store, "control": self.control, "handlers": self._handlers}
+        return pool_samples(stores) if self._users else ()
+
+    def dead_parts(self) -> list[str]:
+        """Threads that should live and do not."""
+        return ["the thread that extends leases"] if self._users and self.leases.has_died else []
+
+    def stuck_domains(self) -> list[str]:
+        """Domains in which handlers that hang have taken all places."""
+        return sorted({member.domain for member in self._members if member.is_stuck})
+
+    def has_begun(self) -> bool:
+        """Whether each worker has asked for commands."""
+        return bool(self._members) and all(member.has_begun for member in self._members)
 
     def look_for_pauses(self) -> None:
         """Somebody may have paused a domain of which something is leased and not started."""
@@ -262,3 +311,23 @@ class _Pauses(Loop):
     async def step(self) -> float | None:
         await self._shared.give_back_paused()
         return PAUSE_SECONDS
+
+
+class _SchemaWatch(Loop):
+    """Looks whether somebody has migrated the database to what this version cannot work with."""
+
+    name = "schema"
+
+    def __init__(self, store: Store, health: Health) -> None:
+        super().__init__()
+        self._store = store
+        self._health = health
+
+    async def step(self) -> float | None:
+        try:
+            await self._store.check()
+        except SchemaVersionError as error:
+            self._health.schema_error = redact_text(str(error))
+        else:
+            self._health.schema_error = None
+        return SCHEMA_SECONDS

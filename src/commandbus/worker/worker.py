@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
-import socket
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commandbus.commands.drafted import outgoing
 from commandbus.commands.sending import Preparer
@@ -25,35 +22,21 @@ from commandbus.settings import Settings
 from commandbus.worker.cancels import CancelWatch
 from commandbus.worker.completer import Completer
 from commandbus.worker.emptying import Emptying, UntilEmpty
-from commandbus.worker.execution import Execution
 from commandbus.worker.executor import Executor
 from commandbus.worker.lease import LeaseKeeper
+from commandbus.worker.metered import measures_of
+from commandbus.worker.options import WorkerOptions, new_worker_id
 from commandbus.worker.receiver import Receiver
 from commandbus.worker.shared import Shared
 from commandbus.worker.transactions import check_providers
+
+if TYPE_CHECKING:
+    from commandbus.monitoring.monitor import Monitor
 
 #: How long leases may take to be given back after a cancel, in seconds.
 ABORT_GRACE_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.worker")
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How one worker runs."""
-
-    domain: str
-    concurrency: int
-    vt_seconds: int
-    use_notify: bool
-    #: Whether it ends once nothing is due, and nothing that it would wait for is delayed.
-    until_empty: bool = False
-    include_delayed: bool = False
-
-
-def new_worker_id() -> str:
-    """Host, process and a random part: a restarted container of the same name is another one."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 @dataclass(eq=False)
@@ -69,6 +52,8 @@ class Worker:
     worker_id: str = field(default_factory=new_worker_id)
     #: What it has together with the other workers of its bus; None: it is the only one.
     shared: Shared | None = None
+    #: What measures it; None: nothing does.
+    monitor: Monitor | None = None
     #: How it ends with others once nothing is left; None: it runs until it is stopped.
     until_empty: UntilEmpty | None = None
     #: Set once the worker takes commands, and once it has ended.
@@ -80,7 +65,7 @@ class Worker:
     @property
     def is_stuck(self) -> bool:
         """Whether handlers that do not end have taken all threads, or all connections."""
-        return self._parts is not None and self._parts.executor.is_stuck
+        return self._parts is not None and self._parts.is_stuck
 
     def stop(self) -> None:
         """Ask for a graceful stop: nothing new is leased, what runs may finish."""
@@ -165,6 +150,8 @@ class Workers:
     preparer: Preparer
     #: Called before each worker begins: what the database must know of this process.
     on_start: Callable[[], Awaitable[None]] | None = None
+    #: What measures those that are started from now on; None: nothing does.
+    monitor: Monitor | None = None
     running: set[Worker] = field(default_factory=set)
     shared: Shared = field(init=False)
     emptying: Emptying = field(default_factory=Emptying)
@@ -183,6 +170,7 @@ class Workers:
             default_policy=self.default_policy,
             prepare=outgoing(self.preparer),
             shared=self.shared,
+            monitor=self.monitor,
         )
         if options.until_empty:
             worker.until_empty = UntilEmpty(
@@ -214,9 +202,15 @@ class Workers:
             if worker.until_empty is not None:
                 self.emptying.leave(worker.until_empty)
 
+    def measure(self, monitor: Monitor) -> None:
+        """Measure those that are started from now on."""
+        self.monitor = self.shared.monitor = monitor
+
     async def stop(self) -> None:
         """Stop all of them gracefully, and wait until they have ended."""
         self._stops += 1
+        if self.monitor is not None:
+            self.monitor.health.is_stopping = True
         try:
             workers = list(self.running)
             for worker in workers:
@@ -224,6 +218,8 @@ class Workers:
             await asyncio.gather(*(worker.finished.wait() for worker in workers))
         finally:
             self._stops -= 1
+            if self.monitor is not None:
+                self.monitor.health.is_stopping = self._stops > 0
 
     def stuck(self) -> list[str]:
         """The domains whose worker has no place left for some of its handlers."""
@@ -240,7 +236,8 @@ class _Parts:
         self._shared = shared
         self._store = control
         self.domain = options.domain
-        self.completer = Completer(control, options.domain, on_settled=self._ended)
+        measures = self._measures = measures_of(worker.monitor, self.domain, worker.registry)
+        self.completer = Completer(measures.settles(control), self.domain, on_settled=self._ended)
         self.receiver = Receiver(
             control,
             self,
@@ -254,8 +251,9 @@ class _Parts:
             count_every=lambda: worker.registry.count_every(options.domain, worker.default_policy),
             due_in=shared.due_in,
             until_empty=worker.until_empty,
+            with_due=worker.monitor is not None,
         )
-        self.execution = Execution(
+        self.execution = measures.execution(
             control,
             transactions=handlers,
             registry=worker.registry,
@@ -282,7 +280,7 @@ class _Parts:
             options.domain,
             vt_seconds=options.vt_seconds,
             deadline_seconds=settings.lease_deadline_seconds,
-            on_lost=self.executor.lose,
+            on_lost=measures.on_lost(self.executor.lose),
             on_overdue=self.executor.overdue,
             on_canceled=self.executor.cancel,
         )
@@ -305,10 +303,12 @@ class _Parts:
     def start(self) -> None:
         """Begin to be one of the workers of the bus."""
         self.keeper.start()
+        self._measures.start(self.executor)
         self._shared.add(self, self._hints())
 
     async def stop(self) -> None:
         """Cease to be one."""
+        self._measures.stop()
         self._shared.remove(self, self._hints())
         await self.cancels.stop()
         await self.keeper.stop()
@@ -325,6 +325,14 @@ class _Parts:
         self.receiver.wake()
         if self.executor.has_unstarted:
             self._shared.look_for_pauses()
+
+    @property
+    def has_begun(self) -> bool:
+        return self.receiver.has_asked
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.executor.is_stuck
 
     @property
     def has_unstarted(self) -> bool:

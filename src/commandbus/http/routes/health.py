@@ -16,10 +16,10 @@ from commandbus.errors import (
     SchemaVersionError,
 )
 from commandbus.http.auth.scopes import Reader
-from commandbus.http.metrics import CONTENT_TYPE
 from commandbus.http.platform import Here, Platform
 from commandbus.http.problems import Kind, Problem, unavailable
 from commandbus.http.schemas.service import Health
+from commandbus.monitoring.exposition import CONTENT_TYPE
 from commandbus.privacy.redaction import redact_text
 
 router = APIRouter(tags=["service"])

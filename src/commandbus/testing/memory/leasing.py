@@ -7,6 +7,7 @@ What sql/functions/receiving.sql, leases.sql and outcomes.sql do.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from math import ceil
@@ -114,7 +115,15 @@ def _lease(
         payload=payload,
         is_limited=row.ordering_key is not None,
         meta=orjson.dumps(message["meta"]).decode() if "meta" in message else None,
+        due_at=_due_at(row, now) if options.get("with_due") else None,
     )
+
+
+def _due_at(row: CommandRow, now: datetime) -> float | None:
+    if row.lease_epoch > 1:
+        return None
+    due = row.created_at if row.deliver_at is None else max(row.created_at, row.deliver_at)
+    return time.monotonic() - (now - due).total_seconds()
 
 
 def _park_used_up(state: State, row: CommandRow, worker: str) -> None:

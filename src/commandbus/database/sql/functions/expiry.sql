@@ -3,36 +3,15 @@
 -- A running one goes on; its retry may come too late. A parked one waits for its operator, whose retry lifts the expiry.
 
 -- IN_PROGRESS -> CANCELED, under the lease that the receiver took for it: ended, with a reply.
---   items: error_msg (why)
+--   items: reason
 create or replace function commandbus.expire_leased(p_domain text, p_items jsonb)
 returns setof uuid
 language plpgsql as $$
 declare
-    v_now   timestamptz := commandbus.lock_leases(p_domain, p_items);
-    v_done  text := commandbus.iso8601(v_now);
-    v_moved record;
+    v_now timestamptz := commandbus.lock_leases(p_domain, p_items);
 begin
-    with moved as materialized (
-        select * from commandbus.end_leases(p_domain, p_items, 'CANCELED', false, v_now)
-    ), audited as (
-        insert into commandbus.command_bus_audit (
-            domain, command_id, event_type, ts, details_json, batch_id)
-        select p_domain, m.command_id, 'EXPIRED', v_now,
-               jsonb_strip_nulls(jsonb_build_object('reason', m.error_msg)), m.batch_id
-          from moved m
-    )
-    select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
-           array_agg(m.reply_queue) as queues, array_agg(commandbus.reply_body(
-               p_domain, m.command_id, m.correlation_id, m.command_type, 'CANCELED', v_done, null,
-               commandbus.reply_error('EXPIRED', m.error_msg, 'CANCELED'))) as replies
-      into v_moved from moved m;
-    if v_moved.ids is not null then
-        perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);
-        perform commandbus.publish_replies(p_domain, v_moved.queues, v_moved.replies);
-        perform commandbus.move_batch_counters(v_moved.batches, 'open', 'canceled');
-        perform commandbus.leave_flow(p_domain, v_moved.ids, true);
-    end if;
-    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+    return query select * from commandbus.reject_stale(
+        p_domain, p_items, commandbus.cancel_leases(p_domain, p_items, 'EXPIRED', v_now));
 end $$;
 
 -- Why an expired command ended, for the audit and the reply.

@@ -90,7 +90,7 @@ declare
     v_msg_ids bigint[];
 begin
     if num_nonnulls(variadic p_levels) > 0 then
-        perform commandbus.use_levels(split_part(p_queue, '.', 1));
+        perform commandbus.use_levels(split_part(p_queue, '.', 1), interval '1 hour');
     end if;
     execute format(
         'with put as ('

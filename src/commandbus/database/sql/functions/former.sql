@@ -30,6 +30,8 @@ drop function if exists commandbus.search_window(
     int);
 drop function if exists commandbus.begin_load(
     text, uuid, text, jsonb, text, int, text, jsonb, text, jsonb);
+-- It has one more argument, with a default.
+drop function if exists commandbus.use_levels(text);
 -- Senders of version 0.1.0 call these five, and find those of today: their new arguments have defaults.
 drop function if exists commandbus.create_batch(text, uuid, jsonb, text, jsonb, text, jsonb, boolean);
 drop function if exists commandbus.create_stored_batch(

@@ -217,6 +217,21 @@ begin
     perform commandbus.hint_workers(p_rule.domain);
 end $$;
 
+-- Ends the pauses of types whose time is over. The caller has locked the row of the domain: this is a statement after
+-- that, and sees what others have resumed before.
+create or replace function commandbus.end_type_pauses(p_domain text) returns void
+language plpgsql as $$
+declare
+    v_rule commandbus.command_bus_flow_rule;
+begin
+    for v_rule in
+        select * from commandbus.command_bus_flow_rule r
+         where r.domain = p_domain and r.paused_until <= clock_timestamp() order by r.command_type
+    loop
+        perform commandbus.end_type_pause(v_rule, null);
+    end loop;
+end $$;
+
 -- The types that are paused now, of these domains or of all.
 create or replace function commandbus.paused_types(p_domains text[] default null)
 returns table (domain text, command_type text, paused_at timestamptz, paused_until timestamptz, paused_by text,

@@ -59,19 +59,13 @@ end $$;
 create or replace function commandbus.tend_gates(p_domain text, p_limit int default 1000) returns int
 language plpgsql as $$
 declare
-    v_rule  commandbus.command_bus_flow_rule;
     v_moved int;
 begin
     perform 1 from commandbus.command_bus_flow f where f.domain = p_domain and f.has_rules for update;
     if not found then
         return 0;
     end if;
-    for v_rule in
-        select * from commandbus.command_bus_flow_rule r
-         where r.domain = p_domain and r.paused_until <= clock_timestamp() order by r.command_type
-    loop
-        perform commandbus.end_type_pause(v_rule, null);
-    end loop;
+    perform commandbus.end_type_pauses(p_domain);
     v_moved := commandbus.release_waiting(p_domain, p_limit);
     if v_moved > 0 then
         return v_moved;
@@ -126,6 +120,7 @@ begin
     delete from commandbus.command_bus_slot s
      where s.domain = p_domain and s.command_id = any(v_ids) and commandbus.is_vacant(s)
     returning s.command_id;
+    perform commandbus.wake_for_places(p_domain);
 end $$;
 
 -- Whether nobody has this place: its command is not leased, or nothing counts it.

@@ -305,9 +305,20 @@ end $$;
 
 -- The leases of these commands have ended, or the commands have: they have no place any more, and wait for none. Nobody
 -- is woken up: the worker whose lease it was receives again, and wakes others if there is more room than it can use.
+-- Who ends a command that is not its own calls wake_for_places.
 create or replace function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
 language plpgsql as $$
 begin
     perform commandbus.drop_places(p_domain, p_command_ids);
     perform commandbus.drop_waiting(p_domain, p_command_ids);
+end $$;
+
+-- Wakes a worker that waits, if the domain has limits: a command has ended by somebody else than its worker, so that
+-- nobody would look whether another may start in its place.
+create or replace function commandbus.wake_for_places(p_domain text) returns void
+language plpgsql as $$
+begin
+    if exists (select from commandbus.command_bus_flow f where f.domain = p_domain and f.has_rules) then
+        perform commandbus.wake_workers(p_domain);
+    end if;
 end $$;

@@ -2,14 +2,45 @@
 -- level_seconds of waiting: among what is due, messages go in the order of `due time - level * level_seconds`. So a
 -- low level ages at the read: no row is rewritten, and nobody has to do it.
 
--- A domain uses levels from now on. Only the first call writes.
-create or replace function commandbus.use_levels(p_domain text) returns void
+-- A domain uses levels from now on. Writes only if that is not known, or the row was last written longer ago than
+-- p_within. Senders of the library call it every ten minutes, in a transaction of its own; who puts a message calls it
+-- with an hour, and so nearly never writes: the row of the domain must not be held by somebody's open transaction.
+create or replace function commandbus.use_levels(p_domain text, p_within interval default '20 minutes')
+returns void
 language plpgsql as $$
 begin
-    if not exists (select from commandbus.command_bus_flow f where f.domain = p_domain and f.has_levels) then
+    if not exists (select from commandbus.command_bus_flow f
+                    where f.domain = p_domain and f.has_levels and f.updated_at > clock_timestamp() - p_within) then
         insert into commandbus.command_bus_flow as f (domain, has_levels) values (p_domain, true)
-        on conflict (domain) do update set has_levels = true where not f.has_levels;
+        on conflict (domain) do update set has_levels = true, updated_at = clock_timestamp()
+         where not f.has_levels or f.updated_at <= clock_timestamp() - p_within;
     end if;
+end $$;
+
+-- The chore of levels: a domain that has not used any for two hours, and of which no message has one, is read without
+-- them. A transaction that was open for longer than an hour may still bring one: then the domain is read with levels
+-- again, at the next turn. Rows that somebody has are left to that turn. Returns how many domains were changed.
+create or replace function commandbus.tend_levels() returns int
+language plpgsql as $$
+declare
+    v_flow    commandbus.command_bus_flow;
+    v_is_used boolean;
+    v_changed int := 0;
+begin
+    for v_flow in
+        select * from commandbus.command_bus_flow f
+         where not f.has_levels or f.updated_at < clock_timestamp() - interval '2 hours'
+         order by f.domain for update skip locked
+    loop
+        continue when not commandbus.queue_exists(v_flow.domain || '.commands');
+        execute format('select exists (select from pgmq.%I q where q.headers is not null)',
+                       'q_' || commandbus.physical_queue(v_flow.domain || '.commands')) into v_is_used;
+        if v_is_used <> v_flow.has_levels then
+            update commandbus.command_bus_flow f set has_levels = v_is_used where f.domain = v_flow.domain;
+            v_changed := v_changed + 1;
+        end if;
+    end loop;
+    return v_changed;
 end $$;
 
 -- When the first message of a queue is due that will be by itself; null: none.
@@ -197,7 +228,7 @@ begin
     end if;
     if v_moved.msgs is not null then
         if v_level is not null then
-            perform commandbus.use_levels(p_domain);
+            perform commandbus.use_levels(p_domain, interval '1 hour');
         end if;
         execute format('update pgmq.%I q set headers = $2 where q.msg_id = any($1)',
                        'q_' || commandbus.physical_queue(p_domain || '.commands'))

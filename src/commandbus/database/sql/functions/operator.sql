@@ -260,6 +260,7 @@ begin
     perform commandbus.move_batch_counters(
         v_moved.batches, case when v_is_parked then 'tsq' else 'open' end, lower(p_to), p_actor);
     perform commandbus.leave_flow(p_domain, v_moved.ids, true);
+    perform commandbus.wake_for_places(p_domain);
     if v_is_parked then
         perform commandbus.leave_troubleshooting(p_domain, v_moved.ids, p_actor);
     end if;

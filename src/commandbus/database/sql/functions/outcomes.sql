@@ -140,22 +140,43 @@ create or replace function commandbus.discard_commands(p_domain text, p_items js
 returns setof uuid
 language plpgsql as $$
 declare
-    v_now   timestamptz := commandbus.lock_leases(p_domain, p_items);
-    v_done  text := commandbus.iso8601(v_now);
+    v_now timestamptz := commandbus.lock_leases(p_domain, p_items);
+begin
+    return query select * from commandbus.reject_stale(
+        p_domain, p_items, commandbus.cancel_leases(p_domain, p_items, 'DISCARDED', v_now));
+end $$;
+
+-- IN_PROGRESS -> CANCELED, under the lease, in the three ways in which that happens: discarded by the handler,
+-- expired before it began, or a cancel was requested. The caller has locked the messages. Returns what has ended.
+--   p_event: of the audit; also the code of the reply
+--   items: reason; of a cancel the reason is the requester's, and an error of the last attempt is kept in the event
+create or replace function commandbus.cancel_leases(
+    p_domain text, p_items jsonb, p_event text, p_now timestamptz
+) returns uuid[]
+language plpgsql as $$
+declare
+    v_done  text := commandbus.iso8601(p_now);
     v_moved record;
 begin
     with moved as materialized (
-        select * from commandbus.end_leases(p_domain, p_items, 'CANCELED', false, v_now)
+        select m.command_id, m.msg_id, m.batch_id, m.reply_queue, m.correlation_id, m.command_type, r.actor,
+               case when p_event = 'CANCELED' then r.reason else m.reason end as reason,
+               case when m.error_code is not null then jsonb_build_object(
+                   'error', jsonb_build_object('class', m.error_type, 'code', m.error_code,
+                                               'message', m.error_msg)) else '{}' end as error
+          from commandbus.end_leases(p_domain, p_items, 'CANCELED', false, p_now) m
+          left join lateral commandbus.cancel_request(p_domain, m.command_id) r on p_event = 'CANCELED'
     ), audited as (
         insert into commandbus.command_bus_audit (
-            domain, command_id, event_type, ts, details_json, batch_id)
-        select p_domain, m.command_id, 'DISCARDED', v_now, jsonb_build_object('reason', m.reason), m.batch_id
+            domain, command_id, event_type, ts, details_json, batch_id, actor)
+        select p_domain, m.command_id, p_event, p_now, jsonb_build_object('reason', m.reason) || m.error,
+               m.batch_id, m.actor
           from moved m
     )
     select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
            array_agg(m.reply_queue) as queues, array_agg(commandbus.reply_body(
                p_domain, m.command_id, m.correlation_id, m.command_type, 'CANCELED', v_done, null,
-               commandbus.reply_error('DISCARDED', m.reason, 'CANCELED'), m.meta)) as replies
+               commandbus.reply_error(p_event, m.reason, 'CANCELED'), m.meta)) as replies
       into v_moved from moved m;
     if v_moved.ids is not null then
         perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);
@@ -163,7 +184,7 @@ begin
         perform commandbus.move_batch_counters(v_moved.batches, 'open', 'canceled');
         perform commandbus.leave_flow(p_domain, v_moved.ids, true);
     end if;
-    return query select * from commandbus.reject_stale(p_domain, p_items, v_moved.ids);
+    return v_moved.ids;
 end $$;
 
 -- IN_PROGRESS -> IN_TROUBLESHOOTING_QUEUE: the payload waits in the archive, no reply yet.

@@ -125,3 +125,26 @@ begin
     end loop;
     return v_ended;
 end $$;
+
+-- The same, and for pauses of types. Returns the seconds until the next pause is over by itself, null if none will be:
+-- the caller comes back then. Rows that somebody has are left to the next call.
+create or replace function commandbus.keep_pauses() returns double precision
+language plpgsql as $$
+declare
+    v_domain text;
+begin
+    perform commandbus.end_pauses();
+    for v_domain in
+        select f.domain from commandbus.command_bus_flow f
+         where exists (select from commandbus.command_bus_flow_rule r
+                        where r.domain = f.domain and r.paused_until <= clock_timestamp())
+         order by f.domain for update skip locked
+    loop
+        perform commandbus.end_type_pauses(v_domain);
+    end loop;
+    return (select greatest(extract(epoch from min(u.paused_until) - clock_timestamp()), 0.05)
+              from (select f.paused_until from commandbus.command_bus_flow f where f.paused_until is not null
+                    union all
+                    select r.paused_until from commandbus.command_bus_flow_rule r
+                     where r.paused_until is not null) u);
+end $$;

@@ -24,7 +24,7 @@ begin
                 'commandbus.receive_commands', 'commandbus.turn_away', 'commandbus.keep_leases',
                 'commandbus.complete_leased', 'commandbus.retry_commands', 'commandbus.park_commands',
                 'commandbus.fail_commands', 'commandbus.release_commands', 'commandbus.lock_commands',
-                'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leased',
+                'commandbus.snooze_commands', 'commandbus.discard_commands', 'commandbus.cancel_leases',
                 'commandbus.cancel_requests',
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',

@@ -204,7 +204,7 @@ begin
                filter (where t.is_asked),
            jsonb_agg(jsonb_build_object(
                'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch,
-               'error_msg', commandbus.expired_since(t.expires_at)))
+               'reason', commandbus.expired_since(t.expires_at)))
                filter (where t.expires_at <= p_now and not t.is_asked),
            jsonb_agg(jsonb_build_object(
                'command_id', t.command_id, 'msg_id', t.msg_id, 'lease_epoch', t.lease_epoch,
@@ -236,6 +236,9 @@ begin
     end if;
     if v_spent is not null then
         perform commandbus.park_commands(p_domain, v_spent);
+    end if;
+    if coalesce(v_asked, v_late, v_spent) is not null then
+        perform commandbus.wake_for_places(p_domain);
     end if;
 
     select array_agg(m.msg_id order by m.msg_id) into v_gone

@@ -64,3 +64,14 @@ begin
      where k.started_at <= excluded.started_at - p_every;
     return found;
 end $$;
+
+-- The same for the chores of time, which every process asks for, a service too. Only these: who may claim any chore
+-- could keep the others from theirs.
+create or replace function commandbus.claim_keeping(p_what text, p_every interval) returns boolean
+language plpgsql as $$
+begin
+    if p_what not in ('end what has expired', 'look after execution limits') then
+        raise exception 'there is no such chore: %', quote_literal(p_what) using errcode = 'CB012';
+    end if;
+    return commandbus.claim_chore(p_what, p_every);
+end $$;

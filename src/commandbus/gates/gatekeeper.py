@@ -19,7 +19,7 @@ EVERY_SECONDS = 8.0
 REPORT_SECONDS = 60.0
 
 _CLAIM: LiteralString = (
-    "select {schema}.claim_chore('look after execution limits', make_interval(secs => %s))"
+    "select {schema}.claim_keeping('look after execution limits', make_interval(secs => %s))"
 )
 _DOMAINS: LiteralString = "select d from {schema}.ruled_domains() d"
 _TEND: LiteralString = "select {schema}.tend_gates(%s)"

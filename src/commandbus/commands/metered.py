@@ -1,0 +1,71 @@
+"""MeteredSending: the same as Sending, for a bus that is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Unpack
+from uuid import UUID
+
+from commandbus.commands.sending import Preparer, Sending
+from commandbus.middleware.base import Drafts
+from commandbus.models import BatchCommand, NewCommand, SendReport
+from commandbus.monitoring.metrics import Metrics
+
+if TYPE_CHECKING:
+    from commandbus.database.store import SendPlace, Store
+
+
+class MeteredSending(Sending):
+    """Counts what was sent and how long it took; in a caller's transaction before it commits."""
+
+    def __init__(
+        self, store: Store, preparer: Preparer, *, max_send_many: int, metrics: Metrics
+    ) -> None:
+        super().__init__(store, preparer, max_send_many=max_send_many)
+        self._metrics = metrics
+
+    async def send(
+        self,
+        domain: str,
+        command: NewCommand,
+        *,
+        batch_id: UUID | None = None,
+        actor: str | None = None,
+        conn: Any = None,
+    ) -> UUID:
+        """Send one command; returns the id of what is there now."""
+        began = time.monotonic()
+        sent = await super().send(domain, command, batch_id=batch_id, actor=actor, conn=conn)
+        # Another id: a command that holds the unique key is there already, and nothing was sent.
+        if sent == command.command_id:
+            self._metrics.sent(domain, [command.command_type], time.monotonic() - began)
+        return sent
+
+    async def send_many(
+        self,
+        domain: str,
+        commands: Iterable[BatchCommand],
+        drafts: Drafts | None = None,
+        *,
+        max_attempts: int | None,
+        on_duplicate: str,
+        **place: Unpack[SendPlace],
+    ) -> SendReport:
+        """Send all in one transaction, or none."""
+        types: dict[UUID, str] = {}
+
+        def noted() -> Iterator[BatchCommand]:
+            for each in commands:
+                if isinstance(each, BatchCommand):
+                    types[each.command_id] = each.command_type
+                yield each
+
+        began = time.monotonic()
+        given = list(noted()) if isinstance(commands, (list, tuple)) else noted()
+        report = await super().send_many(
+            domain, given, drafts, max_attempts=max_attempts, on_duplicate=on_duplicate, **place
+        )
+        sent = [types[each] for each in report if each in types]
+        self._metrics.sent(domain, sent, time.monotonic() - began)
+        return report

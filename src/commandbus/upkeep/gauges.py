@@ -1,0 +1,62 @@
+"""Gauges: the figures of the database as samples, for a process without the HTTP service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from commandbus.monitoring.catalogue import (
+    DATABASE_UP,
+    DEPTH,
+    DOMAIN_GAUGES,
+    LIMIT_GAUGES,
+    MAX_DOMAINS,
+    OTHER,
+    POOL,
+)
+from commandbus.monitoring.samples import Snapshot
+from commandbus.upkeep.figures import DomainFigures, LimitFigures
+
+
+def gauges(
+    domains: Sequence[DomainFigures],
+    limits: Sequence[LimitFigures],
+    pool: Mapping[str, int],
+) -> Snapshot:
+    """What the database has told."""
+    made = Snapshot()
+    made.add(DATABASE_UP, (), 1)
+    for each in at_most(domains, MAX_DOMAINS):
+        made.add(DEPTH, (each.domain, "ready"), each.ready)
+        made.add(DEPTH, (each.domain, "delayed"), each.delayed)
+        for name, family in DOMAIN_GAUGES.items():
+            made.add(family, (each.domain,), float(getattr(each, name)))
+    for limit in limits[:MAX_DOMAINS]:
+        for name, family in LIMIT_GAUGES.items():
+            made.add(family, (limit.domain, limit.limit), getattr(limit, name))
+    for name, value in pool.items():
+        made.add(POOL[name], ("caller",), value)
+    return made
+
+
+def no_database() -> Snapshot:
+    """What is known while it does not answer."""
+    made = Snapshot()
+    made.add(DATABASE_UP, (), 0)
+    return made
+
+
+def at_most(domains: Sequence[DomainFigures], limit: int) -> Sequence[DomainFigures]:
+    """The first domains, and one for all others: the sums of counts, the highest of ages."""
+    kept, rest = domains[:limit], domains[limit:]
+    if not rest:
+        return kept
+    values: dict[str, Any] = {
+        spec.name: (max if spec.name.endswith("_seconds") else sum)(
+            getattr(each, spec.name) for each in rest
+        )
+        for spec in fields(DomainFigures)
+        if spec.name != "domain"
+    }
+    return [*kept, DomainFigures(OTHER, **values)]

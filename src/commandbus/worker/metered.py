@@ -1,0 +1,195 @@
+"""Metered parts of a worker: they take the place of the plain ones when somebody measures.
+
+So a worker that nobody measures has no call more than without metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from commandbus.database.model import Lease, Outcome, OutcomeKind
+from commandbus.database.store import Store
+from commandbus.handler import HandlerContext, HandlerEntry
+from commandbus.handlers.registry import HandlerRegistry
+from commandbus.monitoring.catalogue import POOL, SLOTS, STUCK, Family
+from commandbus.monitoring.metrics import Metrics
+from commandbus.monitoring.samples import Labels, Value
+from commandbus.worker.completer import Settles
+from commandbus.worker.execution import Execution
+from commandbus.worker.executor import Executor
+from commandbus.worker.running import Run
+
+if TYPE_CHECKING:
+    from commandbus.monitoring.monitor import Monitor
+
+OnLost = Callable[[Lease, str], None]
+
+OUTCOME_OF = {
+    OutcomeKind.COMPLETE: "completed",
+    OutcomeKind.RETRY: "retried",
+    OutcomeKind.PARK: "parked",
+    OutcomeKind.FAIL: "failed",
+    OutcomeKind.RELEASE: "released",
+    OutcomeKind.SNOOZE: "snoozed",
+    OutcomeKind.DISCARD: "discarded",
+}
+
+
+@dataclass(eq=False, slots=True)
+class MeteredExecution(Execution):
+    """Knows how long commands waited for their handlers, and how long these ran."""
+
+    metrics: Metrics | None = None
+
+    async def run(self, run: Run) -> Outcome | None:
+        """Execute one command."""
+        outcome = await Execution.run(self, run)
+        if outcome is None and not run.is_abandoned and self.metrics is not None:
+            # It was committed together with what the handler wrote; nobody settles it again.
+            lease = run.lease
+            self.metrics.ended(lease.domain, lease.command_type, "completed", lease.attempt)
+        return outcome
+
+    async def _outcome_of(
+        self, run: Run, entry: HandlerEntry, context: HandlerContext, driver: object = None
+    ) -> Outcome:
+        metrics, lease = self.metrics, run.lease
+        if metrics is None:
+            return await Execution._outcome_of(self, run, entry, context, driver)
+        began = time.monotonic()
+        if lease.due_at is not None:
+            metrics.waited(lease.domain, lease.command_type, began - lease.due_at)
+        try:
+            return await Execution._outcome_of(self, run, entry, context, driver)
+        finally:
+            metrics.handled(lease.domain, lease.command_type, time.monotonic() - began)
+
+
+class MeteredSettling:
+    """Counts outcomes when they are committed: what is decided and not written has not happened."""
+
+    def __init__(self, store: Settles, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+
+    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
+        """Write them; returns the commands whose lease is lost."""
+        began = time.monotonic()
+        lost = await self._store.settle(domain, outcomes)
+        self._metrics.settled(domain, time.monotonic() - began)
+        for outcome in outcomes:
+            self._count(outcome, is_lost=outcome.lease.command_id in lost)
+        return lost
+
+    def _count(self, outcome: Outcome, *, is_lost: bool) -> None:
+        lease, failure = outcome.lease, outcome.failure
+        if is_lost:
+            self._metrics.ended(lease.domain, lease.command_type, "stale", lease.attempt)
+            return
+        self._metrics.ended(
+            lease.domain,
+            lease.command_type,
+            OUTCOME_OF[outcome.kind],
+            lease.attempt,
+            None if failure is None else failure.code,
+        )
+        for each in outcome.sends:
+            types = [command.command_type for command in each.commands]
+            self._metrics.sent(each.domain, types, None)
+
+
+class Plain:
+    """The parts of a worker that nobody measures."""
+
+    def settles(self, store: Store) -> Settles:
+        """Where the completer writes."""
+        return store
+
+    @property
+    def execution(self) -> Callable[..., Execution]:
+        """What runs handlers."""
+        return Execution
+
+    def on_lost(self, lose: OnLost) -> OnLost:
+        """What is called when a lease is lost."""
+        return lose
+
+    def start(self, executor: Executor) -> None:
+        """The worker begins."""
+
+    def stop(self) -> None:
+        """It has ended."""
+
+
+class Measured(Plain):
+    """The same of one that is measured."""
+
+    def __init__(self, metrics: Metrics, domain: str, registry: HandlerRegistry) -> None:
+        self._metrics = metrics
+        self._domain = domain
+        self._registry = registry
+        self._executor: Executor | None = None
+
+    def settles(self, store: Store) -> Settles:
+        """Where the completer writes."""
+        return MeteredSettling(store, self._metrics)
+
+    @property
+    def execution(self) -> Callable[..., Execution]:
+        """What runs handlers."""
+        return partial(MeteredExecution, metrics=self._metrics)
+
+    def on_lost(self, lose: OnLost) -> OnLost:
+        """What is called when a lease is lost."""
+
+        def count(lease: Lease, why: str) -> None:
+            self._metrics.lease_lost(self._domain)
+            lose(lease, why)
+
+        return count
+
+    def start(self, executor: Executor) -> None:
+        """Show its types, with zeros, and its slots."""
+        self._executor = executor
+        types = [entry.command_type for entry in self._registry.of_domain(self._domain)]
+        self._metrics.know(self._domain, types)
+        self._metrics.collect(self._samples)
+
+    def stop(self) -> None:
+        """Show its slots no more."""
+        self._metrics.uncollect(self._samples)
+
+    def _samples(self) -> Iterable[tuple[Family, Labels, Value]]:
+        return () if self._executor is None else slot_samples(self._domain, self._executor)
+
+
+def measures_of(monitor: Monitor | None, domain: str, registry: HandlerRegistry) -> Plain:
+    """Those of a worker that this monitor measures, if there is one."""
+    return Plain() if monitor is None else Measured(monitor.metrics, domain, registry)
+
+
+def slot_samples(domain: str, executor: Executor) -> Iterator[tuple[Family, Labels, Value]]:
+    """How many places of a worker are taken; from any thread."""
+    running, held = len(executor._running), executor._held
+    yield SLOTS, (domain, "busy"), running
+    yield SLOTS, (domain, "buffered"), executor.in_flight - running
+    yield SLOTS, (domain, "free"), max(executor.concurrency - running - held, 0)
+    yield STUCK, (domain,), executor.stuck
+
+
+def pool_samples(stores: Mapping[str, Store | None]) -> Iterator[tuple[Family, Labels, Value]]:
+    """How many connections the pools have; from any thread."""
+    for name, store in stores.items():
+        if store is None or not store.has_gateway:
+            continue
+        pool = store.gateway.pool
+        stats = pool.get_stats()
+        yield POOL["max"], (name,), pool.max_size
+        yield POOL["size"], (name,), stats.get("pool_size", 0)
+        yield POOL["available"], (name,), stats.get("pool_available", 0)
+        yield POOL["waiting"], (name,), stats.get("requests_waiting", 0)
