@@ -113,6 +113,11 @@ class Facets:
         return self._monitor
 
     @property
+    def started_domains(self) -> list[str]:
+        """Domains whose worker in this process takes commands."""
+        return self._workers.started() if "_workers" in vars(self) else []
+
+    @property
     def stuck_domains(self) -> list[str]:
         """Domains whose worker in this process has lost its threads to handlers that hang."""
         return self._workers.stuck() if "_workers" in vars(self) else []

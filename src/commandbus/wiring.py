@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from commandbus.addresses import libpq_address
+from commandbus.database import connections
 from commandbus.database.connections import AsyncPool, ConnectionSource
 from commandbus.database.direct import DirectStore, Seat, address_of, finish
 from commandbus.database.migrations import SchemaStatus, check_schema, migrate, schema_status
@@ -49,8 +51,18 @@ def direct_store(seat: Seat, settings: Settings, known: set[str]) -> Store:
 
 
 def find_dsn(dsn: str | None) -> str | None:
-    """The database that was asked for: the argument, then COMMANDBUS_DSN, else None (embedded)."""
-    return dsn or os.environ.get(DSN_VARIABLE) or None
+    """The database that was asked for: the argument, then COMMANDBUS_DSN, else None (embedded).
+
+    As libpq takes it: addresses of SQLAlchemy and Django are translated.
+    """
+    found = dsn or os.environ.get(DSN_VARIABLE)
+    return libpq_address(found) if found else None
+
+
+def address_parts(address: str) -> dict[str, Any]:
+    """The parts of an address: host, port, user, password, dbname and options."""
+    with translated():
+        return connections.address_parts(address)
 
 
 def refuse_both(dsn: str | None, data_dir: Path | None) -> None:

@@ -744,7 +744,7 @@ function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reaso
 function commandbus.cancel_leased(p_domain text, p_items jsonb) returns uuid[]
     sql, volatile, body 34cb396310efba3f7361a6ae2782d82c
 function commandbus.cancel_leases(p_domain text, p_items jsonb, p_event text, p_now timestamp with time zone) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ac184e2060198146e788b4083550b71a
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5573f867a63016c1b4532ba5fb564f5b
 function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
     plpgsql, volatile, body 94abf8d7a912d3e2d6337202a28f682e
 function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TABLE(reason text, actor text)
@@ -948,7 +948,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body d7873e1dcb4d9864efc73064aa4c3ddd
+    sql, immutable, body dc7536251df9ed908e3562d21f438b9d
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1435,6 +1435,8 @@ function commandbus.ruled_domains() returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d206a85333b77ffcfa7978814dd459f
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12bcfd41be119fccbf0a91fe3f85b842
+function commandbus.scale_metric(p_domain text, p_most integer DEFAULT 10000) returns bigint
+    plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 968a3b0916a9e45d6702115c87b34e1c
 function commandbus.schedule_data(p_domain text, p_names text[]) returns TABLE(name text, data jsonb)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8675426cac2f8b5275fbf5ccedc86aeb
 function commandbus.scheduled_command(p_schedule commandbus.command_bus_schedule, p_command_id uuid, p_tick timestamp with time zone) returns jsonb

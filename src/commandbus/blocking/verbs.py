@@ -63,6 +63,11 @@ class BlockingVerbs:
         return self._bus.monitor()
 
     @property
+    def started_domains(self) -> list[str]:
+        """Domains whose worker in this process takes commands."""
+        return self._bus.started_domains
+
+    @property
     def stuck_domains(self) -> list[str]:
         """Domains whose worker in this process has lost its threads to handlers that hang."""
         return self._bus.stuck_domains

@@ -15,8 +15,10 @@ from commandbus.cli import (
     bulk,
     cancel,
     db,
+    db_url,  # noqa: F401  (adds itself to `db`)
     demo,
     doctor,
+    down,
     governed,
     keys,
     limits,
@@ -129,6 +131,7 @@ def prepare(
 # In the order of `commandbus --help`.
 command(app, "demo", panel="Run")(demo.demo)
 command(app, "up", panel="Run")(up.up)
+command(app, "down", panel="Run")(down.down)
 command(app, "worker", panel="Run")(worker.worker)
 command(app, "serve", panel="Run")(serve.serve)
 command(app, "scheduler", panel="Run")(scheduler.scheduler)

@@ -55,6 +55,11 @@ def print_error(message: str) -> None:
     print(f"error: {message}", file=sys.stderr)
 
 
+def print_note(message: str) -> None:
+    """One line on stderr that is no error."""
+    print(message, file=sys.stderr)
+
+
 class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to what sys.stderr is at the time, as the rest of the program does."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from commandbus.addresses import url
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Place
@@ -84,6 +85,7 @@ def up(
             # An app that brings its own bus has no other way to learn of the embedded server.
             os.environ[DSN_VARIABLE] = address
             async with (
+                _told_to_down(folder),
                 open_app(name, Place()) as bus,
                 nullcontext() if no_http else _web(bus, host, port, token_file, demo) as web,
             ):
@@ -91,6 +93,16 @@ def up(
                 return await serve(bus, name, workers, None if web is None else web.server, greet)
 
     run_until_stopped(work)
+
+
+@asynccontextmanager
+async def _told_to_down(folder: Path | None) -> AsyncIterator[None]:
+    """Leave a note that `commandbus down` finds, on an embedded server."""
+    from commandbus.embedded.standing import Standing
+
+    standing = None if folder is None else Standing.of(folder)
+    with nullcontext() if standing is None else standing.marked_up():
+        yield
 
 
 def _app_name(app: str | None, demo: bool) -> str:
@@ -164,13 +176,27 @@ def _greet(
         say("Try next:")
         for line in _suggestions(web, folder):
             say(f"  {line}")
-    say("Stop with Ctrl-C; a second Ctrl-C does not wait for running handlers.")
+    down = "" if folder is None else f", or with `commandbus down{_data_dir(folder)}`"
+    say(f"Stop with Ctrl-C{down}; a second Ctrl-C does not wait for running handlers.")
     sys.stdout.flush()
+
+
+def _data_dir(folder: Path | None) -> str:
+    """The option that names the folder, unless it is the one that is used without it."""
+    from commandbus.embedded.folder import home_directory
+
+    if folder is None or (folder.parent == home_directory() and folder.name.startswith("pg")):
+        return ""
+    return f" --data-dir {text_of(shlex.quote(str(folder)))}"
 
 
 def _exports(folder: Path | None, address: str, web: _Web | None) -> list[str]:
     """What another shell needs; the token is good until this process ends."""
-    lines = [] if folder is None else [f"export COMMANDBUS_DSN={text_of(shell_quoted(address))}"]
+    lines = []
+    if folder is not None:
+        from commandbus.wiring import address_parts
+
+        lines = [f"export COMMANDBUS_DSN={text_of(shell_quoted(url(address_parts(address))))}"]
     if web is not None and web.session is not None and web.token_file is None:
         lines.append(f"export TOKEN={text_of(web.session.text)}")
     return lines
@@ -181,11 +207,10 @@ def _how_to_get_a_token(web: _Web, folder: Path | None) -> list[str]:
         return [f"TOKEN=$(cat {text_of(shlex.quote(str(web.token_file)))})"]
     if web.session is not None:
         return []
-    place = "" if folder is None else f" --data-dir {text_of(shlex.quote(str(folder)))}"
     return [
         "No token is printed, because this is no terminal; `up --token-file` writes one. Or:",
         f"commandbus token create --user {text_of(shlex.quote(web.user))} "
-        f"--scope {'admin' if web.is_demo else 'read'} --expires-in 1h{place}",
+        f"--scope {'admin' if web.is_demo else 'read'} --expires-in 1h{_data_dir(folder)}",
     ]
 
 

@@ -21,6 +21,7 @@ from commandbus.cli.apps import AppError, open_app
 from commandbus.cli.declared import argument, option
 from commandbus.cli.frame import Place
 from commandbus.cli.output import ExitCode, print_error, start_logging
+from commandbus.cli.systemd import Manager
 from commandbus.errors import DomainPausedError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -121,12 +122,16 @@ async def run_until_signal(
     on_started: Callable[[], None],
     *,
     ends: bool = False,
+    is_ready: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Run workers and the HTTP service until a signal; returns whether it ended gracefully.
 
-    `ends`: the workers end by themselves, and all of them are waited for.
+    `ends`: the workers end by themselves, and all of them are waited for. `is_ready`: whether the
+    workers take commands; a service manager is told so.
     """
     stop, abort = asyncio.Event(), asyncio.Event()
+    manager = Manager.from_env()
+    attending = asyncio.create_task(manager.attend(is_ready))
     with _signals(stop, abort):
         tasks = [asyncio.create_task(worker) for worker in workers]
         if server is None:
@@ -136,11 +141,12 @@ async def run_until_signal(
         try:
             # A task that ends by itself has failed: the others end too.
             if await _is_first(stop, [asyncio.create_task(_all_ended(tasks))] if ends else tasks):
+                manager.tell("STOPPING=1")
                 _log.info("stopping; running handlers may finish, a second signal stops at once")
                 tasks.append(asyncio.create_task(_stop_gracefully(bus, server, serving=tasks[-1])))
                 await _is_first(abort, tasks[-1:])
         finally:
-            for task in tasks:
+            for task in (attending, *tasks):
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
     for result in results:
@@ -171,8 +177,9 @@ async def serve(
         for domain in domains
     )
     return await run_until_signal(
-        bus, running, server, partial(greet, domains), ends=end.until_empty
-    )
+        bus, running, server, partial(greet, domains), ends=end.until_empty,
+        is_ready=lambda: set(domains) <= set(bus.started_domains),
+    )  # fmt: skip
 
 
 async def _stop_gracefully(

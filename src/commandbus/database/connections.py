@@ -54,6 +54,11 @@ def _numbered(text: str, mark: str) -> str:
     return re.sub("%s", lambda _: f"{mark}{next(numbers)}", text)
 
 
+def address_parts(address: str) -> dict[str, Any]:
+    """The parts of an address that libpq takes."""
+    return dict(psycopg.conninfo.conninfo_to_dict(address))
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionSource:
     """How to open connections like those of a pool, beside the pool."""

@@ -103,7 +103,8 @@ def unavailable(error: BaseException) -> DatabaseUnavailableError:
     if _ADDRESS.search(str(error)):
         return DatabaseUnavailableError(
             "cannot reach PostgreSQL: the address cannot be read; check COMMANDBUS_DSN or --dsn, "
-            "and write special characters of a password as %40 for @, %2F for /"
+            "write special characters of a password as %40 for @, %2F for /, and leave out options "
+            "after the ? that PostgreSQL does not have"
         )
     text = redact_text(" ".join(str(error).split()), 300)
     advice = "check that the server runs and that COMMANDBUS_DSN or --dsn is right"

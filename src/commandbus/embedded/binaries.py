@@ -72,7 +72,7 @@ def find_binaries(explicit: Path | None = None) -> Binaries:
     if named := explicit or os.environ.get(BINARIES_VARIABLE):
         return _inspect(Path(named), "explicit")
     refusals = []
-    for bin_directory, origin in _guesses():
+    for bin_directory, origin in guesses():
         try:
             return _inspect(bin_directory, origin)
         except EmbeddedServerError as error:
@@ -96,7 +96,8 @@ def binaries_for(
     )
 
 
-def _guesses() -> Iterator[tuple[Path, str]]:
+def guesses() -> Iterator[tuple[Path, str]]:
+    """The bin folders that nobody named, and what named them here."""
     for package, installations in PACKAGES:
         # find_spec of a top-level name locates the package without running any of its code.
         spec = importlib.util.find_spec(package)
@@ -106,7 +107,7 @@ def _guesses() -> Iterator[tuple[Path, str]]:
                 if bin_directory.is_dir():
                     yield bin_directory, package
     pg_config = shutil.which("pg_config")
-    if pg_config is not None and (bindir := _output_of(Path(pg_config), "--bindir")):
+    if pg_config is not None and (bindir := output_of(Path(pg_config), "--bindir")):
         yield Path(bindir), "pg_config"
 
 
@@ -115,7 +116,7 @@ def _inspect(bin_directory: Path, origin: str) -> Binaries:
     for program in ("postgres", "initdb"):
         if not (bin_directory / program).is_file():
             raise EmbeddedServerError(f"{bin_directory} has no {program!r}; {NEXT_STEP}")
-    said = _output_of(bin_directory / "postgres", "--version")
+    said = output_of(bin_directory / "postgres", "--version")
     version = re.search(r"PostgreSQL\) (\d+[.\w]*)", said)
     if version is None:
         message = f"{bin_directory / 'postgres'} does not run on this machine; {NEXT_STEP}"
@@ -129,7 +130,8 @@ def _inspect(bin_directory: Path, origin: str) -> Binaries:
     return binaries
 
 
-def _output_of(program: Path, option: str) -> str:
+def output_of(program: Path, option: str) -> str:
+    """What a program prints; nothing if it cannot be run."""
     try:
         done = subprocess.run(  # noqa: S603 - no shell; a program of the search order above
             [program, option],

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from psycopg.conninfo import make_conninfo
 
+from commandbus import addresses
 from commandbus.embedded import cluster, server, sockets
 from commandbus.embedded.account import choose_account
 from commandbus.embedded.binaries import Binaries, binaries_for, find_binaries
@@ -116,6 +117,21 @@ class EmbeddedPostgres:
         """How to connect to the database `commandbus`."""
         return self.dsn_for(cluster.APPLICATION_DATABASE)
 
+    @property
+    def url(self) -> str:
+        """The same as a URL, `postgresql://user:password@/commandbus?host=…`."""
+        return addresses.url(self._parts(cluster.APPLICATION_USER, cluster.APPLICATION_DATABASE))
+
+    def sqlalchemy_url(self, driver: str = "psycopg") -> str:
+        """The same as SQLAlchemy takes it: `create_engine(server.sqlalchemy_url("asyncpg"))`."""
+        parts = self._parts(cluster.APPLICATION_USER, cluster.APPLICATION_DATABASE)
+        return addresses.sqlalchemy_url(parts, driver)
+
+    def django(self) -> dict[str, Any]:
+        """The same as an entry of Django's DATABASES."""
+        parts = self._parts(cluster.APPLICATION_USER, cluster.APPLICATION_DATABASE)
+        return addresses.django_database(parts)
+
     def dsn_for(self, database: str) -> str:
         """How to connect to a database as the application: it may create databases and roles."""
         return self._conninfo(cluster.APPLICATION_USER, database)
@@ -125,17 +141,23 @@ class EmbeddedPostgres:
         return self._conninfo(cluster.SUPERUSER, database)
 
     def _conninfo(self, user: str, database: str) -> str:
+        parts = self._parts(user, database)
+        # hostaddr is spelled out because libpq would prefer PGHOSTADDR to our host.
+        if self._tcp_port is None:
+            return make_conninfo("", **parts, hostaddr="")
+        return make_conninfo("", **parts, hostaddr="127.0.0.1", sslmode="disable")
+
+    def _parts(self, user: str, database: str) -> dict[str, Any]:
         if self._use is None:
             raise EmbeddedServerError("the embedded server is not started; call start() first")
-        # hostaddr is spelled out because libpq would prefer PGHOSTADDR to our host.
-        address = {"host": self._use.record.socket_directory, "hostaddr": ""}
-        if self._tcp_port is not None:
-            address = {"host": "127.0.0.1", "hostaddr": "127.0.0.1", "sslmode": "disable"}
-        password = cluster.read_password(self._use.folder, user)
-        port = self._use.record.port
-        return make_conninfo(
-            "", **address, port=port, user=user, password=password, dbname=database
-        )
+        socket_directory = self._use.record.socket_directory
+        return {
+            "host": socket_directory if self._tcp_port is None else "127.0.0.1",
+            "port": self._use.record.port,
+            "user": user,
+            "password": cluster.read_password(self._use.folder, user),
+            "dbname": database,
+        }
 
     def _start(self) -> None:
         deadline = Deadline.after(self._start_timeout_seconds)

@@ -221,6 +221,10 @@ class Workers:
             if self.monitor is not None:
                 self.monitor.health.is_stopping = self._stops > 0
 
+    def started(self) -> list[str]:
+        """The domains whose worker takes commands."""
+        return sorted({w.options.domain for w in self.running if w.started.is_set()})
+
     def stuck(self) -> list[str]:
         """The domains whose worker has no place left for some of its handlers."""
         return sorted({worker.options.domain for worker in self.running if worker.is_stuck})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from commandbus.addresses import libpq_address
 from commandbus.names import dispatch_queue
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RemoteQueue:
         from commandbus.database.sqlstate import translated  # noqa: PLC0415  (the driver)
 
         with translated():
-            pool = await ConnectionSource(dsn, None).open_pool(
+            pool = await ConnectionSource(libpq_address(dsn), None).open_pool(
                 "remote-queue",
                 pool_size,
                 timeout_seconds=timeout_seconds,

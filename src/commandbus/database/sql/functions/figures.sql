@@ -96,6 +96,39 @@ begin
     end loop;
 end $$;
 
+-- How much work a domain has at this moment, for an autoscaler: messages that are due, and commands that workers
+-- have. Without the latter, workers that are busy with the last commands would be ended. What is delayed, backs off or
+-- waits behind a key or a limit does not count, nor does what is due in a paused domain: more workers would not help.
+-- Walks along the indexes of what is due, at most p_most entries of each level: the same cost however much is delayed.
+-- What workers have is as old as their last heartbeat; that of one which is silent for a minute does not count: its
+-- commands become due again. Calls are answered for domains that have no queue yet: 0.
+create or replace function commandbus.scale_metric(p_domain text, p_most int default 10000) returns bigint
+language plpgsql stable as $$
+declare
+    v_table text;
+    v_now   timestamptz := clock_timestamp();
+    v_due   bigint := 0;
+    v_busy  bigint;
+begin
+    if commandbus.queue_exists(p_domain || '.commands')
+       and not exists (select from commandbus.command_bus_flow f
+                        where f.domain = p_domain and f.paused_at is not null
+                          and coalesce(f.paused_until > v_now, true)) then
+        v_table := 'q_' || commandbus.physical_queue(p_domain || '.commands');
+        execute format(
+            'select (select count(*) from (select from pgmq.%1$I q where q.headers is null and q.vt <= $1'
+            '                               order by q.vt, q.msg_id limit $2) d)'
+            '     + (select coalesce(sum(d.n), 0) from unnest($3) s(level) cross join lateral ('
+            '            select count(*) as n from (select from pgmq.%1$I q'
+            '             where q.headers is not null and q.headers ->> ''priority'' = s.level and q.vt <= $1'
+            '             order by q.vt, q.msg_id limit $2) e) d)', v_table)
+           into v_due using v_now, p_most, '{2,1,0,-1,-2}'::text[];
+    end if;
+    select coalesce(sum(w.in_flight), 0) into v_busy from commandbus.command_bus_worker w
+     where w.domain = p_domain and w.heartbeat_at > v_now - interval '1 minute';
+    return v_due + v_busy;
+end $$;
+
 -- What of a domain is on its way to its queue: how long the oldest command has waited to be queued, how many
 -- wait for a retry, how many a queue in another database has and since when. Of each kind the oldest
 -- 10,000 are looked at, so that a look costs the same however many there are.

@@ -159,7 +159,7 @@ declare
     v_moved record;
 begin
     with moved as materialized (
-        select m.command_id, m.msg_id, m.batch_id, m.reply_queue, m.correlation_id, m.command_type, r.actor,
+        select m.command_id, m.msg_id, m.batch_id, m.reply_queue, m.correlation_id, m.command_type, m.meta, r.actor,
                case when p_event = 'CANCELED' then r.reason else m.reason end as reason,
                case when m.error_code is not null then jsonb_build_object(
                    'error', jsonb_build_object('class', m.error_type, 'code', m.error_code,

@@ -65,7 +65,8 @@ begin
             ('set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.read_messages', 'commandbus.read_levels', 'commandbus.read_levels_except']),
             ('set enable_indexscan = on', array['commandbus.read_due']),
-            ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.first_due']),
+            ('set enable_seqscan = off set enable_bitmapscan = off', array[
+                'commandbus.first_due', 'commandbus.scale_metric']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.

@@ -189,6 +189,7 @@ language sql immutable as $$
         ('find_domains', '{operator,api,reader}'),
         ('domain_figures', '{worker,operator,api,reader}'),
         ('dispatch_figures', '{worker,operator,api,reader}'),
+        ('scale_metric', '{worker,operator,api,reader}'),
         ('list_limits', '{worker,operator,api,reader}'),
         ('list_limit_keys', '{operator,api,reader}'),
         ('paused_types', '{worker,operator,api,reader}'),
