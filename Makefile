@@ -31,6 +31,9 @@ READY := .venv/.installed
 # The peers of the benchmarks: never in .venv, because they bring libraries of their own.
 PEERS := benchmarks/.venv-peers
 PEERS_READY := $(PEERS)/.installed
+# The newest Python that is here, for the frameworks that need it: an environment of its own.
+NEWEST := .venv-integrations
+NEWEST_READY := $(NEWEST)/.installed
 PIP := $(PY) -m pip --disable-pip-version-check --no-input -qq
 
 # An environment made by another interpreter, or moved with its folder, is made anew.
@@ -40,7 +43,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(FINGERPRINT))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-unit test-integration test-e2e test-pg15 test-pg15-core has-pg15
+.PHONY: help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
 .PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers blocking schema lock clean
 
 help: ## Show this list
@@ -71,6 +74,21 @@ test-pg15-core: has-pg15 $(READY)
 
 test-pg15: has-pg15 $(READY) ## Run the integration tests against an installed PostgreSQL 15
 	COMMANDBUS_PG_BIN="$(PG15_BIN)" $(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
+
+test-integrations: ## Run the tests of the applications in examples/, on the newest Python that is here (3.12 or newer)
+	@found="$$(sh requirements/newest-python.sh)"; \
+	if [ -z "$$found" ]; then \
+		echo "Skipped: Django 6 needs Python 3.12 or newer, and none was found that runs"; \
+	else \
+		$(MAKE) --no-print-directory NEWEST_PYTHON="$$found" $(NEWEST_READY) run-integrations; \
+	fi
+
+# Each application is a program of its own, so each has a run of its own.
+run-integrations:
+	@set -e; for tests in examples/*/tests; do \
+		echo "== $$tests"; \
+		(cd "$$(dirname "$$tests")" && $(CURDIR)/$(NEWEST)/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider -q tests); \
+	done
 
 mutants: $(READY) ## Take the guards out of the SQL functions one by one: some test must notice (hours)
 	$(PY) -m tests.mutants --resume $(MUTANT_ARGS)
@@ -139,9 +157,13 @@ lock: ## Resolve the dependencies anew into requirements/*.lock (LOCK_ARGS=--upg
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/bench.lock $(LOCK_ARGS)
+	.venv/bin/uv pip compile pyproject.toml requirements/integrations.in --all-extras \
+		--universal --python-version 3.12 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--quiet --output-file requirements/integrations.lock $(LOCK_ARGS)
 
 clean: ## Remove the environment and everything that was generated
-	rm -rf .venv $(PEERS) .coverage .coverage.* htmlcov dist build
+	rm -rf .venv $(PEERS) $(NEWEST) .coverage .coverage.* htmlcov dist build
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -167,6 +189,16 @@ $(READY): pyproject.toml requirements/dev.lock
 	@$(PIP) install --no-deps --require-hashes -r requirements/dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@echo "$(FINGERPRINT)" > $(READY)
+
+$(NEWEST_READY): pyproject.toml requirements/integrations.lock
+	@echo "Setting up $(NEWEST) with $$($(NEWEST_PYTHON) --version) (once) ..."
+	@rm -f $(NEWEST_READY)
+	@$(NEWEST_PYTHON) -m venv --clear $(NEWEST)
+	@$(NEWEST)/bin/python -m pip --disable-pip-version-check --no-input -qq \
+		install --no-deps --require-hashes -r requirements/integrations.lock
+	@$(NEWEST)/bin/python -m pip --disable-pip-version-check --no-input -qq \
+		install --no-deps --no-build-isolation -e .
+	@touch $(NEWEST_READY)
 
 $(PEERS_READY): requirements/bench.lock
 	@echo "Setting up $(PEERS) with the peers of the benchmarks (once) ..."

@@ -69,6 +69,7 @@ class HandlerVerbs(FlowVerbs):
         gathered = Handlers()
         gathered.include(*handlers)
         self._registry.include(gathered.drafts)
+        self._registry.find_by_name(gathered.finders)
 
     @property
     def domains(self) -> list[str]:

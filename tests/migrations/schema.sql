@@ -948,7 +948,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body dc7536251df9ed908e3562d21f438b9d
+    sql, immutable, body 4b4ae5263ab9e11af3691aeb38e6dd59
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1133,6 +1133,8 @@ function commandbus.lock_ticket(p_domain text, p_ticket_id uuid) returns command
     plpgsql, volatile, body 1f527a90a2da62c4b9ee55d8467ffa81
 function commandbus.lock_waiting(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, volatile, body ac9be15220ac70f3f26a3bae429775da
+function commandbus.look_at_inbox_reply(p_domain text, p_command_id uuid) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body de7ee4273436cd8d90b66802904cd603
 function commandbus.look_later(p_domain text, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4f5f83cc658152c5f8ae49437defe8d8
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
@@ -1288,7 +1290,7 @@ function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, 
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body 5eed6eb8f38c639f15dcccbcdd7a459a
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 4fa6fbb7489b2b100b89f1afd7265ec5
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c04849f49bbcaace1273f367b64cdc0a
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void

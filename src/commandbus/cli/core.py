@@ -42,6 +42,10 @@ def run(words: Sequence[str]) -> int:
     if rest[:1] == ["--version"]:
         print(f"commandbus {__version__}")
         return 0
+    if rest[:1] == ["health"]:
+        from commandbus.cli.probe import run as probe
+
+        return probe(rest[1:])
     name = next((name for name in COMMANDS if tuple(rest[: len(name)]) == name), None)
     has_typer = find_spec("typer") is not None
     if has_typer and (name is None or set(_HELP) & set(rest)):

@@ -25,6 +25,7 @@ from commandbus.cli import (
     list,  # noqa: A004  (each module has the name of its command)
     pause,
     priority,
+    probe,
     reschedule,
     schedule,
     scheduler,
@@ -152,6 +153,7 @@ command(app, "pause", panel="Operate")(pause.pause)
 command(app, "resume", panel="Operate")(pause.resume)
 app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")
 app.add_typer(keys.keys, name="keys", rich_help_panel="Operate")
+command(app, "health", panel="Operate")(probe.health)
 command(app, "doctor", panel="Operate")(doctor.doctor)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")

@@ -20,6 +20,7 @@ from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
 from commandbus.cli.declared import argument, option
 from commandbus.cli.frame import Place
+from commandbus.cli.monitored import Http, bound, monitored
 from commandbus.cli.output import ExitCode, print_error, start_logging
 from commandbus.cli.systemd import Manager
 from commandbus.errors import DomainPausedError, InvalidInputError
@@ -87,6 +88,7 @@ def worker(
     *,
     workers: Workers,
     end: End,
+    http: Http = None,
     log_level: Level = LogLevel.INFO,
     place: Place,
 ) -> None:
@@ -98,9 +100,10 @@ def worker(
     at once.
     """
     start_logging(log_level)
+    sock = bound(http)
 
     async def work() -> bool:
-        async with open_app(app, place) as bus:
+        async with open_app(app, place) as bus, monitored(bus, sock):
             return await serve(bus, app, workers, end=end)
 
     run_until_stopped(work)

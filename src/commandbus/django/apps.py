@@ -23,6 +23,9 @@ class CommandBusConfig(AppConfig):
         checks.register(check_setting, "commandbus")
         checks.register(check_database, checks.Tags.database)
         post_migrate.connect(_after_migrate, sender=self, dispatch_uid="commandbus.django")
+        from commandbus.django.discovery import import_handlers
+
+        import_handlers()
 
 
 def _after_migrate(**details: Any) -> None:

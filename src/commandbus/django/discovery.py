@@ -1,8 +1,115 @@
-"""Which domains have handlers in this project."""
+"""The handlers of a project: those that the apps have in their module `handlers`."""
 
 from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from commandbus.django.conf import NAME, configuration
+from commandbus.django.hygiene import around, is_async
+from commandbus.django.provider import DjangoTransaction
+from commandbus.errors import InvalidSettingError
+from commandbus.handlers.drafts import HandlerDraft
+from commandbus.handlers.router import Handlers
+
+
+def gathered() -> Handlers:
+    """All handlers of the project, as a bus includes them: made anew each time."""
+    found = configuration()
+    provider = DjangoTransaction(found.database)
+    app = Handlers(middleware=[_middleware(each) for each in found.middleware])
+    plain = Handlers()
+    plain.include(*_handlers(found.handlers_module))
+    app._take(  # what `include` does, with each handler put on Django's connections
+        _on_django(draft, provider).inside(None, app._middleware) for draft in plain.drafts
+    )
+    if _has_tasks():
+        from commandbus.django.running import include_tasks
+
+        include_tasks(app, found.database)
+    return app
+
+
+def _has_tasks() -> bool:
+    """Whether TASKS names a backend of ours, or one that is made from it."""
+    wanted = [str(each.get("BACKEND", "")) for each in getattr(settings, "TASKS", {}).values()]
+    # Django's own backends need no look; anything else may be a subclass of ours.
+    return any(not name.startswith(("django.", "django_tasks.")) for name in wanted)
+
+
+def import_handlers() -> None:
+    """Import the modules, so that a mistake in one shows when the project starts."""
+    for _ in _modules(configuration().handlers_module):
+        pass
 
 
 def domains() -> list[str]:
     """The domains that have handlers."""
-    return []
+    return gathered().domains
+
+
+def _on_django(draft: HandlerDraft, provider: DjangoTransaction) -> HandlerDraft:
+    """A `def` handler with `transactional=True` works in `atomic`, on Django's connection.
+
+    What is around that looks after the connection; around all others the hygiene does.
+    """
+    given = draft.options.get("transactional")
+    if given is True and not is_async(draft.handler):
+        options = draft.options.copy()
+        options["transactional"] = provider
+        return replace(draft, options=options)
+    return draft if given else replace(draft, handler=around(draft.handler))
+
+
+def _handlers(name: str) -> list[Handlers]:
+    found: dict[int, Handlers] = {}
+    for module in _modules(name):
+        for value in vars(module).values():
+            if isinstance(value, Handlers):
+                found[id(value)] = value
+    return _not_included(list(found.values()))
+
+
+def _not_included(found: list[Handlers]) -> list[Handlers]:
+    """Without those whose handlers another one of them has taken: `include` copies."""
+    taken = {
+        id(part)
+        for part in found
+        for other in found
+        if other is not part and part.drafts and _has_all(other, part)
+    }
+    return [each for each in found if id(each) not in taken]
+
+
+def _has_all(other: Handlers, part: Handlers) -> bool:
+    has = {(draft.domain, draft.command_type): draft.handler for draft in other.drafts}
+    is_larger = len(has) > len(part.drafts) or other._domain is None
+    return is_larger and all(
+        has.get((draft.domain, draft.command_type)) is draft.handler for draft in part.drafts
+    )
+
+
+def _modules(name: str) -> Iterator[ModuleType]:
+    for config in apps.get_app_configs():
+        path = f"{config.name}.{name}"
+        # Looked for first: an ImportError inside the module must not be taken for its absence.
+        if config.name != "commandbus.django" and find_spec(path) is not None:
+            yield importlib.import_module(path)
+
+
+def _middleware(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        found = import_string(given)
+    except ImportError as error:
+        raise InvalidSettingError(f"{NAME}['MIDDLEWARE'] has {given!r}: {error}") from error
+    return found() if isinstance(found, type) else found

@@ -41,6 +41,7 @@ class DirectBridge(Bridge):
     def open(self) -> CommandBus:
         """The bus of this thread: nothing of it is shared, so that no call waits for another."""
         from commandbus.django.conf import configuration
+        from commandbus.django.discovery import gathered
         from commandbus.django.seat import DjangoSeat
 
         found = configuration()
@@ -48,7 +49,10 @@ class DirectBridge(Bridge):
         key = (alias, found.bus_settings)
         if getattr(self._of_thread, "key", None) != key:
             store = direct_store(DjangoSeat(alias), found.bus_settings, known_of(alias))
-            self._of_thread.bus = CommandBus(store=store, settings=found.bus_settings)
+            # With the handlers of the project: they know which fields of payloads are secret.
+            self._of_thread.bus = CommandBus(
+                store=store, settings=found.bus_settings, handlers=gathered()
+            )
             self._of_thread.key = key
         bus: CommandBus = self._of_thread.bus
         return bus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,10 @@ class HandlerDraft:
             options["retry_policy"] = retry_policy
         options["middleware"] = (*middleware, *options.get("middleware", ()))
         return replace(self, options=options)
+
+
+#: Gives the handler of a command type, or None if there is none.
+Finder = Callable[[str], HandlerDraft | None]
 
 
 def already_registered(draft: HandlerDraft, earlier: str) -> HandlerAlreadyRegisteredError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
 from commandbus.errors import (
@@ -12,7 +12,7 @@ from commandbus.errors import (
     InvalidSettingError,
 )
 from commandbus.handler import Handler, HandlerEntry, HandlerOptions
-from commandbus.handlers.drafts import HandlerDraft, already_registered, name_of, place_of
+from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, name_of, place_of
 from commandbus.middleware.base import Middleware
 from commandbus.middleware.chain import check_middleware, layers_of
 from commandbus.names import check_command_type, check_domain
@@ -30,12 +30,20 @@ class HandlerRegistry:
         self._deadline_seconds = deadline_seconds
         self._middleware = tuple(middleware)
         self._entries: dict[tuple[str, str], HandlerEntry] = {}
+        self._finders: dict[str, Finder] = {}
 
     def register(
         self, domain: str, command_type: str, handler: Handler, **options: Unpack[HandlerOptions]
     ) -> None:
         """Add a handler; a second one for the same type is an error."""
         self.include([HandlerDraft(domain, command_type, handler, options, place_of(handler))])
+
+    def find_by_name(self, finders: Mapping[str, Finder]) -> None:
+        """Ask these, by domain, for types that nobody has registered."""
+        for domain in finders:
+            if domain in self._finders:
+                raise InvalidSettingError(f"the domain {domain!r} has a finder of handlers already")
+        self._finders.update(finders)
 
     def include(self, drafts: Iterable[HandlerDraft]) -> None:
         """Add handlers: all of them, or, on any error, none."""
@@ -92,7 +100,17 @@ class HandlerRegistry:
 
     def find(self, domain: str, command_type: str) -> HandlerEntry | None:
         """A handler, or None."""
-        return self._entries.get((domain, command_type))
+        found = self._entries.get((domain, command_type))
+        if found is None and domain in self._finders:
+            return self._found_by_name(domain, command_type)
+        return found
+
+    def _found_by_name(self, domain: str, command_type: str) -> HandlerEntry | None:
+        draft = self._finders[domain](command_type)
+        if draft is None:
+            return None
+        self.include([draft])
+        return self._entries[domain, command_type]
 
     def secret_keys(self, domain: str) -> dict[str, frozenset[str]]:
         """The secret keys of payloads, by command type; only types that have some."""
@@ -104,12 +122,12 @@ class HandlerRegistry:
 
     def get(self, domain: str, command_type: str) -> HandlerEntry:
         """Find a handler, or raise HandlerNotFoundError."""
-        try:
-            return self._entries[domain, command_type]
-        except KeyError:
+        found = self.find(domain, command_type)
+        if found is None:
             raise HandlerNotFoundError(
                 f"no handler for {domain}/{command_type}; register one and retry the command"
-            ) from None
+            )
+        return found
 
     def of_domain(self, domain: str) -> list[HandlerEntry]:
         """All handlers of a domain."""
@@ -122,7 +140,7 @@ class HandlerRegistry:
 
     def domains(self) -> list[str]:
         """The domains that have handlers, sorted."""
-        return sorted({entry.domain for entry in self._entries.values()})
+        return sorted({entry.domain for entry in self._entries.values()} | set(self._finders))
 
     def limits(self, domain: str) -> dict[str, int]:
         """max_attempts by command type, where the handler has its own retry policy."""

@@ -16,7 +16,7 @@ from typing import TypeVar, Unpack
 
 from commandbus.errors import InvalidSettingError
 from commandbus.handler import AsyncHandler, HandlerOptions, SyncHandler
-from commandbus.handlers.drafts import HandlerDraft, already_registered, place_of
+from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, place_of
 from commandbus.middleware.base import Middleware
 from commandbus.names import check_command_type, check_domain
 from commandbus.retry import RetryPolicy
@@ -46,6 +46,7 @@ class Handlers:
         self._retry_policy = retry_policy
         self._middleware = tuple(middleware)
         self._drafts: dict[tuple[str, str], HandlerDraft] = {}
+        self._finders: dict[str, Finder] = {}
 
     def handle(
         self, command_type: str, **options: Unpack[HandlerOptions]
@@ -60,6 +61,23 @@ class Handlers:
             return function
 
         return decorate
+
+    def find_by_name(self, domain: str, finder: Finder) -> None:
+        """Ask `finder` for the handlers of types that nobody has named when a command comes.
+
+        For frameworks whose functions are known by their own names. It is asked once for each
+        type that it knows.
+        """
+        if domain in self._finders:
+            raise InvalidSettingError(f"the domain {domain!r} has a finder of handlers already")
+        self._finders[check_domain(domain)] = lambda name: _inside(
+            finder(name), self._retry_policy, self._middleware
+        )
+
+    @property
+    def finders(self) -> dict[str, Finder]:
+        """What finds handlers by the names of their types, by domain."""
+        return dict(self._finders)
 
     def _own_domain(self) -> str:
         if self._domain is None:
@@ -79,6 +97,9 @@ class Handlers:
             for other in others
             for draft in other.drafts
         )
+        for other in others:
+            for domain, finder in other.finders.items():
+                self.find_by_name(domain, finder)
 
     @property
     def drafts(self) -> tuple[HandlerDraft, ...]:
@@ -88,7 +109,7 @@ class Handlers:
     @property
     def domains(self) -> list[str]:
         """The domains that have handlers, sorted."""
-        return sorted({draft.domain for draft in self._drafts.values()})
+        return sorted({draft.domain for draft in self._drafts.values()} | set(self._finders))
 
     def _take(self, drafts: Iterable[HandlerDraft]) -> None:
         """All of them, or, if one is there twice, none."""
@@ -103,3 +124,9 @@ class Handlers:
     def __repr__(self) -> str:
         where = "" if self._domain is None else repr(self._domain)
         return f"Handlers({where}) of {len(self._drafts)} command types"
+
+
+def _inside(
+    draft: HandlerDraft | None, retry_policy: RetryPolicy | None, middleware: Sequence[Any]
+) -> HandlerDraft | None:
+    return None if draft is None else draft.inside(retry_policy, middleware)

@@ -9,6 +9,7 @@ from commandbus.monitoring.catalogue import LOOP_LAG, Family
 from commandbus.monitoring.health import TICK_SECONDS, Health
 from commandbus.monitoring.metrics import Metrics
 from commandbus.monitoring.samples import Labels, Value
+from commandbus.monitoring.server import Pages
 
 
 class Monitor:
@@ -21,6 +22,16 @@ class Monitor:
 
     def _lag(self) -> Iterator[tuple[Family, Labels, Value]]:
         yield LOOP_LAG, (), self.health.loop_lag
+
+    def pages(self) -> Pages:
+        """What a server shows of it."""
+        health = self.health
+        checks = {
+            "/livez": health.not_live,
+            "/readyz": health.not_ready,
+            "/startupz": health.not_started,
+        }
+        return Pages(self.metrics.text, checks)
 
     async def watch_loop(self) -> None:
         """Note the turns of this event loop until cancelled."""

@@ -118,7 +118,11 @@ class Execution:
                 result = await self._call(run, entry, context)
             else:
                 result = await self._through(run, entry, entry.layers, context)
-            outcome = self._returned(run, entry, context, result)
+            if isinstance(result, HandlerError):  # the same as if it had been raised
+                outcome = self.failure(run, entry, result)
+            else:
+                sends, limit = context.sends, self.max_result_bytes
+                outcome = completed(run.lease, result, sends, max_bytes=limit)
         except KeyboardInterrupt:
             raise  # it ends the process
         except BaseException as error:
@@ -137,13 +141,6 @@ class Execution:
         else:
             run.end()
         return outcome if context.reply_meta is None else replace(outcome, meta=context.reply_meta)
-
-    def _returned(
-        self, run: Run, entry: HandlerEntry, context: HandlerContext, result: object
-    ) -> Outcome:
-        if isinstance(result, HandlerError):  # the same as if it had been raised
-            return self.failure(run, entry, result)
-        return completed(run.lease, result, context.sends, max_bytes=self.max_result_bytes)
 
     def _through(
         self, run: Run, entry: HandlerEntry, layers: Layers, context: HandlerContext

@@ -95,23 +95,20 @@ class Executor:
         ahead = self._prefetch()
         if self.completer.backlog > 2 * (self.concurrency + self.max_prefetch):
             return 0  # the database is behind: leasing more would only let leases age
-        free = self._free
+        # Written out, as in `places`: this is asked for each command that ends.
+        free = self.concurrency - self._held - len(self._running) - len(self._buffer)
         if free <= 0 and len(self._buffer) * 2 > ahead:
             return 0
         if not self._places.are_free:
             free = self._places.limit(free, ahead)
         return max(free + ahead, 0)
 
-    @property
-    def _free(self) -> int:
-        return self.concurrency - self._held - len(self._running) - len(self._buffer)
-
     def places(self) -> int:
         """How many commands under a limit to lease now: no more than would start at once.
 
         But one, or they would never have their turn beside others that are leased ahead.
         """
-        return max(self._free, 1)
+        return max(self.concurrency - self._held - len(self._running) - len(self._buffer), 1)
 
     @property
     def leaves_threads_out(self) -> bool:

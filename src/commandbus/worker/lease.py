@@ -97,7 +97,8 @@ class LeaseKeeper:
             # The same command may have been leased again in the meantime.
             if kept is not None and kept.lease.lease_epoch == lease.lease_epoch:
                 self._kept.pop(lease.command_id, None)
-                self._said.pop(lease.command_id, None)
+                if self._said:
+                    self._said.pop(lease.command_id, None)
 
     def keep_on(self, lease: Lease) -> None:
         """Extend it for the same time again: the handler began long after the lease."""

@@ -84,6 +84,7 @@ class Receiver(Loop):
         self._polls = Backoff(FIRST_POLL_SECONDS, self.poll_max_seconds)
         self._is_full = False
         self._is_woken = False
+        self._is_told = False
         #: Whether it has asked for commands, and was answered.
         self.has_asked = False
         self._due_at = float("inf")  # of the monotonic clock
@@ -100,11 +101,13 @@ class Receiver(Loop):
 
     def room_freed(self) -> None:
         """A command has ended. It matters only if the receiver waits for room."""
-        if self._is_full and self.room.wanted() > 0:
+        if self._is_full and not self._is_told and self.room.wanted() > 0:
+            self._is_told = True  # the next step looks for itself, so that is enough
             self.wake()
 
     async def step(self) -> float | None:
         """Lease one group, or wait."""
+        self._is_told = False
         quantity = self.room.wanted()
         self._is_full = quantity <= 0
         if self._is_full:

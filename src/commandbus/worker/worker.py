@@ -363,9 +363,11 @@ class _Parts:
 
     def _ended(self, leases: Sequence[Lease]) -> None:
         self.keeper.remove(leases)
-        if any(lease.is_limited for lease in leases):
-            # Others may wait for the place that has just been given back, or for their turn.
-            self.receiver.wake()
+        for lease in leases:
+            if lease.is_limited:
+                # Others may wait for the place that has just been given back, or for their turn.
+                self.receiver.wake()
+                break
         else:
             self.receiver.room_freed()
         if self._until_empty is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import django
 from psycopg.conninfo import conninfo_to_dict
 
 SECRET_KEY = "for-tests-only"
@@ -56,3 +57,17 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "static/"
 COMMANDBUS = json.loads(os.environ.get("SITE_COMMANDBUS", "{}"))
+TASKS = {
+    "default": {
+        "BACKEND": "commandbus.django.tasks.CommandBusBackend",
+        "QUEUES": ["default", "mail"],
+        "OPTIONS": {"retry_policy": {"max_attempts": 2, "backoff_schedule": [60.0]}},
+    },
+    "together": {
+        "BACKEND": "commandbus.django.tasks.CommandBusBackend",
+        "QUEUES": ["together"],
+        "OPTIONS": {"domain": "jobs", "transactional": True},
+    },
+}
+if django.VERSION < (6,):
+    INSTALLED_APPS.append("django_tasks")

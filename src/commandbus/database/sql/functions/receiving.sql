@@ -117,7 +117,10 @@ begin
                        commandbus.lapsed_lease(p_domain, h.command_id), h.batch_id, null
                   from leased h where h.has_lapsed
                 union all
-                select h.command_id, 'RECEIVED', jsonb_build_object('attempt', h.attempt),
+                select h.command_id, 'RECEIVED',
+                       -- nearly always the first one; to build the object takes six times as long
+                       case h.attempt when 1 then '{"attempt": 1}'::jsonb
+                            else jsonb_build_object('attempt', h.attempt) end,
                        h.batch_id, p_worker
                   from leased h) e
     )

@@ -147,3 +147,10 @@ language sql as $$
      where i.domain = p_domain and i.command_id = p_command_id
     returning i.reply::text
 $$;
+
+-- The same, left where it is: for those who may ask again.
+create or replace function commandbus.look_at_inbox_reply(p_domain text, p_command_id uuid) returns text
+language sql stable as $$
+    select i.reply::text from commandbus.command_bus_reply_inbox i
+     where i.domain = p_domain and i.command_id = p_command_id
+$$;

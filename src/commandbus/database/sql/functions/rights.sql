@@ -46,6 +46,7 @@ language sql immutable as $$
         ('lease_replies', '{sender,worker,api}'),
         ('acknowledge_replies', '{sender,worker,api}'),
         ('take_inbox_reply', '{sender,worker,api}'),
+        ('look_at_inbox_reply', '{sender,worker,api}'),
         -- workers and their chores
         ('receive_commands', '{worker}'),
         ('confirm_start', '{worker}'),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
-from django.utils import autoreload
+from django.core.management.base import BaseCommand, CommandError
 
-from commandbus.django.conf import configuration
+from commandbus.django.conf import Configuration, configuration
 from commandbus.django.migrating import dsn_of
+from commandbus.django.reloading import run_again_and_again
+from commandbus.errors import CommandBusError
 
-#: What the worker of a project registers, as the program names applications.
-APP = "commandbus.django.working:setup"
-#: Where the app is an argument.
-WITH_APP = {"worker", "up"}
+#: The handlers of the project, as the program names applications.
+APP = "commandbus.django.working:app"
 
 
 class Command(BaseCommand):
@@ -27,11 +27,15 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Pass all arguments on: the program has its own parser and its own help."""
-        self.hand_over(argv[2:])
+        try:
+            self.hand_over(argv[2:])
+        except (CommandError, CommandBusError) as error:
+            self.stderr.write(f"commandbus: {error}")
+            sys.exit(2)
 
-    def handle(self, *arguments: Any, **_: Any) -> None:
-        """The same for `call_command("commandbus", "doctor")`."""
-        self.hand_over([str(each) for each in arguments])
+    def handle(self, *_: Any, **options: Any) -> None:
+        """The same for `call_command("commandbus", "doctor", "--json")`."""
+        self.hand_over([str(each) for each in options["arguments"]])
 
     def add_arguments(self, parser: Any) -> None:
         """All arguments are those of the program."""
@@ -40,28 +44,51 @@ class Command(BaseCommand):
     def hand_over(self, arguments: list[str]) -> None:
         """Run the program; its exit code is that of the process."""
         self.check(tags=["commandbus"])
-        arguments = list(arguments)
-        if reload := "--reload" in arguments:
-            arguments.remove("--reload")
-        if reload and not settings.DEBUG:
-            self.stderr.write("commandbus: --reload is for development: it needs DEBUG = True")
-            sys.exit(2)
-        if reload:
-            autoreload.run_with_reloader(self._run, arguments)
-        else:
+        if "--reload" not in arguments:
             self._run(arguments)
+            return
+        if not settings.DEBUG:
+            raise CommandError("--reload is for development: it needs DEBUG = True")
+        sys.exit(run_again_and_again([each for each in sys.argv if each != "--reload"]))
 
     def _run(self, arguments: list[str]) -> None:
-        from commandbus.cli.main import app
+        from commandbus.cli.core import run
 
         found = configuration()
         # By the environment: an address on the command line would show its password to all users.
         os.environ["COMMANDBUS_DSN"] = dsn_of(found.database)
-        app(args=with_app(arguments), prog_name="manage.py commandbus")
+        os.environ.update(environment(found))
+        # LOGGING may have switched off all loggers that were there before it.
+        for name, logger in logging.root.manager.loggerDict.items():
+            if name.partition(".")[0] == "commandbus" and isinstance(logger, logging.Logger):
+                logger.disabled = False
+        words = with_app(arguments, found)
+        sys.argv = ["commandbus", *words]
+        sys.exit(run(words))
 
 
-def with_app(arguments: list[str]) -> list[str]:
+def environment(found: Configuration) -> dict[str, str]:
+    """The settings of the project, as the program reads them."""
+    values = {"replies": found.replies, **found.settings}
+    return {f"COMMANDBUS_{name.upper()}": _text(value) for name, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def with_app(arguments: list[str], found: Configuration) -> list[str]:
     """The arguments, with the app of the project where the program asks for one."""
-    if not arguments or arguments[0] not in WITH_APP or {"-h", "--help"} & set(arguments):
+    if arguments[:1] != ["worker"] or {"-h", "--help"} & set(arguments):
         return arguments
-    return [arguments[0], APP, *arguments[1:]]
+    named = {"concurrency": "--concurrency", "vt_seconds": "--vt-seconds"}
+    given = [
+        part
+        for key, option in named.items()
+        if key in found.worker
+        for part in (option, str(found.worker[key]))
+    ]
+    if not found.worker.get("use_notify", True):
+        given.append("--no-notify")
+    # What is typed comes last, and wins.
+    return ["worker", APP, *given, *arguments[1:]]

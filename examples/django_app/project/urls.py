@@ -1,0 +1,3 @@
+"""No addresses: this example is about what happens behind them."""
+
+urlpatterns: list[object] = []

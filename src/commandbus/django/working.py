@@ -1,0 +1,10 @@
+"""What `manage.py commandbus worker` runs: the handlers of the project, as an app of the program.
+
+Imported once, in the process of the worker.
+"""
+
+from commandbus.django.discovery import gathered
+from commandbus.django.hygiene import prepare_worker
+
+prepare_worker()
+app = gathered()

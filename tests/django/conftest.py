@@ -1,0 +1,41 @@
+"""A database with the tables of the project, made once for each process that runs tests."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from psycopg import sql
+
+from tests.conftest import Server
+from tests.django.sites import manage
+
+
+def _drop(server: Server, name: str) -> None:
+    with server.admin() as admin:
+        admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def site_template(server: Server, template: str) -> Iterator[str]:
+    """A clone of the template of all tests, migrated by Django as well."""
+    name = f"site_{secrets.token_hex(6)}"
+    with server.admin() as admin:
+        clone = sql.SQL("create database {} template {}")
+        admin.execute(clone.format(sql.Identifier(name), sql.Identifier(template)))
+    done = manage(server.dsn(name), "migrate", "--verbosity", "0")
+    assert done.returncode == 0, done.stderr
+    yield name
+    _drop(server, name)
+
+
+@pytest.fixture
+def site(server: Server, site_template: str) -> Iterator[str]:
+    """The address of a database of the project, for one test."""
+    name = f"site_{secrets.token_hex(6)}"
+    with server.admin() as admin:
+        clone = sql.SQL("create database {} template {}")
+        admin.execute(clone.format(sql.Identifier(name), sql.Identifier(site_template)))
+    yield server.dsn(name)
+    _drop(server, name)

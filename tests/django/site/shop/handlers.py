@@ -1,0 +1,90 @@
+"""What the shop does with commands."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import F
+
+from commandbus import Command, HandlerContext, Handlers, PermanentCommandError, RetryPolicy, Snooze
+from shop.models import Order
+
+handlers = Handlers("shop", retry_policy=RetryPolicy(max_attempts=3, backoff_schedule=(60.0,)))
+#: What hooks of on_commit have done.
+told: list[str] = []
+
+
+@handlers.handle("Pay", transactional=True)
+def pay(command: Command, ctx: HandlerContext) -> dict[str, Any]:
+    """An order is paid in the very commit that completes the command."""
+    number = command.data["number"]
+    order, _ = Order.objects.get_or_create(number=number)
+    Order.objects.filter(pk=order.pk).update(paid=F("paid") + 1)
+    order.refresh_from_db()
+    transaction.on_commit(partial(told.append, number))
+    if command.data.get("fails_at", 0) >= ctx.attempt:
+        raise RuntimeError("the bank is closed")
+    if command.data.get("breaks"):
+        connection.cursor().execute("select 1 / 0")
+    if command.data.get("loses_lease"):
+        _take_the_lease(command)
+    if command.data.get("loses_connection") and not ctx.snoozes:
+        _end(connection)
+    time.sleep(command.data.get("seconds", 0))
+    return {"paid": order.paid}
+
+
+@handlers.handle("Note")
+def note(command: Command, ctx: HandlerContext) -> None:
+    """Not transactional: what it writes stays, whatever comes after it."""
+    Order.objects.create(number=command.data["number"])
+    if command.data.get("is_wrong"):
+        raise PermanentCommandError("WRONG", "there is no such note")
+    if command.data.get("loses_connection") and not ctx.snoozes:
+        Order.objects.filter(number=command.data["number"]).delete()
+        _end(connection)
+
+
+@handlers.handle("Forward")
+def forward(command: Command, ctx: HandlerContext) -> None:
+    """Sends another command."""
+    from commandbus import new_id
+
+    ctx.send("shop", "Pay", new_id(), {"number": command.data["number"]})
+
+
+@handlers.handle("Count")
+async def count(command: Command, ctx: HandlerContext) -> dict[str, int]:
+    """An async handler that asks the database."""
+    return {"orders": await Order.objects.acount()}
+
+
+@handlers.handle("Later")
+def later(command: Command, ctx: HandlerContext) -> str:
+    """Not at the first time."""
+    if ctx.snoozes < command.data["times"]:
+        raise Snooze(3600)
+    return "now"
+
+
+def _take_the_lease(command: Command) -> None:
+    """As if the lease had lapsed and another worker had the command now."""
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute(
+                "update commandbus.command_bus_command set lease_epoch = lease_epoch + 1"
+                " where command_id = %s",
+                [command.command_id],
+            )
+    finally:
+        other.close()
+
+
+def _end(wrapper: Any) -> None:
+    """As if the server had ended the connection, while the handler works on it."""
+    with wrapper.cursor() as cursor:
+        cursor.execute("select pg_terminate_backend(pg_backend_pid())")

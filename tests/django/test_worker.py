@@ -1,0 +1,179 @@
+"""`manage.py commandbus worker`: ORM handlers in a process that is stopped, cut off and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from commandbus import BlockingBus, new_id
+from tests.django.sites import PATIENCE, SITE, environment, manage
+from tests.waiting import until_sync
+
+pytestmark = [pytest.mark.xdist_group("django"), pytest.mark.postgres]
+
+CONNECTIONS = {
+    "age-0": {"CONN_MAX_AGE": 0},
+    "age-60": {"CONN_MAX_AGE": 60},
+    "pool": {"OPTIONS": {"pool": {"min_size": 1, "max_size": 4}}},
+}
+
+
+@contextmanager
+def working(
+    site: str, log: Path, *options: str, database: dict[str, Any] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of the project, until the block is left."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "commandbus", "worker", *options], cwd=SITE,
+            env=environment(site, database=database), stdout=output, stderr=output,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def query(site: str, text: str, *values: object) -> list[tuple[Any, ...]]:
+    with psycopg.connect(site, autocommit=True) as conn:
+        return conn.execute(text, values).fetchall()
+
+
+def state(site: str, command_id: UUID) -> tuple[str, int]:
+    ((status, attempts),) = query(
+        site,
+        "select status, attempts from commandbus.command_bus_command where command_id = %s",
+        command_id,
+    )
+    return status, attempts
+
+
+def until_completed(site: str, command_id: UUID) -> None:
+    until_sync(lambda: state(site, command_id)[0] == "COMPLETED", timeout=60)
+
+
+def paid(site: str) -> int:
+    return int(query(site, "select coalesce(sum(paid), 0) from shop_order")[0][0])
+
+
+@pytest.mark.parametrize("database", CONNECTIONS.values(), ids=CONNECTIONS.keys())
+def test_connections_that_are_cut_between_two_commands_park_nothing_and_cost_no_attempt(
+    site: str, tmp_path: Path, database: dict[str, Any]
+) -> None:
+    log = tmp_path / "log"
+    with (
+        BlockingBus.connect(site) as bus,
+        working(site, log, "-d", "shop", database=database) as one,
+    ):
+        for number in range(3):
+            ids = [
+                bus.send("shop", kind, new_id(), {"number": f"{kind}{number}"})
+                for kind in ("Pay", "Note", "Count")
+            ]
+            for command_id in ids:
+                until_completed(site, command_id)
+                assert state(site, command_id) == ("COMPLETED", 1), log.read_text()
+            query(
+                site,
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and application_name = 'shop'",
+            )
+        assert paid(site) == 3
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(PATIENCE) == 0, log.read_text()
+    assert "stopping" in log.read_text()  # under manage.py a worker logs
+    assert "failed on attempt" not in log.read_text()
+
+
+@pytest.mark.parametrize("kind", ["Pay", "Note"])
+def test_a_connection_that_is_cut_while_a_handler_works_costs_no_attempt(
+    site: str, tmp_path: Path, kind: str
+) -> None:
+    log = tmp_path / "log"
+    with BlockingBus.connect(site) as bus, working(site, log, "-d", "shop"):
+        command_id = bus.send("shop", kind, new_id(), {"number": "1", "loses_connection": True})
+        until_completed(site, command_id)
+        assert state(site, command_id)[1] == 1, log.read_text()
+        trail = bus.get_audit_trail("shop", command_id)
+        assert "SNOOZED" in {event.event_type for event in trail}
+        assert "DATABASE_UNAVAILABLE" in str([event.details for event in trail])
+    assert query(site, "select count(*) from shop_order") == [(1,)]
+
+
+def test_a_lost_lease_rolls_the_rows_of_the_orm_back(site: str, tmp_path: Path) -> None:
+    with BlockingBus.connect(site) as bus, working(site, tmp_path / "log", "-d", "shop"):
+        command_id = bus.send("shop", "Pay", new_id(), {"number": "1", "loses_lease": True})
+
+        def is_refused() -> bool:
+            trail = bus.get_audit_trail("shop", command_id)
+            return "STALE_RESULT_REJECTED" in {event.event_type for event in trail}
+
+        until_sync(is_refused, timeout=PATIENCE)
+        assert query(site, "select count(*) from shop_order") == [(0,)]
+
+
+def test_handlers_have_few_connections_however_many_commands_there_are(
+    site: str, tmp_path: Path
+) -> None:
+    most = 0
+    with BlockingBus.connect(site) as bus:
+        ids = [bus.send("shop", "Pay", new_id(), {"number": f"{n}"}) for n in range(200)]
+        with working(site, tmp_path / "log", "-d", "shop", "--concurrency", "3"):
+
+            def is_done() -> bool:
+                nonlocal most
+                ((now,),) = query(
+                    site,
+                    "select count(*) from pg_stat_activity where application_name = 'shop'"
+                    " and datname = current_database()",
+                )
+                most = max(most, int(now))
+                ((left,),) = query(
+                    site,
+                    "select count(*) from commandbus.command_bus_command"
+                    " where status <> 'COMPLETED'",
+                )
+                return left == 0
+
+            until_sync(is_done, timeout=PATIENCE)
+    assert paid(site) == len(ids)
+    assert 1 <= most <= 3 + 3
+
+
+def kill(site: str, times: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "killing.py", str(times)], cwd=SITE, env=environment(site),
+        capture_output=True, text=True, timeout=PATIENCE + 20 * times, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    print(found)
+    assert found["kills"] == times
+    assert found["paid"] == found["completed"] == found["sent"], (found, done.stderr[-2_000:])
+
+
+def test_rows_and_completions_are_equal_though_workers_are_killed(site: str) -> None:
+    kill(site, 8)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_rows_and_completions_are_equal_though_workers_are_killed_often(site: str) -> None:
+    kill(site, int(os.environ.get("DJANGO_KILLS", "60")))
+
+
+def test_reload_is_refused_without_debug(site: str) -> None:
+    done = manage(site, "commandbus", "worker", "--reload")
+    assert (done.returncode, "needs DEBUG" in done.stderr) == (2, True)
