@@ -127,6 +127,6 @@ class Handlers:
 
 
 def _inside(
-    draft: HandlerDraft | None, retry_policy: RetryPolicy | None, middleware: Sequence[Any]
+    draft: HandlerDraft | None, retry_policy: RetryPolicy | None, middleware: Sequence[Middleware]
 ) -> HandlerDraft | None:
     return None if draft is None else draft.inside(retry_policy, middleware)
