@@ -43,7 +43,7 @@ ifneq ($(shell cat $(READY) 2>/dev/null),$(FINGERPRINT))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
+.PHONY: test-fastapi-floor help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
 .PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers blocking schema lock clean
 
 help: ## Show this list
@@ -65,6 +65,13 @@ test-unit: $(READY) ## Run the tests that need no PostgreSQL
 
 test-integration: $(READY) ## Run the tests against the embedded PostgreSQL
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m "postgres and not e2e" $(PYTEST_ARGS)
+
+#: The oldest FastAPI that we support, with the Starlette that it brings; tests of the service run with it.
+FASTAPI_FLOOR = 0.128.0
+test-fastapi-floor: $(READY) ## Run the tests of the HTTP service with the oldest FastAPI
+	rm -rf build/fastapi-floor
+	$(PY) -m pip install -q --target build/fastapi-floor "fastapi==$(FASTAPI_FLOOR)"
+	PYTHONPATH=build/fastapi-floor $(PY) -m pytest tests/integration/test_fastapi_kit.py tests/integration/test_http_routes.py tests/integration/test_http_governed_waiting.py -q --no-cov
 
 test-e2e: $(READY) ## Run the tests that drive the program from outside
 	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-5000} $(PY) -m pytest $(PYTEST_PARALLEL) -m e2e $(PYTEST_ARGS)

@@ -87,7 +87,8 @@ async def test_what_runs_of_a_batch_is_canceled_on_request(
     async with bus.consumer("shop") as consumer:
         [leased] = await consumer.receive()
         done = await client.post(url, json={"reason": "why", "running": "request"})
-        assert (done.status_code, done.json()) == (200, {"count": 3})
+        wanted = {"count": 3, "canceled": 2, "requested": 1}
+        assert (done.status_code, done.json()) == (200, wanted)
         assert await leased.is_canceled()
 
 
@@ -324,7 +325,7 @@ async def test_a_load_that_stopped_is_canceled_and_not_resumed(
     canceled = await client.post(f"{url}/cancel", json={"reason": "wrong file"})
     again = await client.post(f"{url}/resume", json={"rows": [{"n": n} for n in range(6)]})
 
-    assert canceled.json() == {"count": 4}
+    assert canceled.json() == {"count": 4, "canceled": 4, "requested": 0}
     problem(again, 409, "CONFLICT")
     assert "was canceled after 4 rows (wrong file)" in again.json()["detail"]
     assert (await client.get(url)).json()["status"] == "COMPLETED_WITH_FAILURES"
@@ -382,7 +383,7 @@ async def test_batches_are_listed_by_key_newest_first(
     canceled = await client.post(
         f"/api/v1/command-batches/shop/{made[1]}/cancel", json={"reason": "no"}
     )
-    assert canceled.json() == {"count": 1}
+    assert canceled.json() == {"count": 1, "canceled": 1, "requested": 0}
 
 
 @pytest.mark.parametrize(

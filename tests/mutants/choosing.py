@@ -68,18 +68,21 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "governance": ("test_governance_rules", "test_governance", "test_governance_approvals"),
     "tokens": ("test_tokens",),
     "settings": ("test_support",),
-    "flow": ("test_pause", "test_flow", "test_gates", "test_keys"),
-    "pause": ("test_pause", "test_gates"),
+    "flow": ("test_flow_twins", "test_pause", "test_flow", "test_gates", "test_keys"),
+    "pause": ("test_flow_twins", "test_pause", "test_gates"),
     "expiry": ("test_flow", "test_outcomes", "test_second_times"),
     "timetable": ("test_flow", "test_reschedule"),
     "reschedule": ("test_reschedule",),
     "cancels": ("test_cancels", "test_outcomes", "test_second_times"),
-    "gates": ("test_gates", "test_gate_races"),
-    "gate_rules": ("test_gates",),
+    "gates": ("test_flow_twins", "test_gates", "test_gate_races"),
+    "gate_rules": (
+        "test_flow_twins",
+        "test_gates",
+    ),
     "gate_reads": ("test_gates",),
     "gate_upkeep": ("test_gates", "test_gate_races", "test_doctor"),
-    "keys": ("test_keys", "test_key_races", "test_key_interleavings"),
-    "key_turns": ("test_keys", "test_key_races", "test_key_interleavings"),
+    "keys": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
+    "key_turns": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
     "key_operator": ("test_keys",),
     "key_reads": ("test_keys",),
     "key_doctor": ("test_key_repair", "test_doctor"),
@@ -156,7 +159,7 @@ def _likely(mutant: Mutant) -> tuple[str, ...]:
     if "domain" in mutant.was and mutant.kind in {"where", "if"}:
         return (
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
-            "test_doctor_twins", "test_read_twins",
+            "test_doctor_twins", "test_read_twins", "test_flow_twins",
         )  # fmt: skip
     return ()
 

@@ -3,6 +3,7 @@
 from commandbus.batches.actions import BatchAction, BatchActions, BatchWait, waits_for
 from commandbus.batches.batch import Batches
 from commandbus.batches.model import (
+    BatchCancel,
     BatchOptions,
     BatchProgress,
     DispatchMode,
@@ -16,6 +17,7 @@ from commandbus.batches.queues import MessageQueue
 __all__ = [
     "BatchAction",
     "BatchActions",
+    "BatchCancel",
     "BatchOptions",
     "BatchProgress",
     "BatchWait",

@@ -11,9 +11,11 @@ from uuid import UUID, uuid4
 
 from commandbus.batches.actions import BatchActions
 from commandbus.batches.callbacks import Completions, check_callback
+from commandbus.batches.cancels import cancel_all
 from commandbus.batches.dispatch import Dispatch, check_mode, log_creation
 from commandbus.batches.listing import page_batch_commands, page_batches
 from commandbus.batches.model import (
+    BatchCancel,
     BatchOptions,
     CreationMetric,
     DispatchMode,
@@ -23,7 +25,6 @@ from commandbus.batches.model import (
 from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
-from commandbus.commands.cancels import check_running
 from commandbus.commands.drafting import drafted
 from commandbus.commands.sending import Preparer, repeats_named
 from commandbus.database import encoding
@@ -51,7 +52,6 @@ from commandbus.names import (
 )
 from commandbus.paging import MAX_LIMIT, Page, check_page
 from commandbus.payload import encode_json
-from commandbus.privacy.redaction import redact_text
 from commandbus.settings import Settings
 
 if TYPE_CHECKING:
@@ -92,34 +92,6 @@ def new_batch(
         notifies=options.get("on_complete") is not None,
         actor=check_operator(options.get("actor")),
     )
-
-
-async def cancel_all(
-    store: Store,
-    domain: str,
-    batch_id: UUID,
-    reason: str,
-    operator: str | None,
-    *,
-    running: Running = "refuse",
-) -> int:
-    """Cancel what no worker has, in as many transactions as it takes; returns how many.
-
-    With `running="request"` also those that workers have, which are asked to end them.
-    """
-    check_domain(domain)
-    batch = check_uuid(batch_id, "batch_id")
-    text = redact_text(check_text(reason, "reason"))
-    actor, total = check_operator(operator), 0
-    check_running(running)
-    while True:
-        # One that is given back between the two is found by the next round.
-        count = await store.cancel_batch(domain, batch, reason=text, actor=actor)
-        if running == "request":
-            count += await store.request_batch_cancel(domain, batch, reason=text, actor=actor)
-        if not count:
-            return total
-        total += count
 
 
 def _count(commands: Sequence[BatchCommand]) -> int:
@@ -389,6 +361,21 @@ class Batches:
         With `running="request"` workers are asked to end those that they have, which count too.
         If the batch is still being loaded, its load is canceled too: nothing more can be added.
         """
+        done = await self.cancel_counted(
+            domain, batch_id, reason, running=running, operator=operator
+        )
+        return done.canceled + done.requested
+
+    async def cancel_counted(
+        self,
+        domain: str,
+        batch_id: UUID,
+        reason: str,
+        *,
+        running: Running = "refuse",
+        operator: str | None = None,
+    ) -> BatchCancel:
+        """The same; returns how many were canceled, and of how many that was requested."""
         return await cancel_all(self._store, domain, batch_id, reason, operator, running=running)
 
     async def retry(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> int:

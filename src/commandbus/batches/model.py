@@ -45,6 +45,14 @@ class BatchOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class BatchCancel:
+    """How many commands of a batch were canceled, and of how many workers were asked to end."""
+
+    canceled: int = 0
+    requested: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BatchProgress:
     """How far a batch is. Rate and time left are None until something has ended."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
     from commandbus.batches.actions import BatchActions
     from commandbus.batches.batch import Batches
-    from commandbus.batches.model import BatchOptions, DispatchResult, RecoveryReport
+    from commandbus.batches.model import BatchCancel, BatchOptions, DispatchResult, RecoveryReport
     from commandbus.batches.queues import MessageQueue
     from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
@@ -111,6 +111,15 @@ class BlockingBatches(BlockingFacet["Batches"]):
     ) -> int:
         """Cancel the commands of a batch that no worker has; returns how many."""
         return self._bridge.run(self._facet.cancel(
+            domain, batch_id, reason, running=running, operator=operator,
+        ))
+
+    def cancel_counted(
+        self, domain: str, batch_id: UUID, reason: str, *, running: Running = "refuse",
+        operator: str | None = None,
+    ) -> BatchCancel:
+        """The same; returns how many were canceled, and of how many that was requested."""
+        return self._bridge.run(self._facet.cancel_counted(
             domain, batch_id, reason, running=running, operator=operator,
         ))
 

@@ -79,7 +79,7 @@ async def doctor(
             )
     code = ExitCode.OK if found.is_healthy else ExitCode.FAILED
     document = {"is_healthy": found.is_healthy, **jsonable(found)}
-    return View(document, lambda: _print_diagnosis(found), code)
+    return View(document, lambda: print_diagnosis(found), code)
 
 
 async def _verify(
@@ -131,7 +131,8 @@ def _print_verification(found: AuditVerification) -> None:
     say("[green]Intact[/]." if found.is_intact else "[red]Not intact[/].")
 
 
-def _print_diagnosis(found: Diagnosis) -> None:
+def print_diagnosis(found: Diagnosis) -> None:
+    """What was found, and what to do about it."""
     for repair in found.repairs:
         shown = first_few([text_of(each) for each in repair.repaired])
         count = f"{len(repair.repaired):,} in {repair.domain} ({repair.function})"

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from commandbus import __version__
 from commandbus.cli import (
     audit,
+    backup,
     batch,
     bulk,
     cancel,
@@ -155,6 +156,8 @@ app.add_typer(priority.priority, name="priority", rich_help_panel="Operate")
 app.add_typer(keys.keys, name="keys", rich_help_panel="Operate")
 command(app, "health", panel="Operate")(probe.health)
 command(app, "doctor", panel="Operate")(doctor.doctor)
+command(app, "backup", panel="Operate")(backup.backup)
+command(app, "restore", panel="Operate")(backup.restore)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")
 

@@ -8,10 +8,18 @@ and request), `waiting`, `connections`, `schemas`, `routes`.
 from commandbus.extras import extra
 
 with extra("api", "commandbus.http"):
-    from commandbus.http.app import create_app
+    from commandbus.http.app import create_app, create_router
     from commandbus.http.auth.authenticators import Authenticator, NoAuth
     from commandbus.http.auth.json_web_tokens import JwtAuth
     from commandbus.http.auth.tokens import TokenAuth
     from commandbus.http.settings import HttpSettings
 
-__all__ = ["Authenticator", "HttpSettings", "JwtAuth", "NoAuth", "TokenAuth", "create_app"]
+__all__ = [
+    "Authenticator",
+    "HttpSettings",
+    "JwtAuth",
+    "NoAuth",
+    "TokenAuth",
+    "create_app",
+    "create_router",
+]

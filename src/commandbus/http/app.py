@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict, Unpack, overload
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -16,12 +16,18 @@ from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.http.auth.authenticators import Authenticator, NoAuth
 from commandbus.http.auth.gate import GateMiddleware, Strangers
-from commandbus.http.auth.scopes import PUBLIC, refuse_routes_without_scope, requirements_of
+from commandbus.http.auth.scopes import (
+    PUBLIC,
+    refuse_routes_without_scope,
+    requirements_of,
+    routes_of,
+)
 from commandbus.http.auth.tokens import TokenAuth
 from commandbus.http.bodies import BodyMiddleware
 from commandbus.http.budgets import Budgets, Patience
 from commandbus.http.context import ContextMiddleware
 from commandbus.http.metrics import new_metrics
+from commandbus.http.mounting import BusOfRequest, MountedApp, router_of
 from commandbus.http.openapi import add_openapi
 from commandbus.http.peers import LocalPeersMiddleware
 from commandbus.http.platform import Platform
@@ -40,26 +46,70 @@ DESCRIPTION = (
 )
 
 
+#: Who may call: an authenticator, or what makes one for a bus, such as `TokenAuth.of`.
+Auth = Authenticator | Callable[[CommandBus], Authenticator]
+
+
+class AppOptions(TypedDict, total=False):
+    """How the app of a bus is built; `create_app` explains each."""
+
+    auth: Auth | None
+    settings: HttpSettings | None
+    prefix: str
+    routers: tuple[APIRouter, ...]
+
+
+@overload
+def create_app(bus: CommandBus, **options: Unpack[AppOptions]) -> FastAPI: ...
+
+
+@overload
+def create_app(bus: BusOfRequest, **options: Unpack[AppOptions]) -> MountedApp: ...
+
+
 def create_app(
+    bus: CommandBus | BusOfRequest, **options: Unpack[AppOptions]
+) -> FastAPI | MountedApp:
+    """The app of a bus, to serve by itself or to mount in another: `main.mount("/bus", app)`.
+
+    `bus` may be a function of the request, such as `commandbus.fastapi.bus_of_request`: then it can
+    be mounted before there is a bus. `auth=None` is for development: every process on this machine
+    may do everything, nobody else anything; the settings must name a loopback address and no proxy.
+    It may be a function of the bus, such as `TokenAuth.of`. `prefix` goes before every path.
+    `routers` are added under /api/v1; each of their routes needs a scope too. Batch types that are
+    declared later have no routes. The bus is not opened and not closed here.
+    """
+    _check(options)
+    if not isinstance(bus, CommandBus):
+        return MountedApp(bus, lambda found: _build(found, **options))
+    return _build(bus, **options)
+
+
+def create_router(bus: CommandBus | BusOfRequest, **options: Unpack[AppOptions]) -> APIRouter:
+    """The same as a router: `main.include_router(create_router(…), prefix="/bus")`."""
+    return router_of(create_app(bus, **options))
+
+
+def _check(options: AppOptions) -> None:
+    settings, prefix = options.get("settings") or HttpSettings(), options.get("prefix", "")
+    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
+        raise InvalidSettingError(f"prefix is {prefix!r}; write it like '/bus', or leave it empty")
+    if isinstance(options.get("auth") or NoAuth(), NoAuth):
+        _refuse_openness(settings)
+
+
+def _build(
     bus: CommandBus,
     *,
-    auth: Authenticator | None = None,
+    auth: Auth | None = None,
     settings: HttpSettings | None = None,
     prefix: str = "",
     routers: tuple[APIRouter, ...] = (),
 ) -> FastAPI:
-    """The app of a bus, to serve by itself or to mount in another: `main.mount("/bus", app)`.
-
-    `auth=None` is for development: every process on this machine may do everything, nobody else
-    anything; the settings must name a loopback address and no proxy. `prefix` goes before every
-    path. `routers` are added under /api/v1; each of their routes needs a scope too. Batch types
-    that are declared later have no routes. The bus is not opened and not closed here.
-    """
     settings = settings or HttpSettings()
-    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
-        raise InvalidSettingError(f"prefix is {prefix!r}; write it like '/bus', or leave it empty")
-    auth = auth or NoAuth()
-    if isinstance(auth, NoAuth):
+    given: Any = auth or NoAuth()
+    who: Authenticator = given if hasattr(given, "authenticate") else given(bus)
+    if isinstance(who, NoAuth):
         _refuse_openness(settings)
     app = FastAPI(
         title="commandbus",
@@ -74,7 +124,7 @@ def create_app(
     )
     budgets, metrics = Budgets(settings), new_metrics(bus.governance.types)
     polls = LongPolls(budgets.waiting, settings)
-    here = Platform(bus, settings, auth, budgets, polls, metrics, prefix)
+    here = Platform(bus, settings, who, budgets, polls, metrics, prefix)
     app.state.commandbus = here
     _add_routes(app, here, routers)
     public = PUBLIC | ({"/metrics"} if settings.metrics_public else frozenset())
@@ -83,8 +133,8 @@ def create_app(
     add_openapi(app, required)
     _add_layers(app, here, public)
     here.revocations.subscribe(polls.check_now)
-    if isinstance(auth, TokenAuth):
-        here.revocations.subscribe(auth.forget)
+    if isinstance(who, TokenAuth):
+        here.revocations.subscribe(who.forget)
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse)
     return app
@@ -97,7 +147,7 @@ def _add_routes(app: FastAPI, here: Platform, routers: tuple[APIRouter, ...]) ->
     guard = [] if here.settings.metrics_public else [Depends(health.reads_all_domains)]
     app.include_router(health.metrics_router, prefix=here.prefix, dependencies=guard)
     if here.bus.governance.is_available:
-        own = [each.path for router in API_ROUTERS for each in iter_route_contexts(router.routes)]
+        own = [each.path for router in API_ROUTERS for each in routes_of(router)]
         types = here.bus.governance.types.all()
         for router in governed_routers(types, [f"{API}{path}" for path in own]):
             app.include_router(router, prefix=here.prefix)
@@ -140,9 +190,7 @@ def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
         app.add_middleware(LocalPeersMiddleware)
     app.add_middleware(FramingMiddleware, settings=settings)
     templates = {
-        context.endpoint: context.path
-        for context in iter_route_contexts(app.routes)
-        if isinstance(context.path, str)
+        route.endpoint: route.path for route in routes_of(app) if hasattr(route, "endpoint")
     }
     app.add_middleware(ContextMiddleware, metrics=here.metrics, templates=templates)
     app.add_middleware(HeadMiddleware)

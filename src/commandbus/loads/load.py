@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Any, LiteralString, Unpack
 from uuid import UUID
 
-from commandbus.batches.batch import cancel_all, new_batch
+from commandbus.batches.batch import new_batch
 from commandbus.batches.callbacks import Completions
+from commandbus.batches.cancels import cancel_all
 from commandbus.batches.model import BatchOptions
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
@@ -215,7 +216,7 @@ class Loads:
         next checkpoint. A load that is complete stays so: its open commands are canceled.
         """
         wanted = (await self.require(domain, batch_id)).batch_id
-        return await cancel_all(self._store, domain, wanted, reason, operator)
+        return (await cancel_all(self._store, domain, wanted, reason, operator)).canceled
 
     async def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
         """How far a load is, from any process; None if there is no such load."""

@@ -105,7 +105,9 @@ def failure_of(
     marked = entry.secret_keys
     secrets = secret_values(decode_payload(lease.payload), marked)
     code, message, details = (_part_of(error, name) for name in ("code", "message", "details"))
-    name = code if isinstance(code, str) else type(error).__name__
+    # SQLAlchemy's code is a page of its documentation.
+    is_code = isinstance(code, str) and not type(error).__module__.startswith("sqlalchemy.")
+    name = code if is_code and isinstance(code, str) else type(error).__name__
     text = message if isinstance(message, str) else text_of(error)
     return Failure(
         error_type="PERMANENT" if policy.is_permanent(error) else "TRANSIENT",

@@ -74,6 +74,7 @@ async def provided(
 ) -> AsyncIterator[ProvidedTransaction]:
     """A transaction of a provider; if none is to be had, the handler has not failed."""
     driver: Any = None
+    decided: RollBackError | None = None
     try:
         async with AsyncExitStack() as stack:
             try:
@@ -81,10 +82,16 @@ async def provided(
                 driver = await transactions.async_driver(conn)
             except Exception as error:
                 raise ConnectionLostError.before(error) from error
-            yield ProvidedTransaction(store, conn, driver)
+            try:
+                yield ProvidedTransaction(store, conn, driver)
+            except RollBackError as rolled_back:
+                decided = rolled_back
+                raise
     except (RollBackError, ConnectionLostError):
         raise
     except Exception as error:
+        if decided is not None:
+            raise decided from None  # not even the roll back could be sent: it needs none
         if driver is not None and transactions.is_lost(driver, error):
             raise ConnectionLostError.during() from error
         raise

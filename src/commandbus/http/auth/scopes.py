@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query
-from fastapi.params import Depends
-from fastapi.routing import iter_route_contexts
+import fastapi.routing
+from fastapi import Depends, FastAPI, Query
 from starlette.requests import Request
 
 from commandbus.access.callers import demand, may_create_domain
@@ -128,6 +127,23 @@ ReachedDomain = Annotated[str | None, Depends(_reached_domain)]
 
 # -- the list of routes
 
+
+def routes_of(router: Any) -> list[Any]:
+    """All routes of an app or a router with their whole paths, in any version of the framework."""
+    # Older versions copy the routes of a router that is included; newer ones keep the router, and
+    # tell by this function what is in it.
+    inside = getattr(fastapi.routing, "iter_route_contexts", iter)
+    found = list(inside(router.routes))
+    for route in found:
+        if not isinstance(getattr(route, "path", None), str):
+            # It might be a router whose routes would be public by mistake.
+            raise InvalidSettingError(
+                f"{type(route).__name__} is no route that commandbus can look into; use an older "
+                "version of FastAPI, and please report this"
+            )
+    return found
+
+
 #: What each route requires, by path and method; None: it is public.
 Requirements = dict[tuple[str, str], Requires | None]
 
@@ -135,8 +151,7 @@ Requirements = dict[tuple[str, str], Requires | None]
 def requirements_of(app: FastAPI) -> Requirements:
     """What each route requires."""
     found: Requirements = {}
-    for context in iter_route_contexts(app.routes):
-        route: Any = context
+    for route in routes_of(app):
         dependant = getattr(route, "dependant", None)
         required = list(_required_below(dependant)) if dependant is not None else []
         if len(required) > 1:

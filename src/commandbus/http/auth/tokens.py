@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 
 from commandbus.access.model import ApiToken, Caller, StoredToken
 from commandbus.access.tokens import Tokens, is_live
+from commandbus.bus import CommandBus
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.http.auth.authenticators import NotAuthenticated, bearer_of
 from commandbus.http.auth.lookups import Lookups
@@ -48,6 +49,11 @@ class TokenAuth:
         self._unknown: OrderedDict[str, float] = OrderedDict()
         self._touched: OrderedDict[str, float] = OrderedDict()
         self._lookups = Lookups(tokens.find_many)
+
+    @classmethod
+    def of(cls, bus: CommandBus) -> TokenAuth:
+        """That of the tokens of a bus, for `create_app(bus_of_request, auth=TokenAuth.of)`."""
+        return cls(bus.tokens)
 
     async def authenticate(self, headers: Headers) -> Caller:
         """Check an API token."""

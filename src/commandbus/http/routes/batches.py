@@ -19,6 +19,7 @@ from commandbus.http.schemas.base import DomainPath, PageOf50, PageOf100
 from commandbus.http.schemas.batches import (
     BatchCreated,
     BatchView,
+    Canceled,
     Counted,
     CreateBatch,
     LoadResultView,
@@ -162,15 +163,17 @@ async def seal_load(domain: DomainPath, batch_id: UUID, here: Here, caller: Oper
 @router.post("/{batch_id}/cancel")
 async def cancel_command_batch(
     domain: DomainPath, batch_id: UUID, form: CancelForm, here: Here, caller: Operator
-) -> Counted:
+) -> Canceled:
     """Cancel the commands of a batch that no worker has leased; an open load is ended for good.
 
     With `running` = `request` workers are asked to end those that they have; those count too.
     """
-    count = await here.bus.batches.cancel(
+    done = await here.bus.batches.cancel_counted(
         domain, batch_id, form.reason, running=form.running, operator=caller.user_id
     )
-    return Counted(count=count)
+    return Canceled(
+        count=done.canceled + done.requested, canceled=done.canceled, requested=done.requested
+    )
 
 
 @router.post("/{batch_id}/retry")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Response
-from fastapi.sse import format_sse_event
 
 from commandbus.access.model import Caller
 from commandbus.errors import CommandBusError
@@ -84,18 +83,10 @@ async def _events(
     governance = here.bus.governance
     # A token may be revoked while the stream is open, so the stream has a longest duration.
     deadline = time.monotonic() + here.settings.max_stream_seconds
-    yield format_sse_event(retry=RETRY_MS)
+    yield f"retry: {RETRY_MS}\n\n".encode()
     while True:
         version = governance.version(ticket)
-        yield (
-            format_sse_event(comment="")
-            if version == seen
-            else format_sse_event(
-                data_str=ALL.view(here, ticket, TicketView).model_dump_json(),
-                event="progress" if ticket.is_open else "end",
-                id=version,
-            )
-        )
+        yield b": \n\n" if version == seen else _event(here, ticket, version)
         seen = version
         left = deadline - time.monotonic()
         if not ticket.is_open or left <= 0 or here.polls.is_closing:
@@ -107,3 +98,10 @@ async def _events(
             ticket = await here.polls.unless_closing(waiting, ticket)
         except CommandBusError:
             return  # the client connects again, and gets the error as a response
+
+
+def _event(here: Platform, ticket: BatchTicket, version: str) -> bytes:
+    # JSON has no line breaks outside its texts, and writes those inside as two characters.
+    data = ALL.view(here, ticket, TicketView).model_dump_json()
+    kind = "progress" if ticket.is_open else "end"
+    return f"event: {kind}\ndata: {data}\nid: {version}\n\n".encode()

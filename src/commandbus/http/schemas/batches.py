@@ -81,3 +81,10 @@ class Counted(View):
     """How many commands were changed."""
 
     count: int
+
+
+class Canceled(Counted):
+    """How many were canceled, and of how many that was requested; `count` is both."""
+
+    canceled: int
+    requested: int
