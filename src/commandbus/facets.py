@@ -72,7 +72,7 @@ class Facets:
         self._settings = settings
         self._policy = policy
         self._registry = HandlerRegistry(settings.lease_deadline_seconds, around)
-        self._preparer = Preparer(settings, policy, around)
+        self._preparer = Preparer(settings, policy, self._registry.codecs, around)
         self._sending = sending_through(
             Sending(store, self._preparer, max_send_many=settings.max_send_many)
         )
