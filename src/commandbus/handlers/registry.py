@@ -89,8 +89,8 @@ class HandlerRegistry:
             is_async or _is_async(inspect.unwrap(handler))
         )
         bound = bind(
-            handler, name, payload_type=options.get("payload_type"),
-            result_type=draft.result_type, is_async=is_async, names=draft.names,
+            handler, name, payload_type=options.get("payload_type"), is_async=is_async,
+            names=draft.names,
         )  # fmt: skip
         payload_type, called = bound.payload_type, bound.call
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
