@@ -525,8 +525,8 @@ async def test_rows_and_completions_are_equal_whenever_the_worker_is_killed(
         await worker.wait()
         # One snapshot: a transaction that was on its way may still end.
         equal = (
-            "select (select array_agg(command_id order by 1) from written) is not distinct from"
-            " (select array_agg(command_id order by 1) from commandbus.command_bus_command"
+            "select (select array_agg(command_id order by command_id) from written)"
+            " is not distinct from (select array_agg(command_id order by command_id) from commandbus.command_bus_command"
             " where status = 'COMPLETED')"
         )
         assert await value(conn, equal)
