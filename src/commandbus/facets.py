@@ -68,7 +68,7 @@ class Facets:
         self._settings = settings
         self._policy = policy
         self._registry = HandlerRegistry(settings.lease_deadline_seconds, middleware)
-        self._preparer = Preparer(settings, policy)
+        self._preparer = Preparer(settings, policy, self._registry.codecs)
         self._sending = Sending(store, self._preparer, max_send_many=settings.max_send_many)
         self._monitor: Monitor | None = None
         #: In the order in which they were built; closed in the reverse order.

@@ -12,6 +12,7 @@ from commandbus.errors import (
     InvalidInputError,
     InvalidOperationError,
     InvalidSettingError,
+    PermanentCommandError,
 )
 from commandbus.flow import SendOptions
 from commandbus.models import Command, NewCommand
@@ -21,10 +22,14 @@ from commandbus.transactions.provider import TransactionProvider
 
 if TYPE_CHECKING:
     from commandbus.database.model import Lease
+    from commandbus.handlers.needs import Need
+    from commandbus.typed.codec import Codec
 
+#: What the specification prints. A handler may also take its payload in place of the command,
+#: leave the context out, and take resources by their types.
 AsyncHandler = Callable[[Command, "HandlerContext"], Awaitable[Any]]
 SyncHandler = Callable[[Command, "HandlerContext"], Any]
-Handler = AsyncHandler | SyncHandler
+Handler = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,10 @@ class HandlerEntry:
     middleware: tuple[Any, ...] = ()
     #: Where it was written, for error messages.
     place: str = ""
+    #: How its payload is checked and decoded; None: it has no type.
+    codec: Codec | None = None
+    #: The resources that it takes.
+    needs: tuple[Need, ...] = ()
     #: Where its transactions come from; None: connections of ours.
     provider: TransactionProvider | None = None
     #: Whether handler, completion and commit all happen in the handler's thread.
@@ -55,6 +64,12 @@ class HandlerEntry:
     def needs_pool(self) -> bool:
         """Whether it takes a connection of a pool of ours while it runs."""
         return self.is_transactional and self.provider is None and not self.commits_in_thread
+
+
+class UnfitError(PermanentCommandError):
+    """A payload or a result that does not fit its type. It parks the command, whatever the policy
+    says: an operator can edit a payload, and what was done is not to be undone.
+    """
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -147,6 +162,8 @@ class HandlerContext(OfLease):
     _conn: Any = None
     _run: Stoppable | None = None
     _sends: list[tuple[str, NewCommand, str | None]] = field(default_factory=list)
+    #: What the worker opened for handlers; None: they need nothing.
+    _resources: Any = None
 
     @property
     def should_stop(self) -> bool:

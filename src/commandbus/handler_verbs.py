@@ -7,14 +7,14 @@ from typing import Any, TypeVar, Unpack
 
 from commandbus.errors import InvalidOperationError, InvalidSettingError
 from commandbus.flow_verbs import FlowVerbs
-from commandbus.handler import AsyncHandler, Handler, HandlerOptions, SyncHandler
+from commandbus.handler import Handler, HandlerOptions
 from commandbus.handlers.router import Handlers
 from commandbus.names import check_domain
 from commandbus.retry import RetryPolicy
 from commandbus.settings import check_worker_settings
 from commandbus.transactions.provider import TransactionProvider
 
-AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
 
 
 class HandlerVerbs(FlowVerbs):
@@ -67,7 +67,7 @@ class HandlerVerbs(FlowVerbs):
             )
         gathered = Handlers()
         gathered.include(*handlers)
-        self._registry.include(gathered.drafts)
+        self._registry.include(gathered.drafts, gathered.resources)
         self._registry.find_by_name(gathered.finders)
 
     @property

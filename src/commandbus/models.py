@@ -6,10 +6,19 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
 from uuid import UUID
 
 from commandbus.flow import Flow, SendOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # known to type checkers, whatever is installed
+
+    Data = TypeVar("Data", default=dict[str, Any])
+else:
+    from typing import TypeVar
+
+    Data = TypeVar("Data")
 
 
 class CommandStatus(StrEnum):
@@ -146,13 +155,13 @@ EVERYTHING = Viewer()
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """What a handler is given."""
+class Command(Generic[Data]):
+    """What a handler is given. `Command[DebitAccount]` has its data as a DebitAccount."""
 
     domain: str
     command_type: str
     command_id: UUID
-    data: dict[str, Any]
+    data: Data
     correlation_id: UUID
     reply_to: str | None
     created_at: datetime

@@ -54,6 +54,8 @@ class Settings(EnvironmentSettings):
     schema: str = DEFAULT_SCHEMA
     #: Bytes of JSON that one payload, or one result, may have.
     max_payload_bytes: int = 256 * 1024
+    #: Whether a payload whose type this process knows must fit it to be sent.
+    validate_on_send: bool = True
     #: Commands in one call of send_many to the database; a larger call is sent in such chunks,
     #: still in one transaction.
     send_chunk_size: int = 2_000

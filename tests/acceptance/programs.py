@@ -48,9 +48,12 @@ class Program:
 
 
 @asynccontextmanager
-async def program(folder: Path, *arguments: str, dsn: str | None = None) -> AsyncIterator[Program]:
+async def program(
+    folder: Path, *arguments: str, dsn: str | None = None, **settings: str
+) -> AsyncIterator[Program]:
     """Run `commandbus …` in a folder; it does not outlive the test."""
     environment = {name: value for name, value in os.environ.items() if name != "COMMANDBUS_DSN"}
+    environment |= {f"COMMANDBUS_{name.upper()}": value for name, value in settings.items()}
     if dsn is not None:
         environment["COMMANDBUS_DSN"] = dsn
     process = await asyncio.create_subprocess_exec(

@@ -80,6 +80,27 @@ async def test_sigterm_lets_a_running_handler_finish_and_takes_nothing_new(
     assert (left.status, left.leased_by) == ("PENDING", None)
 
 
+async def test_what_runs_on_after_the_grace_goes_back_and_the_process_ends_in_time(
+    bus: CommandBus, dsn: str, folder: Path
+) -> None:
+    grace = "0.5"
+    async with program(
+        folder, "worker", "shop_app:setup", dsn=dsn, shutdown_grace_seconds=grace
+    ) as worker:
+        running = await send(bus, "Gated")
+        await until_status(bus, "shop", running, "IN_PROGRESS")
+
+        began = time.monotonic()
+        worker.signal(signal.SIGTERM)
+
+        assert await worker.ended() == 0
+        # What deploy/ allows beyond the grace before it kills.
+        assert time.monotonic() - began < float(grace) + 15
+    left = await bus.get_command("shop", running)
+    assert left is not None
+    assert (left.status, left.leased_by, left.attempts) == ("PENDING", None, 0)
+
+
 async def test_a_second_sigterm_ends_it_at_once_and_gives_the_lease_back(
     bus: CommandBus, dsn: str, folder: Path
 ) -> None:

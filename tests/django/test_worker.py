@@ -68,7 +68,14 @@ def paid(site: str) -> int:
     return int(query(site, "select coalesce(sum(paid), 0) from shop_order")[0][0])
 
 
-@pytest.mark.parametrize("database", CONNECTIONS.values(), ids=CONNECTIONS.keys())
+@pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param(CONNECTIONS["age-0"], id="age-0"),
+        pytest.param(CONNECTIONS["age-60"], id="age-60", marks=pytest.mark.long),
+        pytest.param(CONNECTIONS["pool"], id="pool", marks=pytest.mark.long),
+    ],
+)
 def test_connections_that_are_cut_between_two_commands_park_nothing_and_cost_no_attempt(
     site: str, tmp_path: Path, database: dict[str, Any]
 ) -> None:

@@ -64,6 +64,8 @@ def python_names() -> Iterator[PublicName]:
 def _modules() -> Iterator[ModuleType]:
     yield commandbus
     for found in pkgutil.walk_packages(commandbus.__path__, "commandbus."):
+        if found.name.startswith("commandbus.django."):
+            continue  # needs the settings of a project
         if not any(part.startswith("_") for part in found.name.split(".")):
             yield importlib.import_module(found.name)
 

@@ -87,7 +87,7 @@ def test_the_image_is_made_of_files_that_exist() -> None:
 def test_the_commands_do_what_the_file_expects_of_them(empty_dsn: str, tmp_path: Path) -> None:
     migrated = run(services()["migrate"]["command"], empty_dsn, tmp_path / "migrate")
     assert migrated.wait(PATIENCE) == 0, (tmp_path / "migrate").read_text()
-    lines = {"worker": "serves", "http": "http://"}
+    lines = {"worker": "serves", "api": "http://"}
     for name, line in lines.items():
         # The service of a test must not be seen by other machines, nor take a fixed port.
         arguments = [

@@ -13,6 +13,8 @@ from tests.docs.markdown import ROOT, blocks, table_with
 
 EXAMPLES = ROOT / "examples"
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/README.md"))
+#: Programs of one file; applications have tests of their own: `make test-integrations`.
+PROGRAMS = [folder for folder in FOLDERS if not (folder / "tests").is_dir()]
 
 
 def program_of(folder: Path) -> Path:
@@ -20,7 +22,7 @@ def program_of(folder: Path) -> Path:
     return program
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", PROGRAMS, ids=lambda folder: folder.name)
 async def test_the_example_prints_what_its_readme_says(folder: Path, dsn: str) -> None:
     (expected,) = blocks(folder / "README.md", "text")
     process = await asyncio.create_subprocess_exec(
@@ -48,7 +50,9 @@ def test_every_example_is_listed_and_says_how_to_run_it() -> None:
     assert len(FOLDERS) == len(listed)
     for folder, row in zip(FOLDERS, sorted(listed, key=lambda row: row["folder"]), strict=True):
         assert row["folder"] == f"[{folder.name}]({folder.name}/README.md)"
-        command = f"python {program_of(folder).relative_to(ROOT)}\n"
+        command = f"cd {folder.relative_to(ROOT)}\n"
+        if folder in PROGRAMS:
+            command = f"python {program_of(folder).relative_to(ROOT)}\n"
         assert command in (folder / "README.md").read_text(encoding="utf-8")
 
 

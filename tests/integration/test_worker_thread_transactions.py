@@ -524,11 +524,9 @@ async def test_rows_and_completions_are_equal_whenever_the_worker_is_killed(
         worker.kill()
         await worker.wait()
         # One snapshot: a transaction that was on its way may still end.
-        equal = (
-            "select (select array_agg(command_id order by command_id) from written)"
-            " is not distinct from (select array_agg(command_id order by command_id) from commandbus.command_bus_command"
-            " where status = 'COMPLETED')"
-        )
+        ids = "select array_agg(command_id order by command_id) from"
+        completed = "commandbus.command_bus_command where status = 'COMPLETED'"
+        equal = f"select ({ids} written) is not distinct from ({ids} {completed})"
         assert await value(conn, equal)
     worker = await start()
     await until_count(conn, COMPLETED, 150)

@@ -111,6 +111,7 @@ READERS = {"operator", "api", "reader"}
 FOR_SOME: list[tuple[str, set[str]]] = [
     ("select commandbus.send_command('shop', 'Work', gen_random_uuid())", SENDERS),
     ("select * from commandbus.take_inbox_reply('shop', gen_random_uuid())", SENDERS),
+    ("select * from commandbus.look_at_inbox_reply('shop', gen_random_uuid())", SENDERS),
     ("select * from commandbus.read_replies('shop.replies', 0, 1)", SENDERS),
     ("select * from commandbus.receive_commands('shop', 0, 1, 'w')", {"worker"}),
     ("select * from commandbus.settle_commands('shop', '{}')", {"worker"}),

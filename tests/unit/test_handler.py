@@ -56,7 +56,7 @@ def a_lease(**changes: Any) -> Lease:
 
 def a_context(conn: Any = None, extended: list[Any] | None = None) -> HandlerContext:
     lease = a_lease()
-    command = Command(
+    command: Command = Command(
         lease.domain, lease.command_type, lease.command_id, {}, lease.correlation_id,
         lease.reply_queue, lease.created_at,
     )  # fmt: skip

@@ -29,7 +29,7 @@ PUBLIC = [
         importlib.import_module(f"commandbus.{name}")
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
-            "fastapi", "http",
+            "handlers", "fastapi", "http",
             "loads", "monitoring", "schedules", "testing", "transactions", "troubleshooting",
             "upkeep", "worker",
         )

@@ -11,7 +11,8 @@ from pydantic import AnyUrl, BaseModel, ConfigDict, Field, field_validator, mode
 from commandbus import Secret
 from commandbus.errors import InvalidPayloadError, InvalidSettingError
 from commandbus.handlers.registry import HandlerRegistry
-from commandbus.privacy.secrets import check_fits, check_payload_type, misfits, secret_keys
+from commandbus.privacy.secrets import check_payload_type, secret_keys
+from commandbus.typed.codec import check_fits, misfits
 
 
 @dataclass

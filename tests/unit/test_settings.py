@@ -154,6 +154,7 @@ def test_settings_cannot_be_changed() -> None:
 def test_every_field_is_read_from_the_environment() -> None:
     texts = {
         "schema": "other", "max_payload_bytes": "1000", "send_chunk_size": "10",
+        "validate_on_send": "off",
         "max_send_many": "100", "replies": "none", "mark_in_progress": "off",
         "max_batch_size": "20", "bulk_threshold": "5", "queue_batch_size": "30",
         "max_queue_attempts": "4", "dispatch_grace_seconds": "1.5",
@@ -175,6 +176,7 @@ def test_every_field_is_read_from_the_environment() -> None:
     read = Settings.from_env(environ)
     assert read == Settings(
         schema="other", max_payload_bytes=1000, send_chunk_size=10, max_send_many=100,
+        validate_on_send=False,
         replies="none", mark_in_progress=False, command_id_scope="global", poll_max_seconds=0.5,
         max_batch_size=20, bulk_threshold=5, queue_batch_size=30, max_queue_attempts=4,
         dispatch_grace_seconds=1.5, unconfirmed_after_seconds=60.5,

@@ -42,9 +42,11 @@ from commandbus.names import (
 from commandbus.payload import encode_payload
 from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.settings import Settings
+from commandbus.typed.commands import written
 
 if TYPE_CHECKING:
     from commandbus.database.store import SendPlace, Store
+    from commandbus.typed.codec import Codec
 
 #: Commits of one domain in flight at once.
 LANES = 2
@@ -55,9 +57,16 @@ MAX_GROUP, MAX_GROUP_BYTES = 200, 4 * 1024 * 1024
 class Preparer:
     """Turns what a caller says into a command that can be stored, or says what is wrong with it."""
 
-    def __init__(self, settings: Settings, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        policy: RetryPolicy,
+        codecs: Mapping[tuple[str, str], Codec] | None = None,
+    ) -> None:
         self._settings = settings
         self._policy = policy
+        #: The types of payloads that this process knows, while handlers are registered.
+        self._codecs = {} if codecs is None else codecs
         self._pepper = b""
         self._looked_at = float("-inf")
 
@@ -75,6 +84,12 @@ class Preparer:
     ) -> NewCommand:
         """Check and encode one command."""
         check_domain(domain)
+        if type(data) is not dict:
+            data = written(data, is_checked=self._settings.validate_on_send)
+        if self._codecs and self._settings.validate_on_send:
+            codec = self._codecs.get((domain, command_type))
+            if codec is not None:
+                codec.check(data)
         return NewCommand(
             command_type=check_command_type(command_type),
             command_id=check_uuid(command_id),

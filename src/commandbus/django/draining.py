@@ -23,7 +23,7 @@ from commandbus.worker.transactions import ThreadContext
 
 #: Commands that are leased at once, and runs of one command before it is taken to go on for ever.
 QUANTITY, MAX_RUNS = 100, 100
-#: Long enough for whoever looks around in a debugger.
+#: Long enough for somebody who looks around in a debugger.
 LEASE_SECONDS = 3_600
 WORKER = "drain"
 

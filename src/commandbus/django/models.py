@@ -1,7 +1,7 @@
 """The tables of the bus, to look at: not managed by Django, and never written through it.
 
 An id is unique in its domain, so `command_id` stands for the key, which Django wants to be one
-column; whoever acts on a row must look at its domain too.
+column; those who act on a row must look at its domain too.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class AuditEvent(models.Model):
         return f"{self.event_type} {self.command_id}"
 
 
-#: Read-only, whoever asks.
+#: Read-only for everybody.
 def _refuse(*_: Any, **__: Any) -> None:
     raise TypeError("the tables of the bus are changed by its verbs only: commandbus.django.bus")
 

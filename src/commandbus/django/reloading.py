@@ -32,7 +32,7 @@ def run_again_and_again(arguments: list[str]) -> int:
 
 
 def _until_changed(worker: subprocess.Popen[bytes]) -> None:
-    """Wait for a change. A worker that has ended by itself waits for the change that mends it."""
+    """Wait for a change. A worker that has ended by itself waits for the change that repairs it."""
     before = _files()
     while _files() == before:
         if worker.poll() is not None and worker.returncode in {0, -signal.SIGTERM}:

@@ -32,8 +32,8 @@ from commandbus.handler import HandlerContext
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import Command
 from commandbus.privacy.redaction import redact_text
-from commandbus.privacy.secrets import check_fits
 from commandbus.retry import RetryPolicy
+from commandbus.typed.codec import check_fits
 
 BATCH_APPROVE = "BATCH_APPROVE"
 DOMAIN = "approvals"

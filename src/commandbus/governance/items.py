@@ -15,7 +15,7 @@ from commandbus.governance.types import BatchType
 from commandbus.models import NewCommand
 from commandbus.names import NO_REPLY, new_id
 from commandbus.privacy.redaction import redact_text
-from commandbus.privacy.secrets import misfits
+from commandbus.typed.codec import misfits
 
 #: Errors that one response lists; its text says how many there are.
 MAX_ERRORS = 100

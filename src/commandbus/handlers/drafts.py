@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ class HandlerDraft:
     options: HandlerOptions
     #: Where it was written, for error messages.
     place: str
+    #: What the typed command says that its handler returns; None: nothing.
+    result_type: Any = None
+    #: The variables around it where it was written, for the types of its parameters.
+    names: Mapping[str, Any] = field(default_factory=dict)
 
     def inside(self, retry_policy: RetryPolicy | None, middleware: Sequence[Any]) -> HandlerDraft:
         """The same in a group of handlers: its middleware is around, its policy is the default."""

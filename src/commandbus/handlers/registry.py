@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 from commandbus.errors import (
@@ -12,11 +12,15 @@ from commandbus.errors import (
     InvalidSettingError,
 )
 from commandbus.handler import Handler, HandlerEntry, HandlerOptions
+from commandbus.handlers.binding import bind
 from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, name_of, place_of
+from commandbus.handlers.resources import Graph, Resource
+from commandbus.handlers.signatures import local_names
 from commandbus.names import check_command_type, check_domain
-from commandbus.privacy.secrets import check_payload_type, secret_keys
+from commandbus.privacy.secrets import secret_keys
 from commandbus.retry import RetryPolicy
 from commandbus.transactions.provider import TransactionProvider, committing, transaction_of
+from commandbus.typed.codec import Codec
 
 
 class HandlerRegistry:
@@ -26,13 +30,19 @@ class HandlerRegistry:
         self._deadline_seconds = deadline_seconds
         self._middleware = tuple(middleware)
         self._entries: dict[tuple[str, str], HandlerEntry] = {}
+        #: How payloads are checked when they are sent, by domain and command type. Empty, if no
+        #: handler has a type, so that those who send need not look.
+        self.codecs: dict[tuple[str, str], Codec] = {}
+        #: What handlers may ask for by type.
+        self._resources: dict[Callable[..., Any], Resource] = {}
         self._finders: dict[str, Finder] = {}
 
     def register(
         self, domain: str, command_type: str, handler: Handler, **options: Unpack[HandlerOptions]
     ) -> None:
         """Add a handler; a second one for the same type is an error."""
-        self.include([HandlerDraft(domain, command_type, handler, options, place_of(handler))])
+        place, names = place_of(handler), local_names(handler)
+        self.include([HandlerDraft(domain, command_type, handler, options, place, names=names)])
 
     def find_by_name(self, finders: Mapping[str, Finder]) -> None:
         """Ask these, by domain, for types that nobody has registered."""
@@ -41,7 +51,7 @@ class HandlerRegistry:
                 raise InvalidSettingError(f"the domain {domain!r} has a finder of handlers already")
         self._finders.update(finders)
 
-    def include(self, drafts: Iterable[HandlerDraft]) -> None:
+    def include(self, drafts: Iterable[HandlerDraft], resources: Iterable[Resource] = ()) -> None:
         """Add handlers: all of them, or, on any error, none."""
         added: dict[tuple[str, str], HandlerEntry] = {}
         for draft in drafts:
@@ -51,11 +61,13 @@ class HandlerRegistry:
                 raise already_registered(draft, earlier.place)
             added[key] = self._entry(draft)
         self._entries |= added
+        self.codecs |= {key: entry.codec for key, entry in added.items() if entry.codec is not None}
+        self._resources |= {resource.factory: resource for resource in resources}
 
     def _entry(self, draft: HandlerDraft) -> HandlerEntry:
         domain, command_type, handler = draft.domain, draft.command_type, draft.handler
         options, name = draft.options, f"{domain}/{command_type}"
-        retry_policy, payload_type = options.get("retry_policy"), options.get("payload_type")
+        retry_policy = options.get("retry_policy")
         is_transactional, provider = transaction_of(options.get("transactional", False), name)
         check_domain(domain)
         check_command_type(command_type)
@@ -72,16 +84,28 @@ class HandlerRegistry:
         commits_in_thread = is_transactional and not (
             is_async or _is_async(inspect.unwrap(handler))
         )
-        if commits_in_thread:
-            handler = committing(handler)
-        if payload_type is not None:
-            check_payload_type(payload_type, name)
+        bound = bind(
+            handler, name, payload_type=options.get("payload_type"),
+            result_type=draft.result_type, is_async=is_async, names=draft.names,
+        )  # fmt: skip
+        payload_type = bound.payload_type
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
         return HandlerEntry(
-            domain, command_type, handler, retry_policy, is_transactional, is_async, payload_type,
-            keys, timeout_seconds, (*self._middleware, *options.get("middleware", ())), draft.place,
-            provider, commits_in_thread,
+            domain, command_type, committing(bound.call) if commits_in_thread else bound.call,
+            retry_policy, is_transactional, is_async, payload_type, keys, timeout_seconds,
+            (*self._middleware, *options.get("middleware", ())), draft.place, bound.codec,
+            bound.needs, provider, commits_in_thread,
         )  # fmt: skip
+
+    def resources_for(self, domain: str) -> Graph | None:
+        """What the handlers of a domain need, checked; None: nothing."""
+        needy = [entry for entry in self.of_domain(domain) if entry.needs]
+        if not needy:
+            return None
+        graph = Graph(self._resources.values())
+        for entry in needy:
+            graph.add(entry)
+        return graph
 
     def _check_timeout(self, seconds: float, name: str) -> None:
         if type(seconds) not in {int, float} or not 0 < seconds < self._deadline_seconds:
@@ -159,22 +183,10 @@ def _is_async(handler: Handler) -> bool:
 
 
 def _check_call(handler: Handler, name: str) -> None:
-    """Refuse what is not a function of a command and a context."""
+    """Refuse what cannot be called, or would not run when it is."""
     if not callable(handler):
         raise InvalidSettingError(f"the handler of {name} is not callable")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise InvalidSettingError(
             f"the handler of {name}, {name_of(handler)}, is a generator; it must return, not yield"
         )
-    try:
-        # Not that of a function which a decorator wraps: the decorator is what is called.
-        signature = inspect.signature(handler, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return  # a built-in function that does not say what it takes
-    try:
-        signature.bind("command", "context")
-    except TypeError as error:
-        raise InvalidSettingError(
-            f"the handler of {name}, {name_of(handler)}{signature}, must accept two arguments by "
-            f"position, (command, context): {error}"
-        ) from None

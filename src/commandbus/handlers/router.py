@@ -12,15 +12,20 @@ app.include(handlers, mail.handlers)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from commandbus.errors import InvalidSettingError
-from commandbus.handler import AsyncHandler, HandlerOptions, SyncHandler
+from commandbus.handler import Handler, HandlerOptions
 from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, place_of
+from commandbus.handlers.methods import marked_methods
+from commandbus.handlers.resources import Resource, Scope, resource_of
+from commandbus.handlers.signatures import local_names
 from commandbus.names import check_command_type, check_domain
 from commandbus.retry import RetryPolicy
+from commandbus.typed.commands import command_name, result_type
 
-AnyHandler = TypeVar("AnyHandler", AsyncHandler, SyncHandler)
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 class Handlers:
@@ -45,21 +50,72 @@ class Handlers:
         self._retry_policy = retry_policy
         self._middleware = tuple(middleware)
         self._drafts: dict[tuple[str, str], HandlerDraft] = {}
+        self._resources: dict[Callable[..., Any], Resource] = {}
         self._finders: dict[str, Finder] = {}
 
     def handle(
-        self, command_type: str, **options: Unpack[HandlerOptions]
+        self, command_type: str | type, **options: Unpack[HandlerOptions]
     ) -> Callable[[AnyHandler], AnyHandler]:
-        """Take the decorated function; `options` are those of `CommandBus.register_handler`."""
-        domain = self._own_domain()
-        check_command_type(command_type)
+        """Take the decorated function; `options` are those of `CommandBus.register_handler`.
+
+        A class that is a typed command says the command type, and the domain.
+        """
 
         def decorate(function: AnyHandler) -> AnyHandler:
-            draft = HandlerDraft(domain, command_type, function, options, place_of(function))
-            self._take([draft.inside(self._retry_policy, self._middleware)])
+            self._take([self._draft(command_type, function, options)])
             return function
 
+        self._name(command_type)  # what is wrong with it shows where it is written
         return decorate
+
+    def add(self, instance: object) -> None:
+        """Take the methods of an object that are marked with `@handles(…)`."""
+        self._take(
+            self._draft(command_type, method, options)
+            for command_type, options, method in marked_methods(instance)
+        )
+
+    @overload
+    def resource(self, factory: Factory, /) -> Factory: ...
+    @overload
+    def resource(self, *, scope: Scope = "worker") -> Callable[[Factory], Factory]: ...
+    def resource(self, factory: Any = None, *, scope: Scope = "worker") -> Any:
+        """Take a function, or a generator, that makes something which handlers ask for by type.
+
+        One of scope `worker` is opened before the worker takes commands and closed after its last
+        handler; one of scope `command` lives while one command is handled.
+        """
+
+        def decorate(function: Factory) -> Factory:
+            found = resource_of(function, scope)
+            self._resources[found.factory] = found
+            return function
+
+        return decorate if factory is None else decorate(factory)
+
+    def _draft(
+        self, command_type: str | type, handler: Handler, options: HandlerOptions
+    ) -> HandlerDraft:
+        domain, name = self._name(command_type)
+        if isinstance(command_type, type):
+            options = options.copy()
+            options.setdefault("payload_type", command_type)
+        declared = result_type(command_type)
+        draft = HandlerDraft(
+            domain, name, handler, options, place_of(handler), declared, local_names(handler)
+        )
+        return draft.inside(self._retry_policy, self._middleware)
+
+    def _name(self, command_type: str | type) -> tuple[str, str]:
+        if isinstance(command_type, str):
+            return self._own_domain(), check_command_type(command_type)
+        name = command_name(command_type)
+        if self._domain is not None and self._domain != name.domain:
+            raise InvalidSettingError(
+                f"{command_type.__name__} is sent to {name.domain}, and these are the handlers of "
+                f"{self._domain}"
+            )
+        return name
 
     def find_by_name(self, domain: str, finder: Finder) -> None:
         """Ask `finder` for the handlers of types that nobody has named when a command comes.
@@ -97,6 +153,7 @@ class Handlers:
             for draft in other.drafts
         )
         for other in others:
+            self._resources |= other._resources
             for domain, finder in other.finders.items():
                 self.find_by_name(domain, finder)
 
@@ -104,6 +161,11 @@ class Handlers:
     def drafts(self) -> tuple[HandlerDraft, ...]:
         """What was taken, each with the middleware around it and its retry policy."""
         return tuple(self._drafts.values())
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """What handlers may ask for by type."""
+        return tuple(self._resources.values())
 
     @property
     def domains(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Marks on the type of a payload: which of its fields are secret, and whether data fits it.
+"""Marks on the type of a payload: which of its fields are secret.
 
     @dataclass
     class Payment:
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import (
     Annotated,
     Any,
@@ -26,10 +26,8 @@ from typing import (
     get_type_hints,
 )
 
-from commandbus.errors import InvalidPayloadError, InvalidSettingError
-from commandbus.privacy.redaction import redact_text
+from commandbus.errors import InvalidSettingError
 from commandbus.privacy.sensitive import normalised
-from commandbus.privacy.values import Secrets, text_of, texts_in
 
 
 class Secret:
@@ -38,9 +36,6 @@ class Secret:
 
 #: Types of pydantic that say the same.
 _SECRET_TYPES = {"SecretStr", "SecretBytes", "Secret"}
-#: Problems of one payload that are listed.
-MAX_PROBLEMS = 100
-_PLAIN = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def secret_keys(payload_type: type) -> frozenset[str]:
@@ -49,8 +44,8 @@ def secret_keys(payload_type: type) -> frozenset[str]:
 
 
 def check_payload_type(payload_type: Any, where: str) -> None:
-    """Refuse what is neither a dataclass, a TypedDict nor a pydantic model."""
-    if isinstance(payload_type, type) and _is_model(payload_type):
+    """Refuse what is neither a dataclass, a TypedDict, a pydantic model nor a Struct."""
+    if isinstance(payload_type, type) and is_model(payload_type):
         try:
             get_type_hints(payload_type, include_extras=True)
         except (NameError, TypeError) as error:
@@ -59,92 +54,23 @@ def check_payload_type(payload_type: Any, where: str) -> None:
             ) from None
         return
     raise InvalidSettingError(
-        f"payload_type of {where} is {payload_type!r}; use a dataclass, a TypedDict or a pydantic "
-        "model"
+        f"payload_type of {where} is {payload_type!r}; use a dataclass, a TypedDict, a pydantic "
+        "model or a msgspec Struct"
     )
 
 
-def check_fits(payload_type: type, data: Mapping[str, Any]) -> None:
-    """Raise InvalidPayloadError, without a value of the payload, if data does not fit its type."""
-    found = [short for _, short, _ in _problems(payload_type, data)]
-    if found:
-        raise InvalidPayloadError(f"data is not a {payload_type.__name__}: {'; '.join(found[:5])}")
-
-
-def misfits(payload_type: type, data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Where data does not fit its type, and what is wrong there; never with a value of it."""
-    return [(place, text) for place, _, text in _problems(payload_type, data)]
-
-
-def _problems(payload_type: type, data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Place, short text, long text of each."""
-    validate: Callable[[Any], Any] | None = getattr(payload_type, "model_validate", None)
-    if validate is None:
-        return [(place, text, text) for place, text in _misfits(payload_type, data)]
-    try:
-        validate(dict(data))
-    except ValueError as error:
-        # Its text has the values; what it lists has places and reasons.
-        listed: Any = getattr(error, "errors", None)
-        if not callable(listed):
-            return [("", type(error).__name__, type(error).__name__)]
-        # A validator of the application's own may well quote what it was given.
-        given = Secrets(texts_in(data, is_secret=True), min_length=3)
-        return [_refusal(e, given) for e in listed()[:MAX_PROBLEMS]]
-    return []
-
-
-def _refusal(error: Mapping[str, Any], given: Secrets) -> tuple[str, str, str]:
-    place = redact_text(".".join(map(text_of, error.get("loc", ()))), 200)
-    kind = text_of(error.get("type", "wrong"))
-    text = redact_text(text_of(error.get("msg", kind)), 200, secrets=given)
-    return place, redact_text(f"{place}: {kind}", 200), text
-
-
-def _misfits(payload_type: type, data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    hints = get_type_hints(payload_type, include_extras=True)
-    for name in sorted(_required(payload_type) - set(data)):
-        yield name, f"{name} is missing"
-    for name in sorted(set(data) - set(hints)):
-        place = redact_text(name, 60)
-        yield place, f"{place} is not one of its fields"
-    for name, hint in hints.items():
-        plain = _bare(hint)
-        if name in data and plain in _PLAIN:
-            # A float may be written without a point; true is no number.
-            wanted = (int, float) if plain is float else plain
-            is_right = isinstance(data[name], wanted) and (
-                plain is bool or not isinstance(data[name], bool)
-            )
-            if not is_right:
-                yield name, f"{name} must be {_PLAIN[plain]}"
-
-
-def _required(payload_type: type) -> set[str]:
-    if dataclasses.is_dataclass(payload_type):
-        return {
-            spec.name
-            for spec in dataclasses.fields(payload_type)
-            if spec.init
-            and spec.default is dataclasses.MISSING
-            and spec.default_factory is dataclasses.MISSING
-        }
-    # `NotRequired` in a postponed annotation is not yet known to the class itself.
-    hints = get_type_hints(payload_type, include_extras=True)
-    listed: frozenset[str] = getattr(payload_type, "__required_keys__", frozenset())
-    return {name for name in listed if get_origin(hints[name]) is not NotRequired}
-
-
-def _is_model(kind: Any) -> bool:
+def is_model(kind: Any) -> bool:
+    """Whether it is a dataclass, a TypedDict, a pydantic model or a Struct: a type with fields."""
     return (
         dataclasses.is_dataclass(kind)
         or hasattr(kind, "model_fields")
+        or hasattr(kind, "__struct_fields__")
         or hasattr(kind, "__required_keys__")
     )
 
 
 def _marked_keys(kind: Any, seen: set[Any]) -> Iterator[str]:
-    if not _is_model(kind) or kind in seen:
+    if not is_model(kind) or kind in seen:
         return
     seen.add(kind)
     specs = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()

@@ -13,10 +13,10 @@ from commandbus.errors import InvalidPayloadError
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.payload import encode_payload
 from commandbus.privacy.redaction import redact_payload, redact_text
-from commandbus.privacy.secrets import check_fits
 from commandbus.troubleshooting.edits import changed_paths, shown_difference
 from commandbus.troubleshooting.model import EditExample, EditPreview
 from commandbus.troubleshooting.patch import PayloadEdit, exact_payload, pointer, secret_paths
+from commandbus.typed.codec import check_fits
 
 #: Commands whose payloads are read at once.
 EDIT_CHUNK = 100

@@ -30,10 +30,10 @@ from commandbus.names import (
 from commandbus.paging import Page, check_page, every, page_of, position_of, read_key
 from commandbus.payload import encode_json, encode_payload
 from commandbus.privacy.redaction import redact_payload, redact_text
-from commandbus.privacy.secrets import check_fits
 from commandbus.troubleshooting.edits import difference
 from commandbus.troubleshooting.groups import Groups, check_fingerprint
 from commandbus.troubleshooting.unmasking import unmasked
+from commandbus.typed.codec import check_fits
 
 #: Items of one page when all are read: each has its payload.
 EVERY_MASKED_LIMIT = 100

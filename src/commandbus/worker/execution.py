@@ -25,6 +25,7 @@ from commandbus.errors import (
 )
 from commandbus.handler import HandlerContext, HandlerEntry, SendPreparer
 from commandbus.handlers.registry import HandlerRegistry
+from commandbus.handlers.scopes import OpenResources
 from commandbus.loops import is_being_cancelled
 from commandbus.models import Command
 from commandbus.outcomes import Discard
@@ -69,6 +70,8 @@ class Execution:
     timeout_seconds: float  # of handlers that are registered without a time-out
     deadline_seconds: float  # when a lease is given up; above all time-outs
     on_thread_freed: Callable[[], None] = lambda: None  # one that was given up has ended
+    #: What handlers take by type; None: none of them takes anything.
+    resources: OpenResources | None = None
     _threads: HandlerThreads | None = None
     _own: Transactions | None = None  # opened with the first handler that needs them
 
@@ -258,7 +261,10 @@ class Execution:
         close_thread([*self.registry.providers(), self._own])
 
     def _context(self, run: Run, command: Command, conn: object = None) -> HandlerContext:
-        return HandlerContext(command, run.lease, self._extend, self.prepare, conn, run)
+        context = HandlerContext(command, run.lease, self._extend, self.prepare, conn, run)
+        if self.resources is not None:
+            context._resources = self.resources
+        return context
 
     async def _extend(self, lease: Lease, seconds: float) -> None:
         if await self.store.extend(lease.domain, [lease], seconds):

@@ -15,7 +15,7 @@ from commandbus.errors import (
     InvalidPayloadError,
     TransientCommandError,
 )
-from commandbus.handler import HandlerEntry
+from commandbus.handler import HandlerEntry, UnfitError
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.outcomes import CHOSEN, MAX_REASON, Discard, RetryAfter, Snooze
 from commandbus.payload import decode_payload, encode_json
@@ -233,7 +233,9 @@ def failed(
         )
         log_retry(lease, entry, error, failure, delay)
         return Outcome(lease, OutcomeKind.RETRY, delay_seconds=delay, failure=failure)
-    elif policy.when_exhausted == "fail" or isinstance(error, Fail):
+    elif isinstance(error, Fail) or (
+        policy.when_exhausted == "fail" and not isinstance(error, UnfitError)
+    ):
         log_end(lease, failure, "FAILED for good", entry, error)
         return Outcome(lease, OutcomeKind.FAIL, failure=failure)
     reason = ParkReason.PERMANENT if is_permanent else ParkReason.EXHAUSTED

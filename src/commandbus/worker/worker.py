@@ -15,6 +15,7 @@ from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
 from commandbus.handler import SendPreparer
 from commandbus.handlers.registry import HandlerRegistry
+from commandbus.handlers.scopes import OpenResources
 from commandbus.names import cancels_channel, wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
@@ -74,6 +75,7 @@ class Worker:
         """Work until stopped. Cancelling cancels the handlers, and still gives the leases back."""
         domain = self.options.domain
         try:
+            graph = self.registry.resources_for(domain)
             shared = self.shared or Shared(self.store, self.settings, self.registry)
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(shared.used())
@@ -83,7 +85,12 @@ class Worker:
                 if any(entry.needs_pool for entry in entries):
                     handlers = await shared.handlers(self.options.concurrency, stack)
                 await shared.set_up(domain, self.registry.secret_keys(domain))
-                await self._run_parts(_Parts(self, shared, handlers))
+                parts = _Parts(self, shared, handlers)
+                if graph is not None:
+                    # Closed before the connections, and after the last handler has ended.
+                    parts.execution.resources = resources = OpenResources(graph)
+                    await resources.open(stack)
+                await self._run_parts(parts)
         finally:
             self.finished.set()
         if self.until_empty is not None and self.until_empty.error is not None:
