@@ -1,4 +1,4 @@
-"""Metrics of a process: closed labels, sums that never fall, the text that Prometheus reads."""
+"""Metrics of a process: closed labels, and the text that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from commandbus.monitoring import Metrics, catalogue
 from commandbus.monitoring.catalogue import FAMILIES, MAX_CODES, MAX_DOMAINS, MAX_TYPES, OTHER
 from commandbus.monitoring.exposition import exposition, number
-from commandbus.monitoring.samples import Histogram, Snapshot, Totals
+from commandbus.monitoring.samples import Histogram, Snapshot
 
 
 def busy_metrics() -> Metrics:
@@ -190,44 +190,16 @@ def test_collectors_are_asked_until_they_are_taken_off() -> None:
     assert metrics.snapshot().get(catalogue.SLOTS, "shop", "busy") is None
 
 
-# -- several processes
-
-
-def test_the_sum_of_processes_adds_up_and_takes_the_worst_delay() -> None:
-    totals = Totals()
-    for key, lag in (("one", 0.1), ("two", 3.0)):
-        snapshot = busy_metrics().snapshot()
+def test_series_of_one_name_add_up_and_delays_do_not() -> None:
+    snapshot = Snapshot()
+    for lag in (0.1, 3.0):
         snapshot.add(catalogue.LOOP_LAG, (), lag)
-        snapshot.add(catalogue.SLOTS, ("shop", "free"), 4)
-        totals.report(key, Snapshot.of_document(snapshot.document()))
+        snapshot.add(catalogue.STUCK, ("shop",), 4)
+        snapshot.add(catalogue.SETTLE, ("shop",), [1.0] * (len(catalogue.SECONDS) + 2))
 
-    total = totals.sum()
-    assert total.get(catalogue.COMMANDS, "shop", "Pack", "completed") == 2
-    assert total.get(catalogue.LOOP_LAG) == 3.0
-    assert total.get(catalogue.SLOTS, "shop", "free") == 8
-    histogram = total.get(catalogue.WAIT, "shop", "Pack")
-    assert isinstance(histogram, list)
-    assert sum(histogram[:-1]) == 2
-
-
-def test_a_counter_does_not_fall_when_a_process_ends() -> None:
-    totals = Totals()
-    snapshot = busy_metrics().snapshot()
-    snapshot.add(catalogue.SLOTS, ("shop", "free"), 4)
-    totals.report("one", snapshot)
-    totals.end("one")
-    totals.end("never seen")
-
-    assert totals.sum().get(catalogue.SENT, "shop", "Pack") == 2
-    assert totals.sum().get(catalogue.SLOTS, "shop", "free") is None
-
-
-def test_a_report_of_another_version_is_read_as_far_as_it_is_known() -> None:
-    read = Snapshot.of_document(
-        [["commandbus_new_total", ["x"], 3], ["commandbus_stuck_threads", ["a"], 1]]
-    )
-
-    assert [family.name for family, _, _ in read] == ["commandbus_stuck_threads"]
+    assert snapshot.get(catalogue.LOOP_LAG) == 3.0
+    assert snapshot.get(catalogue.STUCK, "shop") == 8
+    assert snapshot.get(catalogue.SETTLE, "shop") == [2.0] * (len(catalogue.SECONDS) + 2)
 
 
 def test_values_on_a_bound_belong_below_it() -> None:

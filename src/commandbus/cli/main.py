@@ -20,6 +20,7 @@ from commandbus.cli import (
     demo,
     doctor,
     down,
+    exporter,
     governed,
     keys,
     limits,
@@ -137,6 +138,7 @@ command(app, "down", panel="Run")(down.down)
 command(app, "worker", panel="Run")(worker.worker)
 command(app, "serve", panel="Run")(serve.serve)
 command(app, "scheduler", panel="Run")(scheduler.scheduler)
+command(app, "exporter", panel="Run")(exporter.exporter)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
 app.add_typer(governed.governed, name="governed", rich_help_panel="Run")
 command(app, "send", panel="Send and look")(send.send)

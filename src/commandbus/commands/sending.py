@@ -42,7 +42,7 @@ from commandbus.names import (
 from commandbus.payload import encode_payload
 from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.settings import Settings
-from commandbus.typed.commands import written
+from commandbus.typed.models import written
 
 if TYPE_CHECKING:
     from commandbus.database.store import SendPlace, Store

@@ -49,7 +49,6 @@ def bind(
     name: str,
     *,
     payload_type: type | None,
-    result_type: Any,
     is_async: bool,
     names: Mapping[str, Any],
 ) -> Binding:
@@ -65,8 +64,7 @@ def bind(
         need_of(each, name) for each in rest if each.name not in contexts and is_wanted(each)
     )
     codec = None if kind is None else _codec(kind, f"payload_type of {name}")
-    returned = signature.returns if result_type is None else result_type
-    result = _result(returned, name, is_declared=result_type is not None)
+    result = _result(signature.returns, name)
     if codec is None and result is None and not needs and not contexts and has_context:
         return Binding(handler)
     arguments = _arguments_maker(codec, gets, has_context=has_context)
@@ -147,10 +145,10 @@ def _codec(kind: Any, what: str) -> Codec:
         raise InvalidSettingError(f"{what}: {error}") from None
 
 
-def _result(hint: Any, name: str, *, is_declared: bool) -> Codec | None:
+def _result(hint: Any, name: str) -> Codec | None:
     """How the result is checked and encoded, if its type is one of models."""
     hint = _without_errors(bare(hint))
-    if hint is None or not (is_declared or _has_model(hint)):
+    if hint is None or not _has_model(hint):
         return None
     return _codec(hint, f"the result of {name}")
 

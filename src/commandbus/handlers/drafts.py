@@ -23,8 +23,6 @@ class HandlerDraft:
     options: HandlerOptions
     #: Where it was written, for error messages.
     place: str
-    #: What the typed command says that its handler returns; None: nothing.
-    result_type: Any = None
     #: The variables around it where it was written, for the types of its parameters.
     names: Mapping[str, Any] = field(default_factory=dict)
 

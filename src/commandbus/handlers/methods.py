@@ -14,9 +14,7 @@ _MARK = "__commandbus_handles__"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def handles(
-    command_type: str | type, **options: Unpack[HandlerOptions]
-) -> Callable[[Method], Method]:
+def handles(command_type: str, **options: Unpack[HandlerOptions]) -> Callable[[Method], Method]:
     """Mark a method as the handler of a command type; `Handlers.add` takes it with its object."""
 
     def decorate(method: Method) -> Method:
@@ -28,7 +26,7 @@ def handles(
 
 def marked_methods(
     instance: object,
-) -> Iterator[tuple[str | type, HandlerOptions, Callable[..., Any]]]:
+) -> Iterator[tuple[str, HandlerOptions, Callable[..., Any]]]:
     """The marked methods of an object, in the order of its class."""
     if inspect.isclass(instance):
         raise InvalidSettingError(

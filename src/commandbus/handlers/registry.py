@@ -85,8 +85,8 @@ class HandlerRegistry:
             is_async or _is_async(inspect.unwrap(handler))
         )
         bound = bind(
-            handler, name, payload_type=options.get("payload_type"),
-            result_type=draft.result_type, is_async=is_async, names=draft.names,
+            handler, name, payload_type=options.get("payload_type"), is_async=is_async,
+            names=draft.names,
         )  # fmt: skip
         payload_type = bound.payload_type
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)

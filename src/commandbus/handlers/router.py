@@ -22,7 +22,6 @@ from commandbus.handlers.resources import Resource, Scope, resource_of
 from commandbus.handlers.signatures import local_names
 from commandbus.names import check_command_type, check_domain
 from commandbus.retry import RetryPolicy
-from commandbus.typed.commands import command_name, result_type
 
 AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -54,24 +53,23 @@ class Handlers:
         self._finders: dict[str, Finder] = {}
 
     def handle(
-        self, command_type: str | type, **options: Unpack[HandlerOptions]
+        self, command_type: str, **options: Unpack[HandlerOptions]
     ) -> Callable[[AnyHandler], AnyHandler]:
-        """Take the decorated function; `options` are those of `CommandBus.register_handler`.
-
-        A class that is a typed command says the command type, and the domain.
-        """
+        """Take the decorated function; `options` are those of `CommandBus.register_handler`."""
+        domain = self._own_domain()
+        check_command_type(command_type)
 
         def decorate(function: AnyHandler) -> AnyHandler:
-            self._take([self._draft(command_type, function, options)])
+            self._take([self._draft(domain, command_type, function, options)])
             return function
 
-        self._name(command_type)  # what is wrong with it shows where it is written
         return decorate
 
     def add(self, instance: object) -> None:
         """Take the methods of an object that are marked with `@handles(…)`."""
+        domain = self._own_domain()
         self._take(
-            self._draft(command_type, method, options)
+            self._draft(domain, check_command_type(command_type), method, options)
             for command_type, options, method in marked_methods(instance)
         )
 
@@ -94,28 +92,12 @@ class Handlers:
         return decorate if factory is None else decorate(factory)
 
     def _draft(
-        self, command_type: str | type, handler: Handler, options: HandlerOptions
+        self, domain: str, command_type: str, handler: Handler, options: HandlerOptions
     ) -> HandlerDraft:
-        domain, name = self._name(command_type)
-        if isinstance(command_type, type):
-            options = options.copy()
-            options.setdefault("payload_type", command_type)
-        declared = result_type(command_type)
         draft = HandlerDraft(
-            domain, name, handler, options, place_of(handler), declared, local_names(handler)
+            domain, command_type, handler, options, place_of(handler), local_names(handler)
         )
         return draft.inside(self._retry_policy, self._middleware)
-
-    def _name(self, command_type: str | type) -> tuple[str, str]:
-        if isinstance(command_type, str):
-            return self._own_domain(), check_command_type(command_type)
-        name = command_name(command_type)
-        if self._domain is not None and self._domain != name.domain:
-            raise InvalidSettingError(
-                f"{command_type.__name__} is sent to {name.domain}, and these are the handlers of "
-                f"{self._domain}"
-            )
-        return name
 
     def find_by_name(self, domain: str, finder: Finder) -> None:
         """Ask `finder` for the handlers of types that nobody has named when a command comes.

@@ -39,7 +39,7 @@ class Family:
     labels: tuple[str, ...] = ()
     #: Upper bounds of a histogram.
     bounds: tuple[float, ...] = ()
-    #: How gauges of several processes become one.
+    #: How what several collectors say becomes one.
     merge: Literal["sum", "max"] = "sum"
 
 
@@ -98,17 +98,11 @@ POOL = {
         ("waiting", "Requests that wait for a connection of a pool."),
     )
 }
-PROCESSES = Family(
-    "commandbus_processes", "gauge", "Processes of `worker --processes`.", ("state",)
-)
-RESTARTS = Family(
-    "commandbus_process_restarts_total", "counter", "Processes that were started again."
-)
 
 #: What a process tells of itself.
 OWN = (
     COMMANDS, HANDLE, WAIT, ATTEMPT, ERRORS, SLOTS, LEASES_LOST, STUCK, LOOP_LAG, SETTLE, SENT,
-    SEND, *POOL.values(), PROCESSES, RESTARTS,
+    SEND, *POOL.values(),
 )  # fmt: skip
 
 # -- what the database tells; asked for by the HTTP service or `commandbus exporter` alone

@@ -1,10 +1,9 @@
-"""Samples: what was measured, at one moment, in a form that can be added up, sent and printed."""
+"""Samples: what was measured, at one moment, in a form that can be added up and printed."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from commandbus.monitoring.catalogue import FAMILIES, Family
 
@@ -60,55 +59,6 @@ class Snapshot:
         elif not isinstance(known, list) and not isinstance(value, list):
             self._series[key] = max(known, value) if family.merge == "max" else known + value
 
-    def add_all(self, other: Snapshot, *, only_growing: bool = False) -> None:
-        """Add another one; `only_growing`: not its gauges."""
-        for family, labels, value in other:
-            if family.kind != "gauge" or not only_growing:
-                self.add(family, labels, value)
-
     def get(self, family: Family, *labels: str) -> Value | None:
         """One series, or None."""
         return self._series.get((family.name, labels))
-
-    # -- on their way to another process
-
-    def document(self) -> list[Any]:
-        """As JSON can have it."""
-        return [[name, labels, value] for (name, labels), value in self._series.items()]
-
-    @classmethod
-    def of_document(cls, document: Iterable[Any]) -> Snapshot:
-        """What `document` made; a family that is not known here is left out."""
-        made = cls()
-        for name, labels, value in document:
-            if name in FAMILIES:
-                made.add(FAMILIES[name], tuple(labels), value)
-        return made
-
-
-class Totals:
-    """The sum of what several processes report. What one has counted stays when it ends: a counter
-    that goes down looks like a restart, and like a burst of everything that was counted before.
-    """
-
-    def __init__(self) -> None:
-        self._ended = Snapshot()
-        self._last: dict[object, Snapshot] = {}
-
-    def report(self, key: object, snapshot: Snapshot) -> None:
-        """What this process says now, in place of what it said before."""
-        self._last[key] = snapshot
-
-    def end(self, key: object) -> None:
-        """This process has ended: its counters stay, its gauges go."""
-        last = self._last.pop(key, None)
-        if last is not None:
-            self._ended.add_all(last, only_growing=True)
-
-    def sum(self) -> Snapshot:
-        """All of them together."""
-        total = Snapshot()
-        total.add_all(self._ended)
-        for snapshot in self._last.values():
-            total.add_all(snapshot)
-        return total
