@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -520,7 +521,7 @@ async def test_rows_and_completions_are_equal_whenever_the_worker_is_killed(
     for _ in range(3):
         worker = await start()
         before = await value(conn, done)
-        await until(lambda before=before: grew(before + 5))
+        await until(partial(grew, before + 5))
         worker.kill()
         await worker.wait()
         # One snapshot: a transaction that was on its way may still end.
