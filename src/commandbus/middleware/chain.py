@@ -59,7 +59,7 @@ class Layers:
 def check_middleware(middleware: object, what: str) -> tuple[Middleware, ...]:
     """A list of middleware as a tuple, or raise InvalidSettingError."""
     if isinstance(middleware, Middleware) or not isinstance(middleware, Iterable):
-        raise InvalidSettingError(f"middleware of {what} must be a list, like [LogContext()]")
+        raise InvalidSettingError(f"middleware of {what} must be a list, like [MyMiddleware()]")
     found = tuple(middleware)
     for each in found:
         if not isinstance(each, Middleware):
