@@ -10,6 +10,7 @@ DEMO_ARGS ?=
 FAULT_ARGS ?=
 HOSTILE_ARGS ?=
 MUTANT_ARGS ?=
+RANGE_ARGS ?=
 # At most four processes: each brings its own share of databases. Tests wait for servers and processes, so one more than
 # there are cores keeps the cores busy.
 PYTEST_PARALLEL ?= --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses=4 --dist=loadgroup
@@ -34,6 +35,9 @@ PEERS_READY := $(PEERS)/.installed
 # The generator of the documentation site, with libraries of its own.
 DOCS_ENV := build/venv-docs
 DOCS_READY := $(DOCS_ENV)/.installed
+# The tools of a release, in an environment of their own too.
+TOOLS := release/.venv-tools
+TOOLS_READY := $(TOOLS)/.installed
 # The newest Python that is here, for the frameworks that need it: an environment of its own.
 NEWEST := .venv-integrations
 NEWEST_READY := $(NEWEST)/.installed
@@ -48,6 +52,7 @@ endif
 .DEFAULT_GOAL := help
 .PHONY: test-fastapi-floor help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
 .PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers docs blocking schema lock clean
+.PHONY: release-check test-ranges
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -152,6 +157,12 @@ docs: $(READY) $(DOCS_READY) ## Build the documentation site into build/docs/sit
 	$(PY) -m docsite build/docs
 	cd build/docs && ../../$(DOCS_ENV)/bin/zensical build --strict -f mkdocs.yml
 
+release-check: $(TOOLS_READY) ## Build twice, look inside, install, measure, type the README's first screen (a few minutes)
+	$(TOOLS)/bin/python -m release
+
+test-ranges: $(TOOLS_READY) ## Run a core of the tests with the oldest and with the newest dependencies (about 10 minutes)
+	$(TOOLS)/bin/python -m release.ranges $(RANGE_ARGS)
+
 bench-peers: $(PEERS_READY) ## Install the peers of the benchmarks, in an environment of their own
 
 blocking: $(READY) ## Write the verbs of BlockingBus anew, after a change of those of CommandBus
@@ -175,13 +186,17 @@ lock: ## Resolve the dependencies anew into requirements/*.lock (LOCK_ARGS=--upg
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/docs.lock $(LOCK_ARGS)
+	.venv/bin/uv pip compile requirements/release.in \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--quiet --output-file requirements/release.lock $(LOCK_ARGS)
 	.venv/bin/uv pip compile pyproject.toml requirements/integrations.in --all-extras \
 		--universal --python-version 3.12 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/integrations.lock $(LOCK_ARGS)
 
 clean: ## Remove the environment and everything that was generated
-	rm -rf .venv $(PEERS) $(NEWEST) .coverage .coverage.* htmlcov dist build
+	rm -rf .venv $(PEERS) $(NEWEST) $(TOOLS) .coverage .coverage.* htmlcov dist build
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -233,3 +248,11 @@ $(DOCS_READY): requirements/docs.lock
 	@$(DOCS_ENV)/bin/python -m pip --disable-pip-version-check --no-input -qq \
 		install --no-deps --require-hashes -r requirements/docs.lock
 	@touch $(DOCS_READY)
+
+$(TOOLS_READY): requirements/release.lock
+	@echo "Setting up $(TOOLS) with the tools of a release (once) ..."
+	@rm -f $(TOOLS_READY)
+	@$(PYTHON) -m venv --clear $(TOOLS)
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --no-input -qq \
+		install --no-deps --require-hashes -r requirements/release.lock
+	@touch $(TOOLS_READY)

@@ -116,9 +116,10 @@ def _fields(operation: dict[str, Any], document: dict[str, Any]) -> list[str]:
         must = "yes" if each.get("required") else ""
         kind = _kind(each.get("schema", {}))
         rows.append((each["name"], each["in"], kind, must, str(each.get("description", ""))))
-    content = operation.get("requestBody", {}).get("content", {})
-    schema = next(iter(content.values()), {}).get("schema", {})
-    schema = _resolved(schema, document)
+    content: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
+    schema: dict[str, Any] = {}
+    for body in content.values():
+        schema = _resolved(body.get("schema", {}), document)
     for name, each in schema.get("properties", {}).items():
         must = "yes" if name in schema.get("required", []) else ""
         rows.append((name, "body", _kind(each), must, str(each.get("description", ""))))

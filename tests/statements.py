@@ -13,6 +13,7 @@ LEFT_OUT = (
     "commandbus.django.admin",
     "commandbus.django.migrations",
     "commandbus.django.models",
+    "commandbus.django.working",
 )
 
 

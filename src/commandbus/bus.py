@@ -17,6 +17,7 @@ from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.flow import SendOptions
 from commandbus.handler_verbs import HandlerVerbs
 from commandbus.handlers.router import Handlers
+from commandbus.middleware.base import Middleware
 from commandbus.models import (
     BatchCommand,
     BatchCompletionCallback,
@@ -65,7 +66,7 @@ class CommandBus(HandlerVerbs):
         settings: Settings | None = None,
         retry_policy: RetryPolicy | None = None,
         handlers: Handlers | None = None,
-        middleware: Sequence[Any] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         if (pool is None) == (store is None):
             raise InvalidSettingError("give CommandBus a pool, or use `CommandBus.connect()`")
@@ -88,7 +89,7 @@ class CommandBus(HandlerVerbs):
         retry_policy: RetryPolicy | None = None,
         data_dir: Path | None = None,
         handlers: Handlers | None = None,
-        middleware: Sequence[Any] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> AbstractAsyncContextManager[CommandBus]:
         """Open a bus on `dsn`, COMMANDBUS_DSN, or an embedded PostgreSQL when there is neither.
 

@@ -22,7 +22,7 @@ PACKAGES: dict[str, frozenset[str]] = {
     "metrics": frozenset({"prometheus_client"}),
     "otel": frozenset({"opentelemetry"}),
     "sentry": frozenset({"sentry_sdk"}),
-    "django": frozenset({"django"}),
+    "django": frozenset({"django", "asgiref"}),  # asgiref comes with Django
     "console": frozenset(),  # nothing yet
 }
 

@@ -13,8 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
+from commandbus.commands.drafted import sending_through
 from commandbus.commands.sending import Preparer, Sending
 from commandbus.handlers.registry import HandlerRegistry
+from commandbus.middleware.base import Middleware
+from commandbus.middleware.chain import check_middleware
 from commandbus.names import check_domain, domain_first
 from commandbus.paging import check_page
 from commandbus.retry import RetryPolicy
@@ -62,14 +65,17 @@ class Facets:
         store: Store,
         settings: Settings,
         policy: RetryPolicy,
-        middleware: Sequence[Any] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> None:
+        around = check_middleware(middleware, "the bus")
         self._store = store
         self._settings = settings
         self._policy = policy
-        self._registry = HandlerRegistry(settings.lease_deadline_seconds, middleware)
-        self._preparer = Preparer(settings, policy, self._registry.codecs)
-        self._sending = Sending(store, self._preparer, max_send_many=settings.max_send_many)
+        self._registry = HandlerRegistry(settings.lease_deadline_seconds, around)
+        self._preparer = Preparer(settings, policy, self._registry.codecs, around)
+        self._sending = sending_through(
+            Sending(store, self._preparer, max_send_many=settings.max_send_many)
+        )
         self._monitor: Monitor | None = None
         #: In the order in which they were built; closed in the reverse order.
         self._running: list[RunningPart] = []
@@ -97,9 +103,11 @@ class Facets:
 
         if self._monitor is None:
             self._monitor = Monitor()
-            self._sending = MeteredSending(
-                self._store, self._preparer, max_send_many=self._settings.max_send_many,
-                metrics=self._monitor.metrics,
+            self._sending = sending_through(
+                MeteredSending(
+                    self._store, self._preparer, max_send_many=self._settings.max_send_many,
+                    metrics=self._monitor.metrics,
+                )
             )  # fmt: skip
             self._workers.measure(self._monitor)
         return self._monitor

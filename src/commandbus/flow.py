@@ -53,13 +53,16 @@ class SendOptions(TypedDict, total=False):
     on_duplicate: OnDuplicate | None
     #: With `replace` and a delay: it waits no longer than this from its first send.
     max_wait: float | timedelta | None
+    #: Texts that travel with the command beside its data, like a tenant or the context of a trace:
+    #: at most 20 keys and 2 KiB. Shown to operators, so never a secret.
+    meta: Mapping[str, str] | None
 
 
 #: The members that the document of a command has for them: in rows of loads, over HTTP, in SQL.
 OPTION_MEMBERS = {
     "deliver_at": "deliver_at", "delay_seconds": "delay", "expires_at": "expires_at",
     "expires_in_seconds": "expires_in", "priority": "priority", "ordering_key": "ordering_key",
-    "limit_key": "limit_key",
+    "limit_key": "limit_key", "meta": "meta",
 }  # fmt: skip
 #: Two ways to say the same.
 _PAIRS = ({"delay", "deliver_at"}, {"expires_in", "expires_at"})
@@ -115,7 +118,7 @@ class Pause:
 
 def check_flow(options: SendOptions) -> Flow | None:
     """Check the options of a send; None if they say nothing."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value is not None and name != "meta"}
     if not given:
         return None
     unknown = given.keys() - SendOptions.__annotations__.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 from uuid import UUID
@@ -15,6 +15,9 @@ from commandbus.errors import (
     PermanentCommandError,
 )
 from commandbus.flow import SendOptions
+from commandbus.meta import check_meta, decode_meta
+from commandbus.middleware.base import Call, Middleware
+from commandbus.middleware.chain import Layers
 from commandbus.models import Command, NewCommand
 from commandbus.names import check_operator
 from commandbus.retry import RetryPolicy
@@ -48,7 +51,7 @@ class HandlerEntry:
     #: None: as the settings say.
     timeout_seconds: float | None = None
     #: What is around the handler, outermost first: the bus's, those of Handlers, its own.
-    middleware: tuple[Any, ...] = ()
+    middleware: tuple[Middleware, ...] = ()
     #: Where it was written, for error messages.
     place: str = ""
     #: How its payload is checked and decoded; None: it has no type.
@@ -59,6 +62,8 @@ class HandlerEntry:
     provider: TransactionProvider | None = None
     #: Whether handler, completion and commit all happen in the handler's thread.
     commits_in_thread: bool = False
+    #: Its middleware, put together; None: there is none, and the handler is called itself.
+    layers: Layers | None = None
 
     @property
     def needs_pool(self) -> bool:
@@ -79,7 +84,7 @@ class HandlerOptions(TypedDict, total=False):
     transactional: bool | TransactionProvider
     payload_type: type | None
     timeout_seconds: float | None
-    middleware: Sequence[Any]
+    middleware: Sequence[Middleware]
 
 
 class Stoppable(Protocol):
@@ -87,6 +92,7 @@ class Stoppable(Protocol):
 
     must_stop: bool
     is_canceled: bool
+    call: Call | None
 
     def say(self, fraction: float, message: str | None) -> None:
         """Keep how far the command has come."""
@@ -162,8 +168,28 @@ class HandlerContext(OfLease):
     _conn: Any = None
     _run: Stoppable | None = None
     _sends: list[tuple[str, NewCommand, str | None]] = field(default_factory=list)
+    _reply_meta: dict[str, str] | None = None
     #: What the worker opened for handlers; None: they need nothing.
     _resources: Any = None
+
+    @property
+    def call(self) -> Call | None:
+        """This attempt as its middleware see it; None: there is none."""
+        return None if self._run is None else self._run.call
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """What travels with the command beside its data: set by its sender, and by middleware."""
+        return decode_meta(self.lease.meta) or {}
+
+    @property
+    def reply_meta(self) -> dict[str, str] | None:
+        """What is to travel with the reply; None: nothing."""
+        return self._reply_meta
+
+    def add_reply_meta(self, meta: Mapping[str, str]) -> None:
+        """Let these texts travel with the reply, beside those that do so already."""
+        self._reply_meta = check_meta({**(self._reply_meta or {}), **meta})
 
     @property
     def should_stop(self) -> bool:

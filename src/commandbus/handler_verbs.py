@@ -9,6 +9,7 @@ from commandbus.errors import InvalidOperationError, InvalidSettingError
 from commandbus.flow_verbs import FlowVerbs
 from commandbus.handler import Handler, HandlerOptions
 from commandbus.handlers.router import Handlers
+from commandbus.middleware.base import Middleware
 from commandbus.names import check_domain
 from commandbus.retry import RetryPolicy
 from commandbus.settings import check_worker_settings
@@ -30,7 +31,7 @@ class HandlerVerbs(FlowVerbs):
         transactional: bool | TransactionProvider = False,
         payload_type: type | None = None,
         timeout_seconds: float | None = None,
-        middleware: Sequence[Any] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         """Register a handler for a command type.
 

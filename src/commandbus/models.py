@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -232,6 +232,8 @@ class NewCommand:
     max_attempts: int
     #: When, in which order and under which limit it may start; None: it says nothing of that.
     flow: Flow | None = None
+    #: What travels with it beside its data, checked; None: nothing.
+    meta: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,3 +364,5 @@ class Reply:
     completed_at: datetime
     data: Any
     error: ReplyError | None
+    #: What the handler let travel with it; None: nothing.
+    meta: Mapping[str, str] | None = None

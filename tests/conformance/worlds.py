@@ -32,6 +32,7 @@ from commandbus.database.postgres import PostgresStore
 from commandbus.database.rows import COMMAND_COLUMNS, command_of
 from commandbus.database.store import Store
 from commandbus.flow import SendOptions, check_flow
+from commandbus.meta import check_meta
 from commandbus.models import BatchMetadata, CommandMetadata, CommandStatus, NewCommand, ParkReason
 from commandbus.names import commands_queue, physical_queue, replies_queue
 from commandbus.testing import InMemoryStore
@@ -95,6 +96,7 @@ def new(
         correlation_id=correlation_id or uuid4(),
         max_attempts=max_attempts,
         flow=check_flow(options),
+        meta=check_meta(options.get("meta")),
     )
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -496,3 +500,38 @@ async def test_a_provider_without_a_connection_costs_no_attempt(
         row = await until_status(bus, "shop", sent, COMPLETED)
     assert row.attempts == 1
     assert len(tries) == 3
+
+
+async def test_rows_and_completions_are_equal_whenever_the_worker_is_killed(
+    bus: CommandBus, conn: Conn, dsn: str
+) -> None:
+    await conn.execute("alter table written drop epoch")
+    await send_some(bus, 150)
+    done = "select count(*) from commandbus.command_bus_command where status = 'COMPLETED'"
+
+    async def start() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.integration.killed_worker",
+            env={**os.environ, "SITE_DSN": dsn},
+        )  # fmt: skip
+
+    async def grew(before: int) -> bool:
+        return bool(await value(conn, done) > before)
+
+    for _ in range(3):
+        worker = await start()
+        before = await value(conn, done)
+        await until(partial(grew, before + 5))
+        worker.kill()
+        await worker.wait()
+        # One snapshot: a transaction that was on its way may still end.
+        ids = "select array_agg(command_id order by command_id) from"
+        completed = "commandbus.command_bus_command where status = 'COMPLETED'"
+        equal = f"select ({ids} written) is not distinct from ({ids} {completed})"
+        assert await value(conn, equal)
+    worker = await start()
+    await until_count(conn, COMPLETED, 150)
+    worker.terminate()
+    await worker.wait()
+    query = "select count(distinct command_id) = 150 and count(*) = 150 from written"
+    assert await value(conn, query)

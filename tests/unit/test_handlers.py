@@ -19,6 +19,7 @@ from commandbus import (
     RetryPolicy,
 )
 from commandbus.handler import HandlerEntry
+from commandbus.middleware import Middleware
 from commandbus.testing import fake_bus, run_until_idle
 
 PATIENT, HASTY = RetryPolicy(max_attempts=9), RetryPolicy(max_attempts=1)
@@ -81,15 +82,17 @@ def test_a_retry_policy_is_that_of_the_nearest_group_that_has_one() -> None:
 
 
 def test_middleware_is_kept_from_the_outside_in() -> None:
-    handlers = Handlers("payments", middleware=["module"])
-    handlers.handle("DebitAccount", middleware=["own"])(debit)
-    app = Handlers(middleware=["app"])
+    of_bus, of_app, of_module, own = (Middleware() for _ in range(4))
+    handlers = Handlers("payments", middleware=[of_module])
+    handlers.handle("DebitAccount", middleware=[own])(debit)
+    app = Handlers(middleware=[of_app])
     app.include(handlers)
-    bus = fake_bus(app, middleware=["bus"])
-    bus.register_handler("payments", "CreditAccount", credit, middleware=["own"])
+    bus = fake_bus(app, middleware=[of_bus])
+    bus.register_handler("payments", "CreditAccount", credit, middleware=[own])
 
-    assert entry_of(bus, "payments", "DebitAccount").middleware == ("bus", "app", "module", "own")
-    assert entry_of(bus, "payments", "CreditAccount").middleware == ("bus", "own")
+    debits = entry_of(bus, "payments", "DebitAccount")
+    assert debits.middleware == (of_bus, of_app, of_module, own)
+    assert entry_of(bus, "payments", "CreditAccount").middleware == (of_bus, own)
 
 
 def test_one_module_serves_two_buses() -> None:

@@ -130,7 +130,8 @@ SHOWN_FIELDS = {
     "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
     "created_at started_at finished_at edited_paths",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
-    "CommandDetail": f"{_COMMAND} progress payload stack parent_ticket_id sequence_no status_url",
+    "CommandDetail": f"{_COMMAND} progress payload meta stack parent_ticket_id sequence_no "
+    "status_url",
     "PauseView": "since until by reason type",
     "Paused": "domain paused paused_types was_paused",
     "ProgressView": "fraction message at",
@@ -159,15 +160,16 @@ SHOWN_FIELDS = {
     "last_error_type last_error_code last_error_msg correlation_id batch_id created_at payload "
     "stack",
     "ReplyErrorView": "code message error_class",
-    "ReplyView": "command_id correlation_id domain type outcome completed_at data error msg_id "
-    "receipt",
+    "ReplyView": "command_id correlation_id domain type outcome completed_at data error meta "
+    "msg_id receipt",
     "RetriedView": f"{_TICKET} retried exhausted",
     "ReviewView": f"{_TICKET} children next_cursor",
     "ReviewedChildView": "ticket_id sequence_no status digest payload masked_count is_edited edit",
     "ScheduleView": "schedule_id domain name command_type cron timezone every_seconds at missed "
     "missed_cap overlap jitter_seconds expires_in_seconds priority ordering_key reply_to "
     "max_attempts next_tick_at last_tick_at last_command_id last_error version created_by "
-    "created_at updated_by updated_at paused_at paused_by pause_reason put_for data status",
+    "created_at updated_by updated_at paused_at paused_by pause_reason put_for data status "
+    "meta",
     "Skipped": "domain ordering_key stepped_over",
     "StatusView": f"{_TICKET} children next_cursor",
     "Submitted": "batch_id batch_type status status_url retry_after_seconds links",

@@ -25,12 +25,14 @@ from commandbus.batches.model import (
 from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
+from commandbus.commands.drafting import drafted
 from commandbus.commands.sending import Preparer, repeats_named
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch, OnBehalf
 from commandbus.database.rows import BATCHES_WHERE, raise_if_known
 from commandbus.database.store import Store
 from commandbus.errors import BatchNotFoundError, InvalidInputError
+from commandbus.middleware.base import Drafts
 from commandbus.models import (
     EVERYTHING,
     BatchCommand,
@@ -92,6 +94,10 @@ def new_batch(
     )
 
 
+def _count(commands: Sequence[BatchCommand]) -> int:
+    return len(commands) if commands else 0
+
+
 class Batches:
     """The verbs of a batch. Pages, dispatch, relay and recovery need PostgreSQL."""
 
@@ -118,7 +124,19 @@ class Batches:
         `on_behalf` (`bus.governance.on_behalf_of`): for a caller, who creates it and to whom
         governed command types are refused.
         """
-        batch, prepared = await self._prepare(domain, commands, options)
+        with self._preparer.drafting.around(domain, _count(commands), is_many=True) as drafts:
+            return await self._create(domain, commands, conn, on_behalf, options, drafts)
+
+    async def _create(
+        self,
+        domain: str,
+        commands: Sequence[BatchCommand],
+        conn: Any,
+        on_behalf: OnBehalf | None,
+        options: BatchOptions,
+        drafts: Drafts | None,
+    ) -> UUID:
+        batch, prepared = await self._prepare(domain, commands, options, drafts)
         began = time.perf_counter()
         ids = (command.command_id for command in prepared)
         if on_behalf is not None:
@@ -157,7 +175,11 @@ class Batches:
         raise_if_known(domain, await gateway.value(_CREATE_FOR, params, domain=domain))
 
     async def _prepare(
-        self, domain: str, commands: Sequence[BatchCommand], options: BatchOptions
+        self,
+        domain: str,
+        commands: Sequence[BatchCommand],
+        options: BatchOptions,
+        drafts: Drafts | None,
     ) -> tuple[NewBatch, list[NewCommand]]:
         check_domain(domain)
         if not commands:
@@ -174,7 +196,7 @@ class Batches:
             if start:
                 await asyncio.sleep(0)  # others on this event loop first
             prepared += [
-                self._preparer.batch_command(domain, command, max_attempts)
+                drafted(domain, self._preparer.batch_command(domain, command, max_attempts), drafts)
                 for command in commands[start : start + PREPARED_AT_ONCE]
             ]
         return new_batch(self._preparer, domain, options), prepared
@@ -201,16 +223,17 @@ class Batches:
         which workers run by themselves.
         """
         how = check_mode(mode, dispatch_rate, queue)
-        batch, prepared = await self._prepare(domain, commands, options)
-        with repeats_named(command.command_id for command in prepared):
-            return await self._dispatch.dispatch(
-                batch,
-                prepared,
-                mode=how,
-                rate=dispatch_rate,
-                queue=queue,
-                on_complete=options.get("on_complete"),
-            )
+        with self._preparer.drafting.around(domain, _count(commands), is_many=True) as drafts:
+            batch, prepared = await self._prepare(domain, commands, options, drafts)
+            with repeats_named(command.command_id for command in prepared):
+                return await self._dispatch.dispatch(
+                    batch,
+                    prepared,
+                    mode=how,
+                    rate=dispatch_rate,
+                    queue=queue,
+                    on_complete=options.get("on_complete"),
+                )
 
     async def relay(self, domain: str, queue: MessageQueue, *, drain: bool = False) -> int:
         """Queue here, exactly once, what arrives in a queue in another database.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from commandbus.blocking.bridge import Bridge, Connect
 from commandbus.blocking.verbs import BlockingVerbs
 from commandbus.bus import CommandBus
 from commandbus.handlers.router import Handlers
+from commandbus.middleware.base import Middleware
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
@@ -37,7 +38,7 @@ class BlockingBus(BlockingVerbs):
         retry_policy: RetryPolicy | None = None,
         data_dir: Path | None = None,
         handlers: Handlers | None = None,
-        middleware: Sequence[Any] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> Self:
         """A bus on the database that `CommandBus.connect` would take."""
         return cls(

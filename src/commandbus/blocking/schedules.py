@@ -33,16 +33,17 @@ class BlockingSchedules(BlockingFacet["Schedules"]):
         missed: Missed | str = Missed.ONCE, missed_cap: int = 100,
         overlap: Overlap | str | None = None, jitter: float | timedelta = 0,
         expires_in: float | timedelta | None = None, priority: int | None = None,
-        ordering_key: str | None = None, reply_to: str | None = None,
-        max_attempts: int | None = None, operator: str | None = None,
+        ordering_key: str | None = None, meta: Mapping[str, str] | None = None,
+        reply_to: str | None = None, max_attempts: int | None = None, operator: str | None = None,
         on_behalf: OnBehalf | None = None, only_own: bool = False,
     ) -> Schedule:
         """Create a schedule, or replace the one of this name. The same again changes nothing."""
         return self._bridge.run(self._facet.put(
             domain, name, command_type, data, cron=cron, timezone=timezone, every=every, at=at,
             missed=missed, missed_cap=missed_cap, overlap=overlap, jitter=jitter,
-            expires_in=expires_in, priority=priority, ordering_key=ordering_key, reply_to=reply_to,
-            max_attempts=max_attempts, operator=operator, on_behalf=on_behalf, only_own=only_own,
+            expires_in=expires_in, priority=priority, ordering_key=ordering_key, meta=meta,
+            reply_to=reply_to, max_attempts=max_attempts, operator=operator, on_behalf=on_behalf,
+            only_own=only_own,
         ))
 
     def get(self, domain: str, name: str, *, show_data: bool = False) -> Schedule | None:

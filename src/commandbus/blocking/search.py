@@ -116,6 +116,10 @@ class BlockingSearch(BlockingFacet["Search"]):
         """The payload of a command with its secrets masked; None if it is gone."""
         return self._bridge.run(self._facet.payload(domain, command_id))
 
+    def meta(self, domain: str, command_id: UUID) -> dict[str, str] | None:
+        """What travels with a command beside its payload; None if that is nothing, or gone."""
+        return self._bridge.run(self._facet.meta(domain, command_id))
+
     def stack(self, domain: str, command_id: UUID) -> dict[str, Any] | None:
         """Where in the code the last failure of a command was raised; None if code did not."""
         return self._bridge.run(self._facet.stack(domain, command_id))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from commandbus.handler import Handler, HandlerOptions
     from commandbus.handler_verbs import AnyHandler
     from commandbus.handlers.router import Handlers
+    from commandbus.middleware.base import Middleware
     from commandbus.models import (
         AuditEvent, BatchCommand, BatchCompletionCallback, BatchMetadata, CancelAnswer,
         CommandMetadata, Reply, Running, SendReport, TroubleshootingItem,
@@ -157,7 +158,7 @@ class BlockingVerbs:
         self, domain: str, command_type: str, handler: Handler, *,
         retry_policy: RetryPolicy | None = None, transactional: bool | TransactionProvider = False,
         payload_type: type | None = None, timeout_seconds: float | None = None,
-        middleware: Sequence[Any] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         """Register a handler for a command type."""
         return self._bus.register_handler(

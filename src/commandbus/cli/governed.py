@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commandbus.access.model import Caller, Scope
 from commandbus.cli.frame import Frame, View, command
 from commandbus.cli.options import Operator
 from commandbus.cli.output import Column, Table, jsonable, text_of
-from commandbus.governance.model import GovernedType
+
+if TYPE_CHECKING:
+    from commandbus.governance.model import GovernedType
 
 governed = typer.Typer(
     no_args_is_help=True, help="Command types that are submitted over HTTP, and not sent."
@@ -40,6 +41,8 @@ async def remove(
     operator: Operator = None,
 ) -> View:
     """Let a batch type that no program declares any more govern a command type no longer."""
+    from commandbus.access.model import Caller, Scope
+
     caller = Caller(operator or "unknown", frozenset({Scope.ADMIN}))
     async with frame.open() as session:
         await session.bus.governance.remove_governed_type(caller, domain, command_type, batch_type)
@@ -47,7 +50,7 @@ async def remove(
     return View.line(text, domain=domain, command_type=command_type, batch_type=batch_type)
 
 
-_TYPES = Table[GovernedType](
+_TYPES: Table[GovernedType] = Table(
     Column("DOMAIN", lambda each: each.domain),
     Column("COMMAND TYPE", lambda each: text_of(each.command_type)),
     Column("BATCH TYPE", lambda each: text_of(each.batch_type)),

@@ -69,6 +69,7 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
     if found.leased_by is not None:
         told = await session.bus.search.progress(domain, [command_id])
         document["progress"] = told.get(command_id)
+    document["meta"] = await session.bus.search.meta(domain, command_id)
     document["stack"] = await session.bus.search.stack(domain, command_id)
     if shown.show_secrets:
         text = await session.store.get_payload(domain, command_id)
@@ -103,6 +104,8 @@ def print_command(document: dict[str, Any], shown: Shown) -> None:
     say(f"[bold]{command.command_type}[/]  {command.command_id}")
     told: Progress | None = document.get("progress")
     facts = [*_facts(command), *([] if told is None else [("progress", progress_text(told))])]
+    meta: dict[str, str] = document["meta"] or {}
+    facts += [(escaped(f"meta {key}"), escaped(value)) for key, value in meta.items()]
     print_fields([*facts, *_failure(command, document["stack"])])
     say()
     _STEPS.print(document["events"])

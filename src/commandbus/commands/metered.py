@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
 from commandbus.commands.sending import Preparer, Sending
+from commandbus.middleware.base import Drafts
 from commandbus.models import BatchCommand, NewCommand, SendReport
 from commandbus.monitoring.metrics import Metrics
 
@@ -45,6 +46,7 @@ class MeteredSending(Sending):
         self,
         domain: str,
         commands: Iterable[BatchCommand],
+        drafts: Drafts | None = None,
         *,
         max_attempts: int | None,
         on_duplicate: str,
@@ -62,7 +64,7 @@ class MeteredSending(Sending):
         began = time.monotonic()
         given = list(noted()) if isinstance(commands, (list, tuple)) else noted()
         report = await super().send_many(
-            domain, given, max_attempts=max_attempts, on_duplicate=on_duplicate, **place
+            domain, given, drafts, max_attempts=max_attempts, on_duplicate=on_duplicate, **place
         )
         sent = [types[each] for each in report if each in types]
         self._metrics.sent(domain, sent, time.monotonic() - began)

@@ -16,6 +16,7 @@ import orjson
 from commandbus.database.store import Listener, Store
 from commandbus.errors import InvalidPayloadError, InvalidSettingError, ReplyTimeoutError
 from commandbus.loops import Backoff
+from commandbus.meta import decode_meta
 from commandbus.models import Reply, ReplyError, ReplyOutcome
 from commandbus.names import check_domain, check_reply_to, check_uuid, inbox_channel, replies_queue
 from commandbus.settings import check_number, check_timeout
@@ -56,6 +57,7 @@ def parse_reply(body: str) -> Reply:
             completed_at=datetime.fromisoformat(raw["completed_at"]),
             data=raw.get("data"),
             error=error and ReplyError(error.get("code"), error.get("message"), error.get("class")),
+            meta=decode_meta(raw.get("meta")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidPayloadError(

@@ -18,6 +18,7 @@ from commandbus.commands.timetable import Timetable
 from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, COMMANDS_WHERE, command_of
 from commandbus.database.store import Store
 from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
+from commandbus.meta import decode_meta, shown_meta
 from commandbus.models import (
     EVERYTHING,
     AuditEvent,
@@ -219,6 +220,11 @@ class Search(Timetable):
             return None
         marked = await self._secret_keys(domain, found.command_type)
         return redact_payload(orjson.loads(text), marked)
+
+    async def meta(self, domain: str, command_id: UUID) -> dict[str, str] | None:
+        """What travels with a command beside its payload; None if that is nothing, or gone."""
+        text = await self._store.get_meta(check_domain(domain), check_uuid(command_id))
+        return shown_meta(decode_meta(text))
 
     async def stack(self, domain: str, command_id: UUID) -> dict[str, Any] | None:
         """Where in the code the last failure of a command was raised; None if code did not."""

@@ -20,6 +20,7 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.commands.drafting import Drafting, drafted
 from commandbus.errors import (
     CommandBusError,
     DatabaseUnavailableError,
@@ -29,6 +30,8 @@ from commandbus.errors import (
 )
 from commandbus.flow import Flow, SendOptions, check_flow
 from commandbus.keys import Keys
+from commandbus.meta import check_meta
+from commandbus.middleware.base import Drafts, Middleware
 from commandbus.models import BatchCommand, NewCommand, SendReport
 from commandbus.names import (
     NO_REPLY,
@@ -62,7 +65,9 @@ class Preparer:
         settings: Settings,
         policy: RetryPolicy,
         codecs: Mapping[tuple[str, str], Codec] | None = None,
+        middleware: tuple[Middleware, ...] = (),
     ) -> None:
+        self.drafting = Drafting(middleware)
         self._settings = settings
         self._policy = policy
         #: The types of payloads that this process knows, while handlers are registered.
@@ -102,6 +107,7 @@ class Preparer:
             if max_attempts is None
             else check_max_attempts(max_attempts),
             flow=check_flow(options) if options else None,
+            meta=check_meta(options.get("meta")) if options else None,
         )
 
     def batch_command(
@@ -156,6 +162,7 @@ class Preparer:
                 "data": orjson.Fragment(prepared.data),
                 "reply_to": prepared.reply_to,
                 "max_attempts": prepared.max_attempts,
+                **({} if prepared.meta is None else {"meta": prepared.meta}),
             }
         )
 
@@ -212,7 +219,7 @@ class Sending:
 
     def __init__(self, store: Store, preparer: Preparer, *, max_send_many: int) -> None:
         self._store = store
-        self._preparer = preparer
+        self.preparer = preparer
         self._max_send_many = max_send_many
         self._on_their_way: defaultdict[str, int] = defaultdict(int)
         self._waiting: defaultdict[str, deque[_Waiting]] = defaultdict(deque)
@@ -222,6 +229,7 @@ class Sending:
         self,
         domain: str,
         commands: Iterable[BatchCommand],
+        drafts: Drafts | None = None,
         *,
         max_attempts: int | None,
         on_duplicate: str,
@@ -241,13 +249,13 @@ class Sending:
             # Encoded as they are sent: all payloads at once would be many times the list's size.
             for number, each in enumerate(commands, 1):
                 self._check_count(number)
-                command = self._preparer.batch_command(
+                command = self.preparer.batch_command(
                     domain, each, max_attempts, may_be_unique=True
                 )
                 if command.flow is not None and command.flow.unique_key is not None:
                     command = _keyed(command, on_duplicate, is_list=is_list)
                 ids.append(command.command_id)
-                yield command
+                yield command if drafts is None else drafted(domain, command, drafts)
 
         with repeats_named(ids):
             if is_list and any(_has_key(each) for each in commands):

@@ -60,15 +60,16 @@ def alone(command: NewCommand) -> tuple[UUID, str, str, UUID, int, str]:
 
 def _message(command: NewCommand) -> bytes:
     # Without the opening brace: the server puts domain and time before it.
-    return orjson.dumps(
-        {
-            "command_id": command.command_id,
-            "type": command.command_type,
-            "correlation_id": command.correlation_id,
-            "reply_to": command.reply_to or None,
-            "data": orjson.Fragment(command.data),
-        }
-    )[1:]
+    message = {
+        "command_id": command.command_id,
+        "type": command.command_type,
+        "correlation_id": command.correlation_id,
+        "reply_to": command.reply_to or None,
+        "data": orjson.Fragment(command.data),
+    }
+    if command.meta is not None:
+        message["meta"] = command.meta
+    return orjson.dumps(message)[1:]
 
 
 def batch(new: NewBatch) -> tuple[str | None, str | None, str | None, str | None, bool]:
@@ -145,6 +146,8 @@ def _send(command: NewCommand) -> dict[str, Any]:
     }
     if command.flow is not None:
         document |= command.flow.document()
+    if command.meta is not None:
+        document["meta"] = command.meta
     return document
 
 
@@ -158,18 +161,23 @@ def _fence(lease: Lease) -> dict[str, Any]:
 
 def _completion(outcome: Outcome) -> dict[str, Any]:
     lease = outcome.lease
-    return {
+    item = {
         "command_id": lease.command_id,
         "msg_id": lease.msg_id,
         "lease_epoch": lease.lease_epoch,
         "data": orjson.Fragment(outcome.result),
     }
+    if outcome.meta is not None:
+        item["meta"] = outcome.meta
+    return item
 
 
 def _item(outcome: Outcome) -> dict[str, Any]:
     if outcome.kind is OutcomeKind.COMPLETE:
         return _completion(outcome)
     item = _fence(outcome.lease)
+    if outcome.meta is not None:
+        item["meta"] = outcome.meta
     if outcome.kind in {OutcomeKind.RETRY, OutcomeKind.SNOOZE}:
         item["delay_seconds"] = outcome.delay_seconds
     if outcome.reason is not None:

@@ -82,6 +82,8 @@ class Lease:
     snoozes: int | None = None
     #: Whether others may wait for its end: its domain has limits of execution, or it has a key.
     is_limited: bool = False
+    #: What travels with it beside its payload, as JSON; None: nothing.
+    meta: str | None = None
     #: When it was due, by the monotonic clock of this process; None: not asked for, or it was
     #: started before.
     due_at: float | None = None
@@ -155,6 +157,8 @@ class Outcome:
     reason: str | None = None
     failure: Failure | None = None
     sends: tuple[OutgoingCommands, ...] = ()
+    #: What travels with the reply; None: nothing.
+    meta: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

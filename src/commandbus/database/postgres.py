@@ -41,7 +41,7 @@ from commandbus.settings import Settings
 
 _LEASE: LiteralString = (
     "select command_id, command_type, msg_id, lease_epoch, attempt, max_attempts, is_suspect,"
-    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules"
+    " correlation_id, reply_queue, batch_id, created_at, data, snoozes, has_rules, meta"
 )
 #: For how many seconds a command has been due that is started for the first time. By the clock of
 #: the server, which is not that of the worker.

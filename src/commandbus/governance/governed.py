@@ -13,6 +13,7 @@ from uuid import UUID
 
 from commandbus.access.callers import demand_removal, demand_sending
 from commandbus.access.model import Caller, Scope
+from commandbus.commands.drafting import drafted
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import Governing, OnBehalf
@@ -137,10 +138,14 @@ class Governed(Limits):
             options=options,
         )  # fmt: skip
         who = self.on_behalf_of(caller, domain)
+        with self._preparer.drafting.around(domain) as drafts:
+            return await self._send(domain, drafted(domain, command, drafts), who)
+
+    async def _send(self, domain: str, command: NewCommand, who: OnBehalf) -> SentCommand:
         if command.flow is not None and command.flow.unique_key is not None:
             return await self._send_unique(domain, command, command.flow.unique_key, who)
         if not self.is_available:
-            who.refuse_governed([command_type])
+            who.refuse_governed([command.command_type])
             await self._store.send(domain, [command], actor=who.user_id)
             return SentCommand(command.command_id, CommandStatus.PENDING, False)
         digests = self._preparer.digests(domain, command)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import LiteralString
 from uuid import UUID
 
 from commandbus.access.callers import demand, demand_action, demand_submission, may_act
 from commandbus.access.model import Caller, Scope
 from commandbus.access.visibility import is_visible, owns, sees_all
+from commandbus.commands.drafting import drafted
 from commandbus.commands.sending import Preparer
 from commandbus.database.store import Listener, Store
 from commandbus.errors import TicketNotFoundError
@@ -84,7 +86,14 @@ class Governance(Deciding):
         check_user(caller.user_id)
         request = check_request(caller, declared, items, request_id, reason, self._preparer)
         await self.register()
-        return await submit(self._store, request, self._defaults, self._expires_seconds)
+        with self._preparer.drafting.around(
+            declared.domain, len(request.commands), is_many=True
+        ) as drafts:
+            request = replace(
+                request,
+                commands=[drafted(declared.domain, each, drafts) for each in request.commands],
+            )
+            return await submit(self._store, request, self._defaults, self._expires_seconds)
 
     # -- looking
 

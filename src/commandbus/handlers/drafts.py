@@ -10,6 +10,7 @@ from typing import Any
 
 from commandbus.errors import HandlerAlreadyRegisteredError
 from commandbus.handler import Handler, HandlerOptions
+from commandbus.middleware.base import Middleware
 from commandbus.retry import RetryPolicy
 
 
@@ -26,7 +27,9 @@ class HandlerDraft:
     #: The variables around it where it was written, for the types of its parameters.
     names: Mapping[str, Any] = field(default_factory=dict)
 
-    def inside(self, retry_policy: RetryPolicy | None, middleware: Sequence[Any]) -> HandlerDraft:
+    def inside(
+        self, retry_policy: RetryPolicy | None, middleware: Sequence[Middleware]
+    ) -> HandlerDraft:
         """The same in a group of handlers: its middleware is around, its policy is the default."""
         options = self.options.copy()
         if options.get("retry_policy") is None:

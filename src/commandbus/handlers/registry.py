@@ -16,6 +16,8 @@ from commandbus.handlers.binding import bind
 from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, name_of, place_of
 from commandbus.handlers.resources import Graph, Resource
 from commandbus.handlers.signatures import local_names
+from commandbus.middleware.base import Middleware
+from commandbus.middleware.chain import check_middleware, layers_of
 from commandbus.names import check_command_type, check_domain
 from commandbus.privacy.secrets import secret_keys
 from commandbus.retry import RetryPolicy
@@ -26,7 +28,9 @@ from commandbus.typed.codec import Codec
 class HandlerRegistry:
     """Handlers by (domain, command type). All time-outs must be below `deadline_seconds`."""
 
-    def __init__(self, deadline_seconds: float = math.inf, middleware: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, deadline_seconds: float = math.inf, middleware: Sequence[Middleware] = ()
+    ) -> None:
         self._deadline_seconds = deadline_seconds
         self._middleware = tuple(middleware)
         self._entries: dict[tuple[str, str], HandlerEntry] = {}
@@ -88,13 +92,18 @@ class HandlerRegistry:
             handler, name, payload_type=options.get("payload_type"), is_async=is_async,
             names=draft.names,
         )  # fmt: skip
-        payload_type = bound.payload_type
+        payload_type, called = bound.payload_type, bound.call
         keys = frozenset[str]() if payload_type is None else secret_keys(payload_type)
+        around = (*self._middleware, *check_middleware(options.get("middleware", ()), name))
+        layers = layers_of(around, called, is_async=is_async)
+        if commits_in_thread:
+            if layers is not None:
+                called, layers = layers.moved_into(called)
+            called = committing(called)
         return HandlerEntry(
-            domain, command_type, committing(bound.call) if commits_in_thread else bound.call,
-            retry_policy, is_transactional, is_async, payload_type, keys, timeout_seconds,
-            (*self._middleware, *options.get("middleware", ())), draft.place, bound.codec,
-            bound.needs, provider, commits_in_thread,
+            domain, command_type, called, retry_policy, is_transactional, is_async, payload_type,
+            keys, timeout_seconds, around, draft.place, bound.codec, bound.needs, provider,
+            commits_in_thread, layers,
         )  # fmt: skip
 
     def resources_for(self, domain: str) -> Graph | None:

@@ -20,6 +20,7 @@ from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered,
 from commandbus.handlers.methods import marked_methods
 from commandbus.handlers.resources import Resource, Scope, resource_of
 from commandbus.handlers.signatures import local_names
+from commandbus.middleware.base import Middleware
 from commandbus.names import check_command_type, check_domain
 from commandbus.retry import RetryPolicy
 
@@ -39,7 +40,7 @@ class Handlers:
         domain: str | None = None,
         *,
         retry_policy: RetryPolicy | None = None,
-        middleware: Sequence[Any] = (),
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         if retry_policy is not None and not isinstance(retry_policy, RetryPolicy):
             raise InvalidSettingError(
@@ -170,6 +171,6 @@ class Handlers:
 
 
 def _inside(
-    draft: HandlerDraft | None, retry_policy: RetryPolicy | None, middleware: Sequence[Any]
+    draft: HandlerDraft | None, retry_policy: RetryPolicy | None, middleware: Sequence[Middleware]
 ) -> HandlerDraft | None:
     return None if draft is None else draft.inside(retry_policy, middleware)

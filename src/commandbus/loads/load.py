@@ -31,6 +31,7 @@ from commandbus.loads.model import (
 )
 from commandbus.loads.run import DISPATCH_LOAD, LARGEST_SIZE, LoadRun
 from commandbus.loads.sources import name_of, open_source
+from commandbus.meta import check_meta
 from commandbus.models import BatchCommand, BatchCompletionCallback
 from commandbus.names import (
     check_choice,
@@ -116,7 +117,11 @@ class Loads:
         `send_options` are those of `send`, for rows that do not have their own; a delay counts from
         the checkpoint of its row. `resume` knows them.
         """
-        flow = check_flow(send_options)
+        flow, meta = check_flow(send_options), check_meta(send_options.get("meta"))
+        defaults = {
+            **({} if flow is None else flow.digestible()),
+            **({} if meta is None else {"meta": meta}),
+        }
         options = BatchOptions(
             name=name,
             custom_data=custom_data,
@@ -145,7 +150,7 @@ class Loads:
                     _BEGIN_LOAD,
                     (
                         *params, *encoding.batch(batch), delimiter,
-                        None if flow is None else encoding.dump(flow.digestible()),
+                        encoding.dump(defaults) if defaults else None,
                     ),
                     domain=domain,
                 )  # fmt: skip

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, LiteralString
 from uuid import UUID
 
+from commandbus.commands.drafting import drafted
 from commandbus.commands.sending import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
@@ -41,6 +42,7 @@ from commandbus.loads.model import (
 )
 from commandbus.loads.sources import Reader, to_command
 from commandbus.loops import Backoff
+from commandbus.middleware.base import Drafts
 from commandbus.models import BatchCommand, NewCommand
 from commandbus.names import NO_REPLY, replies_queue
 from commandbus.privacy.redaction import redact_text
@@ -154,6 +156,7 @@ class LoadRun:
         self._checkpoints = load.checkpoints_done
         self._is_sealed = load.is_sealed
         self._chunk = Chunk()
+        self._drafts: Drafts | None = None
         #: Who loads, for the audit; None: who created the batch.
         self.actor: str | None = None
         #: The caller for whom it loads, if it does; governed command types are refused then.
@@ -164,7 +167,9 @@ class LoadRun:
         await self._catch_up()
         try:
             if not self._is_sealed:
-                await self._load_rows()
+                around = self._preparer.drafting.around(self._load.domain, None, is_many=True)
+                with around as self._drafts:
+                    await self._load_rows()
             await self._dispatch()
         except GovernedTypeError:
             raise  # the fault of who loads, not of the load
@@ -223,10 +228,12 @@ class LoadRun:
         chunk.places.append(place)
         try:
             row = to_command(content, self._load.row_format, self._load.batch_id, number)
+            domain = self._load.domain
             command = self._preparer.command(
-                self._load.domain, row.command_type, row.command_id, row.data, row.reply_to,
+                domain, row.command_type, row.command_id, row.data, row.reply_to,
                 row.correlation_id, options=self._options(row),
             )  # fmt: skip
+            command = drafted(domain, command, self._drafts)
         except InvalidInputError as error:
             raise self._reader.error_at(place, error) from error
         chunk.commands.append(command)

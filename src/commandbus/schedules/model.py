@@ -105,6 +105,8 @@ class Schedule:
     pause_reason: str | None
     #: For whom the HTTP service put it; None: an application did.
     put_for: str | None
+    #: What travels with its commands beside their data; None: nothing.
+    meta: dict[str, str] | None
     #: The payload with its secrets masked; None: it was not asked for.
     data: Any = field(default=None, repr=False)
 

@@ -25,6 +25,7 @@ from commandbus.errors import (
     ScheduleNotFoundError,
 )
 from commandbus.loops import running
+from commandbus.meta import check_meta
 from commandbus.names import (
     NO_REPLY,
     check_choice,
@@ -61,7 +62,7 @@ _COLUMNS: LiteralString = (
     " s.counted_from, s.missed, s.missed_cap, s.overlap, s.jitter_seconds, s.expires_in_seconds,"
     " s.priority, s.ordering_key, s.reply_to, s.max_attempts, s.next_tick_at, s.last_tick_at,"
     " s.last_command_id, s.last_error, s.version, s.created_by, s.created_at, s.updated_by,"
-    " s.updated_at, s.paused_at, s.paused_by, s.pause_reason, s.on_behalf ->> 'user'"
+    " s.updated_at, s.paused_at, s.paused_by, s.pause_reason, s.on_behalf ->> 'user', s.meta"
 )
 _FIND: LiteralString = (
     "select clock_timestamp(), "  # noqa: S608  (literals only)
@@ -120,6 +121,7 @@ class Schedules:
         expires_in: float | timedelta | None = None,
         priority: int | None = None,
         ordering_key: str | None = None,
+        meta: Mapping[str, str] | None = None,
         reply_to: str | None = None,
         max_attempts: int | None = None,
         operator: str | None = None,
@@ -132,9 +134,9 @@ class Schedules:
         `at`. Other times count from now; otherwise it goes on as it stands, also if it is paused.
         `missed` says what becomes of ticks that nobody fired within a minute, `overlap` whether a
         tick is skipped while the last command is open: by default yes, with missed="all" no.
-        `jitter` delays each command by up to that many seconds. Its commands have no reply unless
-        `reply_to` names a queue. `on_behalf`: for which caller of the HTTP service; with `only_own`
-        it may replace only what it has put itself.
+        `jitter` delays each command by up to that many seconds. `meta` travels with each. They
+        have no reply unless `reply_to` names a queue. `on_behalf`: for which caller of the HTTP
+        service; with `only_own` it may replace only what it has put itself.
         """
         check_domain(domain)
         policy = check_choice(Missed, missed, "policy for missed ticks")
@@ -161,6 +163,7 @@ class Schedules:
             "expires_in_seconds": expires_in,
             "priority": priority,
             "ordering_key": ordering_key,
+            "meta": check_meta(meta),
         }
         check_spec(spec)
         actor = check_operator(operator)

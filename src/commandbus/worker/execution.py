@@ -9,9 +9,10 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store, Transaction
@@ -27,12 +28,15 @@ from commandbus.handler import HandlerContext, HandlerEntry, SendPreparer
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.handlers.scopes import OpenResources
 from commandbus.loops import is_being_cancelled
+from commandbus.middleware.base import Call, CallOutcome
+from commandbus.middleware.chain import Layers
 from commandbus.models import Command
 from commandbus.outcomes import Discard
 from commandbus.privacy.redaction import redact_text
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import (
     ConnectionLostError,
+    call_outcome,
     canceled,
     command_of,
     completed,
@@ -113,7 +117,10 @@ class Execution:
         timeout = entry.timeout_seconds or self.timeout_seconds
         run.begin(entry, timeout)
         try:
-            result = await self._call(run, entry, context)
+            if entry.layers is None:
+                result = await self._call(run, entry, context)
+            else:
+                result = await self._through(run, entry, entry.layers, context)
             if isinstance(result, HandlerError):  # the same as if it had been raised
                 outcome = self.failure(run, entry, result)
             else:
@@ -123,6 +130,8 @@ class Execution:
             raise  # it ends the process
         except BaseException as error:
             run.end()
+            if run.call is not None:
+                run.call.error = error
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
             if isinstance(error, GeneratorExit) and not run.is_alive:
@@ -131,9 +140,23 @@ class Execution:
             # command given back without a counted attempt would come again and again.
             if driver is not None:
                 error = self._lost_or(driver, error)
-            return self.failure(run, entry, error)
-        run.end()
-        return outcome
+            outcome = self.failure(run, entry, error)
+        else:
+            run.end()
+        return outcome if context.reply_meta is None else replace(outcome, meta=context.reply_meta)
+
+    def _through(
+        self, run: Run, entry: HandlerEntry, layers: Layers, context: HandlerContext
+    ) -> Awaitable[object]:
+        """Call the handler inside its middleware."""
+        lease = run.lease
+
+        def redact(text: str) -> str:
+            return redact_text(text, secrets=secrets_of(lease, entry))
+
+        inner = partial(self._call, run, entry, context)
+        run.call = Call(context.command, context, entry, inner, redact)
+        return inner() if layers.handle is None else layers.handle(run.call)
 
     async def _call(self, run: Run, entry: HandlerEntry, context: HandlerContext) -> object:
         if entry.is_async:
@@ -144,14 +167,24 @@ class Execution:
                     self.max_threads, self.on_thread_freed, self._close_thread
                 )
             run.in_thread = True
+            layers = entry.layers
             try:
-                result = await self._threads.run(entry.handler, context.command, context)
+                if layers is None or layers.in_thread is None or run.call is None:
+                    result = await self._threads.run(entry.handler, context.command, context)
+                else:
+                    result = await self._threads.run(layers.in_thread, run.call)
             finally:
                 run.in_thread = False
         # A plain callable may return a coroutine: the wrapper of a decorator, a lambda.
         while result is not None and inspect.isawaitable(result):
             result = await result
         return result
+
+    def tell(self, run: Run, call: Call, outcome: Outcome | None) -> None:
+        """Tell the middleware of a handler how the attempt ends."""
+        decided = call.decided if outcome is None else call_outcome(outcome)
+        if decided is not None and run.entry is not None and run.entry.layers is not None:
+            run.entry.layers.tell(call, decided)
 
     def failure(self, run: Run, entry: HandlerEntry, error: BaseException | None) -> Outcome:
         """How a run ends that raised an error, or, with None, that did not end at all."""
@@ -199,6 +232,8 @@ class Execution:
             async with self._transaction(entry) as transaction:
                 driver = transaction.driver
                 await self._work_in(run, entry, command, transaction)
+            if run.call is not None:
+                run.call.decided = CallOutcome("completed")
         except RollBackError:
             raise
         except Exception as error:
@@ -249,6 +284,8 @@ class Execution:
             if not work.is_committed:
                 raise
             # The cancel came with the commit: there is nothing to give back.
+        if work.is_committed and run.call is not None:
+            run.call.decided = CallOutcome("completed")
         return None if work.is_committed else work.outcome or outcome
 
     def _own_transactions(self) -> Transactions:

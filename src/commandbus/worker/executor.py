@@ -304,8 +304,7 @@ class Executor:
 
     def _start(self, lease: Lease, execute: Callable[[Run], Awaitable[Outcome | None]]) -> None:
         self._idle.clear()
-        registry = self.execution.registry
-        found = registry.find(lease.domain, lease.command_type)
+        found = self.execution.registry.find(lease.domain, lease.command_type)
         run = Run(lease, self._timeouts, found, self.on_progress)
         if run.needs_thread:
             self._places.used += 1
@@ -349,6 +348,8 @@ class Executor:
         self._finished += 1
 
     def _report(self, run: Run, outcome: Outcome | None) -> None:
+        if run.call is not None:
+            self.execution.tell(run, run.call, outcome)
         if outcome is not None:
             self.completer.put(outcome)
         else:

@@ -16,6 +16,7 @@ from commandbus.errors import (
     TransientCommandError,
 )
 from commandbus.handler import HandlerEntry, UnfitError
+from commandbus.middleware.base import CallOutcome, OutcomeName
 from commandbus.models import Command, NewCommand, ParkReason
 from commandbus.outcomes import CHOSEN, MAX_REASON, Discard, RetryAfter, Snooze
 from commandbus.payload import decode_payload, encode_json
@@ -68,6 +69,23 @@ def secrets_of(lease: Lease, entry: HandlerEntry | None) -> Secrets:
     except InvalidPayloadError:
         return NONE
     return secret_values(data, () if entry is None else entry.secret_keys)
+
+
+_NAMES: dict[OutcomeKind, OutcomeName] = {
+    OutcomeKind.COMPLETE: "completed", OutcomeKind.RETRY: "retried", OutcomeKind.PARK: "parked",
+    OutcomeKind.FAIL: "failed", OutcomeKind.RELEASE: "released", OutcomeKind.SNOOZE: "snoozed",
+    OutcomeKind.DISCARD: "discarded",
+}  # fmt: skip
+
+
+def call_outcome(outcome: Outcome) -> CallOutcome:
+    """An outcome as middleware are told it."""
+    name, failure = _NAMES[outcome.kind], outcome.failure
+    if failure is None:
+        return CallOutcome(name, delay_seconds=outcome.delay_seconds)
+    return CallOutcome(
+        name, failure.error_type, failure.code, failure.message, outcome.delay_seconds
+    )
 
 
 def parked(lease: Lease, code: str, message: str) -> Outcome:

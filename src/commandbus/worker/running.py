@@ -13,6 +13,7 @@ from uuid import UUID
 from commandbus.database.model import Lease
 from commandbus.errors import InvalidOperationError
 from commandbus.handler import HandlerEntry
+from commandbus.middleware.base import Call
 
 #: How long a handler may take to end after its time-out, in seconds; its failure waits for that.
 GRACE_SECONDS = 5.0
@@ -34,6 +35,8 @@ class Run:
     task: asyncio.Task[None] | None = None
     #: The handler that was called; None: not yet.
     entry: HandlerEntry | None = None
+    #: What its middleware see; None: there is none, or it has not begun.
+    call: Call | None = None
     timeout_seconds: float = math.inf
     #: When the executor has to act, by the monotonic clock; never while the handler is not called.
     due_at: float = math.inf

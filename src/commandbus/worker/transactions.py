@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -178,6 +178,8 @@ class ThreadTransaction:
                 raise result
             _refuse_awaitable(result)
             outcome = completed(self._lease, result, ctx.sends, max_bytes=self._max_result_bytes)
+            if ctx.reply_meta is not None:
+                outcome = replace(outcome, meta=ctx.reply_meta)
             if outcome.kind is not OutcomeKind.COMPLETE:
                 raise RollBackError(outcome)
             if self._transactions.settle(self._lease.domain, [outcome], conn):

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from commandbus.commands.drafted import outgoing
 from commandbus.commands.sending import Preparer
 from commandbus.database.model import Lease
 from commandbus.database.store import Store
@@ -174,7 +175,7 @@ class Workers:
             options,
             settings=self.settings,
             default_policy=self.default_policy,
-            prepare=self.preparer.command,
+            prepare=outgoing(self.preparer),
             shared=self.shared,
             monitor=self.monitor,
         )

@@ -148,6 +148,7 @@ async def _detail(here: Platform, command: CommandMetadata, payload: Any = None)
         told = found.get(command.command_id)
     return CommandDetail.of(
         command, payload=payload, stack=stack, status_url=url,
+        meta=await here.bus.search.meta(command.domain, command.command_id),
         progress=None if told is None else ProgressView.of(told),
         parent_ticket_id=None if child is None else child.parent_ticket_id,
         sequence_no=None if child is None else child.sequence_no,

@@ -87,7 +87,7 @@ async def put_schedule(
         domain, name, form.command_type, form.data, cron=form.cron, timezone=form.timezone,
         every=form.every_seconds, at=form.at, missed=form.missed, missed_cap=form.missed_cap,
         overlap=form.overlap, jitter=form.jitter_seconds, expires_in=form.expires_in_seconds,
-        priority=form.priority, ordering_key=form.ordering_key,
+        priority=form.priority, ordering_key=form.ordering_key, meta=form.meta,
         reply_to=replies_queue(domain) if form.wants_reply else NO_REPLY,
         max_attempts=form.max_attempts, operator=caller.user_id,
         on_behalf=here.bus.governance.on_behalf_of(caller, domain),

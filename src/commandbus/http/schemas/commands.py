@@ -94,6 +94,9 @@ class CommandDetail(CommandView):
     )
 
     payload: Any = None
+    meta: dict[str, str] | None = Field(
+        None, description="What travels with it beside its payload, while its message is kept."
+    )
     stack: dict[str, Any] | None = Field(
         None, description="Where in the code the last failure was raised."
     )

@@ -20,10 +20,20 @@ from commandbus.flow import (
 )
 from commandbus.http.schemas.base import Flag, Form, Reason, TypeName, Whole, example, written
 from commandbus.http.schemas.views import View, view_of
+from commandbus.meta import MAX_META_KEYS
 
 #: Of a body, with its zone.
 Time = Annotated[AwareDatetime, BeforeValidator(written), Field(examples=["2026-05-01T10:00:00Z"])]
 Seconds = Annotated[float, Strict()]
+#: `commandbus.meta` checks the rest of it.
+Meta = Annotated[
+    dict[str, str],
+    Field(
+        max_length=MAX_META_KEYS,
+        description="Texts that travel with the command beside its data; operators see them.",
+        examples=[{"tenant": "north"}],
+    ),
+]
 Key = Annotated[str, Field(min_length=1, max_length=MAX_KEY_LENGTH)]
 
 
@@ -49,6 +59,8 @@ class FlowForm(Form):
     limit_key: Key | None = Field(
         None, description="What limits by key count it by; else its ordering_key."
     )
+
+    meta: Meta | None = None
 
     def options(self) -> SendOptions:
         """As the verbs of the bus take them."""

@@ -20,6 +20,7 @@ from commandbus.http.schemas.base import (
     example,
     written,
 )
+from commandbus.http.schemas.flow import Meta
 from commandbus.http.schemas.views import View, view_of
 from commandbus.schedules.checks import MAX_JITTER_SECONDS, MAX_MISSED_CAP, MAX_NAME_LENGTH
 from commandbus.schedules.model import Missed, Overlap, Schedule, ScheduleStatus
@@ -65,6 +66,7 @@ class PutSchedule(Form):
     expires_in_seconds: Seconds | None = Field(None, ge=1)
     priority: Whole | None = Field(None, ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)
     ordering_key: str | None = Field(None, min_length=1, max_length=MAX_KEY_LENGTH)
+    meta: Meta | None = None
     wants_reply: Flag = Field(False, description="true: replies go to the queue of the domain.")
     max_attempts: Whole | None = Field(None, ge=1, le=1_000)
 

@@ -114,6 +114,7 @@ def _lease(
         is_suspect=abs(row.lapses) > 1,
         payload=payload,
         is_limited=row.ordering_key is not None,
+        meta=orjson.dumps(message["meta"]).decode() if "meta" in message else None,
         due_at=_due_at(row, now) if options.get("with_due") else None,
     )
 
@@ -276,7 +277,7 @@ def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> Non
             state.record(row, AuditEventType.COMPLETED, now)
             state.queues.delete(row.queue_name, [row.msg_id])
             result = orjson.loads(outcome.result)
-            publish_reply(state, row, ReplyOutcome.SUCCESS, data=result)
+            publish_reply(state, row, ReplyOutcome.SUCCESS, data=result, meta=outcome.meta)
             move_batch_counters(state, row, "open", "completed")
         case OutcomeKind.RETRY:
             # The same message shows up again after the delay.
@@ -289,7 +290,8 @@ def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> Non
         case OutcomeKind.FAIL:
             row = _ended(state, row, CommandStatus.FAILED, now, **_errors(failure))
             state.queues.archive(row.queue_name, [row.msg_id])
-            publish_reply(state, row, ReplyOutcome.FAILED, error=_shown_error(row))
+            error = _shown_error(row)
+            publish_reply(state, row, ReplyOutcome.FAILED, error=error, meta=outcome.meta)
             move_batch_counters(state, row, "open", "failed")
             _record_failure(state, row, failure)
             state.record(row, AuditEventType.GIVEN_UP, now)
@@ -311,7 +313,7 @@ def _move(state: State, row: CommandRow, outcome: Outcome, now: datetime) -> Non
         case OutcomeKind.DISCARD:
             row = _ended(state, row, CommandStatus.CANCELED, now)
             state.queues.archive(row.queue_name, [row.msg_id])
-            publish_cancel(state, row, outcome.reason, code="DISCARDED")
+            publish_cancel(state, row, outcome.reason, code="DISCARDED", meta=outcome.meta)
             move_batch_counters(state, row, "open", "canceled")
             state.record(row, AuditEventType.DISCARDED, now, {"reason": outcome.reason})
 

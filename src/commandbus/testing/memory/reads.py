@@ -57,12 +57,22 @@ def progress(state: State, domain: str, ids: Sequence[UUID]) -> dict[UUID, Progr
 
 
 def get_payload(state: State, domain: str, command_id: UUID) -> str | None:
+    message = _message(state, domain, command_id)
+    return None if message is None else _payload(message)
+
+
+def get_meta(state: State, domain: str, command_id: UUID) -> str | None:
+    message = _message(state, domain, command_id)
+    found = None if message is None else message.message.get("meta")
+    return None if found is None else orjson.dumps(found).decode()
+
+
+def _message(state: State, domain: str, command_id: UUID) -> StoredMessage | None:
     row = state.commands.get((domain, command_id))
     if row is None:
         return None
     queue = state.queues.get(commands_queue(domain))
-    message = queue.messages.get(row.msg_id) or queue.archive.get(row.msg_id)
-    return None if message is None else _payload(message)
+    return queue.messages.get(row.msg_id) or queue.archive.get(row.msg_id)
 
 
 def _payload(message: StoredMessage) -> str:

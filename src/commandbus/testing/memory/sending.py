@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any, Literal
@@ -127,6 +127,7 @@ def _envelope(domain: str, command: NewCommand, now: datetime) -> dict[str, Any]
         "reply_to": command.reply_to or None,
         "created_at": iso8601(now),
         "data": orjson.loads(command.data),
+        **({} if command.meta is None else {"meta": dict(command.meta)}),
     }
 
 
@@ -231,6 +232,7 @@ def _send_closing_command(
         correlation_id=batch.batch_id,
         max_attempts=asked.get("max_attempts") or 3,
         flow=Flow(**{each.name: asked[each.name] for each in fields(Flow) if each.name in asked}),
+        meta=asked.get("meta"),
     )
     send_commands(state, domain, [command], actor=actor)
 
@@ -239,7 +241,13 @@ def _send_closing_command(
 
 
 def publish_reply(
-    state: State, row: CommandRow, outcome: ReplyOutcome, *, data: Any = None, error: Any = None
+    state: State,
+    row: CommandRow,
+    outcome: ReplyOutcome,
+    *,
+    data: Any = None,
+    error: Any = None,
+    meta: Mapping[str, str] | None = None,
 ) -> None:
     """Publish the one reply of a command that has ended. What cannot be published undoes that."""
     if row.reply_queue == NO_REPLY:
@@ -253,6 +261,7 @@ def publish_reply(
         "completed_at": iso8601(row.updated_at),
         "data": data,
         "error": error,
+        **({} if meta is None else {"meta": dict(meta)}),
     }
     if row.reply_queue == INBOX:
         state.inbox[row.key] = encode(body)
@@ -263,8 +272,12 @@ def publish_reply(
 
 
 def publish_cancel(
-    state: State, row: CommandRow, reason: str | None, code: str = "CANCELED"
+    state: State,
+    row: CommandRow,
+    reason: str | None,
+    code: str = "CANCELED",
+    meta: Mapping[str, str] | None = None,
 ) -> None:
     """Publish the reply of a command that was canceled."""
     error = {"code": code, "message": reason, "class": "CANCELED"}
-    publish_reply(state, row, ReplyOutcome.CANCELED, error=error)
+    publish_reply(state, row, ReplyOutcome.CANCELED, error=error, meta=meta)

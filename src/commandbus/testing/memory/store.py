@@ -129,6 +129,7 @@ class InMemoryStore(MemoryEngine):
     get_command = verb(reads.get_command)
     progress = verb(reads.progress)
     get_payload = verb(reads.get_payload)
+    get_meta = verb(reads.get_meta)
     get_audit_trail = verb(reads.get_audit_trail)
     list_troubleshooting = verb(reads.list_troubleshooting)
     get_batch = verb(reads.get_batch)

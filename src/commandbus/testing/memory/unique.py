@@ -136,7 +136,9 @@ def _replace(
     due = max(due, now)
     messages = state.queues.get(row.queue_name).messages
     message = messages[row.msg_id]
-    body = encode(message.message | {"data": orjson.loads(command.data)})
+    kept = {name: value for name, value in message.message.items() if name != "meta"}
+    new = {} if command.meta is None else {"meta": dict(command.meta)}
+    body = encode(kept | {"data": orjson.loads(command.data)} | new)
     vt = message.vt if message.vt == INFINITY else min(message.vt, due) if is_over else due
     messages[row.msg_id] = replace(message, body=body, vt=vt)
     later = due if due > now else None

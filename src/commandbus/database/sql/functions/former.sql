@@ -7,6 +7,14 @@ drop function if exists commandbus.send_command(text, text, uuid, jsonb, text, u
 -- It had fewer columns; workers of earlier versions name those that they read.
 drop function if exists commandbus.receive_commands(
     text, int, int, text, jsonb, boolean, boolean, text[], text[]);
+drop function if exists commandbus.receive_commands(
+    text, int, int, text, jsonb, boolean, boolean, text[], text[], int);
+drop function if exists commandbus.end_leases(text, jsonb, text, boolean, timestamptz, boolean); -- the same
+drop function if exists commandbus.reply_body(text, uuid, uuid, text, text, text, jsonb, jsonb);
+drop function if exists commandbus.send_command(
+    text, text, uuid, jsonb, text, uuid, interval, timestamptz, timestamptz, int, text, text);
+drop function if exists commandbus.send_unique(
+    text, text, uuid, jsonb, text, text, text, interval, interval);
 drop function if exists commandbus.list_audit(
     text, uuid, uuid, text, text[], timestamptz, timestamptz, bigint, boolean, int, int);
 drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);

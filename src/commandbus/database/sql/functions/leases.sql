@@ -28,7 +28,7 @@ create or replace function commandbus.end_leases(
 ) returns table (
     command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid,
     reply_queue text, attempts int, data jsonb, delay_seconds float8, reason text, error_type text,
-    error_code text, error_msg text, failure jsonb, snoozes int)
+    error_code text, error_msg text, failure jsonb, snoozes int, meta jsonb)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -41,7 +41,7 @@ begin
           from jsonb_to_recordset(p_items) as r(
                    command_id uuid, lease_epoch bigint, data jsonb, delay_seconds float8, reason text,
                    error_type text, error_code text, error_msg text, error_details jsonb,
-                   error_stack jsonb)
+                   error_stack jsonb, meta jsonb)
     )
     update commandbus.command_bus_command c
        set status = p_status, leased_by = null, lease_expires_at = null, started_alone = false,
@@ -65,7 +65,7 @@ begin
                                                    i.error_details, i.delay_seconds)
                         || case when i.error_stack is null then '{}'
                                 else jsonb_build_object('stack', i.error_stack) end end,
-              c.snoozes;
+              c.snoozes, i.meta;
 end $$;
 
 -- What the audit keeps of a failed attempt.

@@ -2,7 +2,7 @@
 -- leases that still hold (leases.sql), and only for those touches the queue, the reply, the batch and the
 -- audit. It returns the commands whose lease was lost, which it did not move.
 
--- IN_PROGRESS -> COMPLETED.  items: data (the handler's result)
+-- IN_PROGRESS -> COMPLETED.  items: data (the handler's result), meta (of the reply)
 -- Nearly always every lease of a group holds. So the messages are deleted at once, which locks them as
 -- well. If one of them should have stayed, the deletions are taken back, and the slower way follows: the
 -- messages are locked, and deleted when their commands have moved.
@@ -50,7 +50,7 @@ begin
     )
     select array_agg(m.command_id), array_agg(m.msg_id order by m.msg_id), array_agg(m.batch_id),
            array_agg(m.reply_queue), array_agg(commandbus.reply_body(
-               p_domain, m.command_id, m.correlation_id, m.command_type, 'SUCCESS', v_done, m.data, null))
+               p_domain, m.command_id, m.correlation_id, m.command_type, 'SUCCESS', v_done, m.data, null, m.meta))
       into v_ids, v_msgs, v_batches, v_queues, v_replies from moved m;
     if p_deleted <> coalesce(v_msgs, '{}') then
         raise assert_failure using message = 'a message that was deleted belongs to another lease';
@@ -159,7 +159,7 @@ declare
     v_moved record;
 begin
     with moved as materialized (
-        select m.command_id, m.msg_id, m.batch_id, m.reply_queue, m.correlation_id, m.command_type, r.actor,
+        select m.command_id, m.msg_id, m.batch_id, m.reply_queue, m.correlation_id, m.command_type, m.meta, r.actor,
                case when p_event = 'CANCELED' then r.reason else m.reason end as reason,
                case when m.error_code is not null then jsonb_build_object(
                    'error', jsonb_build_object('class', m.error_type, 'code', m.error_code,
@@ -176,7 +176,7 @@ begin
     select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
            array_agg(m.reply_queue) as queues, array_agg(commandbus.reply_body(
                p_domain, m.command_id, m.correlation_id, m.command_type, 'CANCELED', v_done, null,
-               commandbus.reply_error(p_event, m.reason, 'CANCELED'))) as replies
+               commandbus.reply_error(p_event, m.reason, 'CANCELED'), m.meta)) as replies
       into v_moved from moved m;
     if v_moved.ids is not null then
         perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);
@@ -245,7 +245,7 @@ begin
     select array_agg(m.command_id) as ids, array_agg(m.msg_id) as msgs, array_agg(m.batch_id) as batches,
            array_agg(m.reply_queue) as queues, array_agg(commandbus.reply_body(
                p_domain, m.command_id, m.correlation_id, m.command_type, 'FAILED', v_done, null,
-               commandbus.reply_error(m.error_code, m.error_msg, m.error_type))) as replies
+               commandbus.reply_error(m.error_code, m.error_msg, m.error_type), m.meta)) as replies
       into v_moved from moved m;
     if v_moved.ids is not null then
         perform pgmq.archive(commandbus.physical_queue(p_domain || '.commands'), v_moved.msgs);

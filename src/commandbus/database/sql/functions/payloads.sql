@@ -15,13 +15,13 @@ begin
         'q_' || commandbus.physical_queue(p_domain || '.commands')) using p_domain, p_msg_ids;
 end $$;
 
--- The payload of a command, from the queue, the archive or the payload table; null if it is gone
+-- A member of a command's message, from the queue, the archive or the payload table; null if it is gone
 -- (a completed command's message is deleted).
-create or replace function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
+create or replace function commandbus.message_member(p_domain text, p_command_id uuid, p_member text) returns text
 language plpgsql stable as $$
 declare
-    v_msg_id  bigint;
-    v_payload text;
+    v_msg_id bigint;
+    v_found  text;
 begin
     select c.msg_id into v_msg_id from commandbus.command_bus_command c
      where c.domain = p_domain and c.command_id = p_command_id;
@@ -29,16 +29,27 @@ begin
         return null;
     end if;
     execute format(
-        'select coalesce((select (q.message -> ''data'')::text from pgmq.%I q where q.msg_id = $1),'
-        '                (select (a.message -> ''data'')::text from pgmq.%I a where a.msg_id = $1),'
-        '                (select (p.payload_json -> ''data'')::text'
+        'select coalesce((select (q.message -> $4)::text from pgmq.%I q where q.msg_id = $1),'
+        '                (select (a.message -> $4)::text from pgmq.%I a where a.msg_id = $1),'
+        '                (select (p.payload_json -> $4)::text'
         '                   from commandbus.command_bus_payload_archive p'
         '                  where p.domain = $2 and p.command_id = $3))',
         'q_' || commandbus.physical_queue(p_domain || '.commands'),
         'a_' || commandbus.physical_queue(p_domain || '.commands'))
-       into v_payload using v_msg_id, p_domain, p_command_id;
-    return v_payload;
+       into v_found using v_msg_id, p_domain, p_command_id, p_member;
+    return v_found;
 end $$;
+
+-- The payload of a command, and what travels with it beside that.
+create or replace function commandbus.command_payload(p_domain text, p_command_id uuid) returns text
+language sql stable as $$
+    select commandbus.message_member(p_domain, p_command_id, 'data')
+$$;
+
+create or replace function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
+language sql stable as $$
+    select commandbus.message_member(p_domain, p_command_id, 'meta')
+$$;
 
 -- The payloads of commands that are parked now, with the message that each is from. Without data: the
 -- payload is no longer archived.

@@ -31,7 +31,7 @@ create or replace function commandbus.receive_commands(
 ) returns table (
     command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt int,
     max_attempts int, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid,
-    created_at timestamptz, data text, snoozes int, has_rules boolean)
+    created_at timestamptz, data text, snoozes int, has_rules boolean, meta text)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -63,7 +63,8 @@ begin
 
     return query
     with item as materialized (
-        select p_domain as domain, u.msg_id, u.command_id, (u.message -> 'data')::text as data
+        select p_domain as domain, u.msg_id, u.command_id, (u.message -> 'data')::text as data,
+               (u.message -> 'meta')::text as meta
           from unnest(v_msg_ids, v_ids, v_messages) u(msg_id, command_id, message)
     ), leased as (
         update commandbus.command_bus_command c
@@ -95,7 +96,7 @@ begin
         returning c.command_id, c.command_type, m.msg_id, c.lease_epoch, c.attempts as attempt,
                   c.max_attempts, abs(c.lapses) > 1 as is_suspect, c.correlation_id, c.reply_queue,
                   c.batch_id, c.created_at, m.data, c.lapses > 0 as has_lapsed, c.snoozes,
-                  c.ordering_key is not null as has_key
+                  c.ordering_key is not null as has_key, m.meta
     ), waiting as (
         select b.batch_id from commandbus.command_bus_batch b
          where b.batch_id in (select h.batch_id from leased h) and b.status = 'PENDING'
@@ -125,7 +126,7 @@ begin
     )
     select h.command_id, h.command_type, h.msg_id, h.lease_epoch, h.attempt, h.max_attempts,
            h.is_suspect, h.correlation_id, h.reply_queue, h.batch_id, h.created_at, h.data, h.snoozes,
-           coalesce(v_flow.has_rules, false) or h.has_key
+           coalesce(v_flow.has_rules, false) or h.has_key, h.meta
       from leased h;
     get diagnostics v_leased = row_count;
     if v_leased < cardinality(v_msg_ids) then

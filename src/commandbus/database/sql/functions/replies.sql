@@ -31,9 +31,10 @@ begin
 end $$;
 
 -- The reply of a command that has ended.
+--   p_meta: what its handler lets travel with it
 create or replace function commandbus.reply_body(
     p_domain text, p_command_id uuid, p_correlation_id uuid, p_command_type text,
-    p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb
+    p_outcome text, p_completed_at text, p_data jsonb, p_error jsonb, p_meta jsonb default null
 ) returns jsonb
 -- Not immutable: jsonb_build_object is not, and then it would not be inlined but called each time.
 language sql stable as $$
@@ -41,6 +42,7 @@ language sql stable as $$
         'command_id', p_command_id, 'correlation_id', p_correlation_id, 'domain', p_domain,
         'type', p_command_type || 'Response', 'outcome', p_outcome,
         'completed_at', p_completed_at, 'data', p_data, 'error', p_error)
+        || case when p_meta is null then '{}' else jsonb_build_object('meta', p_meta) end
 $$;
 
 -- What a reply says of a failure.

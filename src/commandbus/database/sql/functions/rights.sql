@@ -170,6 +170,7 @@ language sql immutable as $$
         ('list_troubleshooting', '{operator,api}'),
         ('page_troubleshooting', '{operator,api}'),
         ('command_payload', '{operator,api}'),
+        ('command_meta', '{operator,api}'),
         ('list_failure_groups', '{operator,api,reader}'),
         ('failure_stack', '{operator,api,reader}'),
         ('query_commands', '{operator,api,reader}'),

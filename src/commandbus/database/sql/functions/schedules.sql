@@ -69,10 +69,10 @@ begin
     else
         v_new.version := v_old.version + 1;
         update commandbus.command_bus_schedule s
-           set (command_type, data, reply_to, max_attempts, expires_in_seconds, priority, ordering_key,
+           set (command_type, data, meta, reply_to, max_attempts, expires_in_seconds, priority, ordering_key,
                 jitter_seconds, cron, timezone, every_seconds, at, counted_from, missed, missed_cap, overlap,
                 next_tick_at, look_at, last_error, version, updated_by, updated_at, on_behalf)
-             = (select v_new.command_type, v_new.data, v_new.reply_to, v_new.max_attempts,
+             = (select v_new.command_type, v_new.data, v_new.meta, v_new.reply_to, v_new.max_attempts,
                        v_new.expires_in_seconds, v_new.priority, v_new.ordering_key, v_new.jitter_seconds,
                        v_new.cron, v_new.timezone, v_new.every_seconds, v_new.at, v_new.counted_from, v_new.missed,
                        v_new.missed_cap, v_new.overlap, v_new.next_tick_at, v_new.look_at, v_new.last_error,
@@ -217,7 +217,7 @@ language sql stable as $$
                    p_tick + p_schedule.jitter_seconds * interval '1 second'
                        * (('x' || left(md5(p_command_id::text), 8))::bit(32)::bigint / 4294967296.0) end,
                'expires_in_seconds', p_schedule.expires_in_seconds,
-               'priority', p_schedule.priority, 'ordering_key', p_schedule.ordering_key))
+               'priority', p_schedule.priority, 'ordering_key', p_schedule.ordering_key, 'meta', p_schedule.meta))
 $$;
 
 -- Some of the schedules that are due, in any order, so that processes that ask at the same time get different

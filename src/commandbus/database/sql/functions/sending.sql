@@ -1,5 +1,26 @@
 -- Sending: the message, the row and the audit line of each command, for many commands at once.
 
+-- What travels with a command beside its data, as a member of its message: texts by key, as commandbus.meta checks
+-- them. Operators see it.
+create or replace function commandbus.meta_member(p_meta jsonb) returns jsonb
+language plpgsql stable as $$
+begin
+    if jsonb_typeof(p_meta) <> 'object' then
+        raise exception 'meta is no object' using errcode = 'CB005', hint = 'use texts by key: {"tenant": "north"}';
+    end if;
+    if (select count(*) > 20 or bool_or(jsonb_typeof(m.value) <> 'string' or length(m.key) not between 1 and 100)
+          from jsonb_each(p_meta) m) then
+        raise exception 'meta has more than 20 keys, a value that is no text, or a key that is not 1 to 100 characters long'
+            using errcode = 'CB005', hint = 'what does not fit belongs into the data of the command';
+    end if;
+    -- jsonb is written with a space after each colon and each comma, which the limit does not count.
+    if octet_length(p_meta::text) - 2 * (select count(*) from jsonb_object_keys(p_meta)) + 1 > 2048 then
+        raise exception 'meta has more than 2048 bytes'
+            using errcode = 'CB005', hint = 'what does not fit belongs into the data of the command';
+    end if;
+    return jsonb_build_object('meta', p_meta);
+end $$;
+
 -- The commands of a document, with what is left out filled in, and the message of each. has_flow: it says when,
 -- in which order or under which limit it may start (flow.sql).
 create or replace function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamptz)
@@ -11,7 +32,8 @@ language sql stable as $$
            jsonb_build_object(
                'command_id', i.command_id, 'type', i.type, 'domain', p_domain,
                'correlation_id', i.correlation_id, 'reply_to', nullif(i.reply_to, ''),
-               'created_at', (select commandbus.iso8601(p_now)), 'data', i.data),
+               'created_at', (select commandbus.iso8601(p_now)), 'data', i.data)
+               || case when i.meta is null then '{}' else commandbus.meta_member(i.meta) end,
            num_nonnulls(i.deliver_at, i.delay_seconds, i.expires_at, i.expires_in_seconds, i.priority,
                         i.ordering_key, i.limit_key) > 0,
            coalesce(i.deliver_at, p_now + make_interval(secs => i.delay_seconds)),
@@ -21,14 +43,15 @@ language sql stable as $$
                    coalesce(r.reply_to, p_domain || '.replies') as reply_to,
                    coalesce(r.correlation_id, gen_random_uuid()) as correlation_id,
                    coalesce(r.max_attempts, 3) as max_attempts, r.deliver_at, r.delay_seconds, r.expires_at,
-                   r.expires_in_seconds, r.priority, r.ordering_key, r.limit_key
+                   r.expires_in_seconds, r.priority, r.ordering_key, r.limit_key,
+                   nullif(nullif(r.meta, '{}'), 'null') as meta
               from rows from (jsonb_to_recordset(p_commands) as (
                        command_id uuid, type text, data jsonb, reply_to text,
                        correlation_id uuid, max_attempts int, deliver_at timestamptz, delay_seconds float8,
                        expires_at timestamptz, expires_in_seconds float8, priority smallint,
-                       ordering_key text, limit_key text)) with ordinality
+                       ordering_key text, limit_key text, meta jsonb)) with ordinality
                    as r(command_id, type, data, reply_to, correlation_id, max_attempts, deliver_at,
-                        delay_seconds, expires_at, expires_in_seconds, priority, ordering_key, limit_key, n)
+                        delay_seconds, expires_at, expires_in_seconds, priority, ordering_key, limit_key, meta, n)
             -- a fence: the ids made here must be the same in the row and in the message
             offset 0) i
 $$;
@@ -56,7 +79,7 @@ end $$;
 -- have an error use send_commands.
 --   p_commands: [{"command_id", "type", "data", "reply_to"?, "correlation_id"?, "max_attempts"?,
 --                 "deliver_at" | "delay_seconds"?, "expires_at" | "expires_in_seconds"?, "priority"?,
---                 "ordering_key"?, "limit_key"?}]
+--                 "ordering_key"?, "limit_key"?, "meta"?}]
 --   reply_to null: the replies queue of the domain; '': no reply.
 --   p_sequence_start: the commands are part of what the batch was created for, and are numbered
 --   from here; null: they join a batch that exists, which then counts more.
@@ -332,7 +355,7 @@ create or replace function commandbus.send_command(
     p_reply_to text default null, p_correlation_id uuid default null,
     p_delay interval default null, p_deliver_at timestamptz default null,
     p_expires_at timestamptz default null, p_priority int default null, p_ordering_key text default null,
-    p_limit_key text default null
+    p_limit_key text default null, p_meta jsonb default null
 ) returns uuid
 language plpgsql as $$
 begin
@@ -340,7 +363,7 @@ begin
         'reply_to', p_reply_to, 'correlation_id', p_correlation_id,
         'delay_seconds', extract(epoch from p_delay), 'deliver_at', p_deliver_at,
         'expires_at', p_expires_at, 'priority', p_priority, 'ordering_key', p_ordering_key,
-        'limit_key', p_limit_key))
+        'limit_key', p_limit_key, 'meta', p_meta))
         || jsonb_build_object('command_id', p_command_id, 'type', p_command_type, 'data', p_data)));
     return p_command_id;
 end $$;

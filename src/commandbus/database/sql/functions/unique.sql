@@ -241,10 +241,12 @@ begin
                           v_now + make_interval(secs => (p_command ->> 'expires_in_seconds')::float8));
     -- At a limit it has no time of its own. What was due when its wait was over keeps its place among others.
     execute format(
-        'update pgmq.%I q set message = jsonb_set(q.message, ''{data}'', $2),'
+        'update pgmq.%I q set message = jsonb_set(q.message - ''meta'', ''{data}'', $2) || $6,'
         '    vt = case when q.vt = ''infinity'' then q.vt when $4 <= $5 then least(q.vt, $3) else $3 end'
         ' where q.msg_id = $1', 'q_' || commandbus.physical_queue(p_domain || '.commands'))
-      using v_row.msg_id, coalesce(p_command -> 'data', '{}'), v_due, v_limit, v_now;
+      using v_row.msg_id, coalesce(p_command -> 'data', '{}'), v_due, v_limit, v_now,
+            case when nullif(nullif(p_command -> 'meta', '{}'), 'null') is null then '{}'
+                 else commandbus.meta_member(p_command -> 'meta') end;
     update commandbus.command_bus_command c
        set deliver_at = case when v_due > v_now then v_due end, expires_at = v_expires, updated_at = v_now
      where c.domain = p_domain and c.command_id = p_holder;

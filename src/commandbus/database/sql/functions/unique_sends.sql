@@ -163,7 +163,7 @@ end $$;
 create or replace function commandbus.send_unique(
     p_domain text, p_command_type text, p_command_id uuid, p_data jsonb, p_unique_key text,
     p_unique_while text default 'open', p_on_duplicate text default 'skip', p_delay interval default null,
-    p_max_wait interval default null
+    p_max_wait interval default null, p_meta jsonb default null
 ) returns uuid
 language plpgsql as $$
 declare
@@ -171,7 +171,8 @@ declare
                             else to_jsonb(extract(epoch from p_unique_while::interval)) end;
     v_command jsonb := jsonb_strip_nulls(jsonb_build_object(
         'unique_key', p_unique_key, 'unique_while', v_rule, 'on_duplicate', p_on_duplicate,
-        'delay_seconds', extract(epoch from p_delay), 'max_wait_seconds', extract(epoch from p_max_wait)))
+        'delay_seconds', extract(epoch from p_delay), 'max_wait_seconds', extract(epoch from p_max_wait),
+        'meta', p_meta))
         || jsonb_build_object('command_id', p_command_id, 'type', p_command_type, 'data', p_data);
 begin
     if p_unique_key is null then

@@ -1,0 +1,150 @@
+"""What a middleware is, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from commandbus.handler import HandlerContext, HandlerEntry
+    from commandbus.models import Command
+
+#: Goes on to the next middleware, and in the end to the handler; returns what that returned.
+Proceed = Callable[[], Awaitable[Any]]
+#: The same in the thread of a `def` handler.
+ProceedInThread = Callable[[], Any]
+#: What became of a lease, as the worker decided it.
+OutcomeName = Literal[
+    "completed", "retried", "parked", "failed", "released", "snoozed", "discarded"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """How the attempt ends. All texts are redacted already."""
+
+    name: OutcomeName
+    #: Of an attempt that failed: TRANSIENT or PERMANENT, the code, and the message.
+    error_type: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    #: Of one that is tried again or snoozed: the seconds until then.
+    delay_seconds: float = 0.0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it failed, and is not tried again by itself."""
+        return self.name in {"parked", "failed"}
+
+
+class Call:
+    """One attempt at a command, as all middleware around it see it."""
+
+    __slots__ = (
+        "_redact", "_state", "command", "ctx", "decided", "entry", "error", "has_proceeded",
+        "run_handler",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        command: Command,
+        ctx: HandlerContext,
+        entry: HandlerEntry,
+        run_handler: Proceed,
+        redact: Callable[[str], str],
+    ) -> None:
+        self.command = command
+        self.ctx = ctx
+        self.entry = entry
+        #: What left the chain of middleware, if it was an error.
+        self.error: BaseException | None = None
+        #: The worker's: calls the handler, and whether it was called.
+        self.run_handler = run_handler
+        self.has_proceeded = False
+        #: The worker's: how it ended, where that is committed before it is told.
+        self.decided: CallOutcome | None = None
+        self._redact = redact
+        self._state: dict[Any, Any] | None = None
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first attempt."""
+        return self.ctx.attempt
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """Where middleware keep what they need again later in this attempt."""
+        if self._state is None:
+            self._state = {}
+        return self._state
+
+    def redact(self, text: str) -> str:
+        """A text without the secrets of this command's payload."""
+        return self._redact(text)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A command that is about to be sent. Only its `meta` can be changed."""
+
+    domain: str
+    command_type: str
+    command_id: UUID
+    #: What travels with the command, beside its data; shown to operators.
+    meta: dict[str, str]
+
+
+@dataclass(slots=True, eq=False)
+class Drafts:
+    """The commands of one send. They are made one by one, while they are sent."""
+
+    domain: str
+    #: How many; None: they come from a generator, and nobody knows yet.
+    count: int | None = 1
+    #: Whether they are sent together: by `send_many`, or as a batch.
+    is_many: bool = False
+    _functions: list[Callable[[Draft], None]] = field(default_factory=list, repr=False)
+
+    def each(self, function: Callable[[Draft], None]) -> None:
+        """Call `function` with each command before it is sent; it may refuse by raising."""
+        self._functions.append(function)
+
+    def apply(self, draft: Draft) -> None:
+        """Call all functions, in the order in which they were given."""
+        for function in self._functions:
+            function(draft)
+
+
+class Middleware:
+    """Around handlers and sends. Override what you need: the rest costs nothing.
+
+    One object is used by all commands at once, some of them in threads: what belongs to one attempt
+    goes into `call.state`.
+    """
+
+    async def handle(self, call: Call, proceed: Proceed) -> Any:
+        """On the event loop, around `async` and `def` handlers: `return await proceed()`.
+
+        What it returns is the result, what it raises is the failure. It may call `proceed` once.
+        """
+        del call
+        return await proceed()
+
+    def handle_in_thread(self, call: Call, proceed: ProceedInThread) -> Any:
+        """In the handler's own thread, around `def` handlers only: `return proceed()`."""
+        del call
+        return proceed()
+
+    def sending(self, drafts: Drafts) -> AbstractContextManager[Any]:
+        """A plain context manager around one send; to raise is to refuse it."""
+        del drafts
+        return nullcontext()
+
+    def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
+        """Once it is decided how the attempt ends. Errors are logged, and change nothing.
+
+        `error` is what left the chain of middleware; its texts may contain secrets.
+        """
