@@ -14,13 +14,13 @@ do $do$
 declare
     v_table text;
     v_found boolean;
-    v_names text[] := array[]::text[];
+    v_names text[] := cast(array[] as text[]);
 begin
     for v_table in
-        select t.oid::regclass::text from pg_catalog.pg_class t
+        select cast(cast(t.oid as regclass) as text) from pg_catalog.pg_class t
          where t.relkind = 'r' and t.relnamespace = (
                    select m.relnamespace from pg_catalog.pg_class m
-                    where m.oid = '{schema}.command_bus_migration'::regclass)
+                    where m.oid = cast('{schema}.command_bus_migration' as regclass))
            and t.relname not in (
                    'command_bus_migration', 'command_bus_setting', 'command_bus_retention',
                    'command_bus_flow', 'command_bus_secret_key', 'command_bus_governed_type',
