@@ -44,7 +44,7 @@ def _check(target: Path) -> Iterator[list[Result]]:
     core = _step("installing the core", lambda: installing.install(target, wheel))
     yield installing.check_sizes(target, core)
     full = _step("installing all extras", lambda: installing.install(target, wheel, "all"))
-    download, unpacked = installing.sizes(target, full, "all")
+    download, unpacked, _ = installing.sizes(target, full, "all")
     yield [Result("all extras", f"{download:.1f} MB to download, {unpacked:.1f} MB unpacked")]
     yield _step("measuring the start", lambda: installing.check_start(core, full))
     yield _step("licences", lambda: licences.report(full, target))
