@@ -30,7 +30,7 @@ __all__ = ["OpenTelemetry", "Relation"]
 SYSTEM = "pgmq"
 #: In the meta of commands that were sent together: their creation is linked, it is not the parent.
 LINKED = "commandbus-linked"
-#: A receive links to the creation of at most so many of its commands.
+#: The span of a receive links to the creation of at most this number of commands.
 MAX_LINKS = 100
 #: Instrumentations of drivers write no span where the context has one of these. The first is what
 #: they have in common, the second is the key of newer ones.
