@@ -1,4 +1,4 @@
-"""What travels with a command, on the ways that only a database has: loads, schedules, HTTP, SQL."""
+"""What travels with a command on the ways that need a database: loads, schedules, HTTP, SQL."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_send_command_in_sql_takes_meta_and_refuses_what_is_none(
     await bus.send(DOMAIN, "Work", uuid4(), {})  # the first use creates the queue
     await conn.execute(query, (DOMAIN, uuid4(), '{"tenant": "north"}'))
     await conn.execute(query, (DOMAIN, uuid4(), None))
-    for wrong in ('["tenant"]', '{"tenant": 5}', '{"tenant": "%s"}' % ("x" * 2_100)):  # noqa: UP031
+    for wrong in ('["tenant"]', '{"tenant": 5}', '{"tenant": "%s"}' % ("x" * 2_100)):
         with pytest.raises(DatabaseError):
             await conn.execute(query, (DOMAIN, uuid4(), wrong))
     assert await metas(bus, 3) == [None, META, None]
