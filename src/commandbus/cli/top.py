@@ -61,18 +61,19 @@ async def top(
     return View(seen.document(), lambda: _print(seen))
 
 
-def _console() -> Console:
+def _console(width: int | None = None) -> Console:
     from rich.console import Console
 
     # Not the console of plain text: what is too long must be cut.
-    return Console(file=sys.stdout, highlight=False)
+    return Console(file=sys.stdout, highlight=False, width=width)
 
 
 def _print(seen: Seen) -> None:
     """What was seen last. Of a live picture nothing else stays on the terminal."""
     target = _console()
-    width = target.width if is_fancy(target) else PLAIN_WIDTH
-    target.print(seen.picture(Size(width)), width=width)
+    if not is_fancy(target):
+        target = _console(PLAIN_WIDTH)
+    target.print(seen.picture(Size(target.width)))
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from commandbus.cli.output import text_of
 from commandbus.gates.model import rule_text
@@ -28,6 +28,8 @@ WIDE = 110
 LATE_SECONDS = 30.0
 #: Lines that are not rows: the header, three titles with their heads and blank lines.
 _FURNITURE = 10
+#: Characters that a name keeps, however narrow the terminal is.
+_LEAST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +118,35 @@ def _table(items: Sequence[Item], columns: Sequence[_Column], size: Size) -> Tab
     from rich.table import Table
 
     gap = 2 if size.is_wide else 1
+    rows = [[column.value(item) for column in columns] for item in items]
     table = Table(header_style="bold", box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    for column in columns:
+    for column, width in zip(columns, _widths(columns, rows, size.width, gap), strict=True):
+        justify: Literal["right", "left"] = "right" if column.is_number else "left"
         table.add_column(
-            column.title,
-            justify="right" if column.is_number else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if column.gives_way else len(column.title),
-            ratio=None,
+            column.title, justify=justify, width=width, no_wrap=True, overflow="ellipsis"
         )
-    for item in items:
-        table.add_row(*(column.value(item) for column in columns))
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def _widths(
+    columns: Sequence[_Column], rows: Sequence[Sequence[str]], room: int, gap: int
+) -> list[int]:
+    """The width of each column: rich would take from the numbers too, which must be whole."""
+    from rich.text import Text
+
+    widths = [
+        max(len(column.title), *(Text.from_markup(row[index]).cell_len for row in rows))
+        for index, column in enumerate(columns)
+    ]
+    yielding = [index for index, column in enumerate(columns) if column.gives_way]
+    while sum(widths) + gap * (len(widths) - 1) > room:
+        widest = max(yielding, key=lambda index: widths[index])
+        if widths[widest] <= _LEAST:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def _domains(items: Sequence[DomainActivity], size: Size) -> Table:
