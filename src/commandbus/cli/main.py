@@ -16,6 +16,7 @@ from commandbus.cli import (
     bulk,
     cancel,
     db,
+    db_drop,  # noqa: F401  (adds itself to `db`)
     db_url,  # noqa: F401  (adds itself to `db`)
     demo,
     doctor,
