@@ -90,8 +90,10 @@ def origin_of(name: str, source: ModuleType) -> str:
     return source.__name__
 
 
-def definition_of(kind: type, name: str) -> tuple[ast.AsyncFunctionDef | ast.FunctionDef, Any]:
-    """The definition of a method, and the module where it stands."""
+def definitions_of(
+    kind: type, name: str
+) -> tuple[list[ast.AsyncFunctionDef | ast.FunctionDef], Any]:
+    """The overloads of a method with, at the end, its definition; and the module of it."""
     owner = next(base for base in kind.__mro__ if name in vars(base))
     source = importlib.import_module(owner.__module__)
     for node in tree_of(source).body:
@@ -100,7 +102,7 @@ def definition_of(kind: type, name: str) -> tuple[ast.AsyncFunctionDef | ast.Fun
                 child for child in node.body
                 if isinstance(child, ast.AsyncFunctionDef | ast.FunctionDef) and child.name == name
             ]  # fmt: skip
-            return found[-1], source
+            return found, source
     raise LookupError(f"{kind.__name__}.{name}")
 
 
@@ -136,6 +138,8 @@ def parameters_of(
         if argument.arg != "self":
             declared.append(declare(argument, default))
             passed.append(argument.arg)
+        if arguments.posonlyargs and argument is arguments.posonlyargs[-1]:
+            declared.append("/")
     if arguments.vararg is not None:
         declared.append(declare(arguments.vararg, None, "*"))
         passed.append(f"*{arguments.vararg.arg}")
@@ -167,7 +171,8 @@ def fill(head: str, parts: list[str], tail: str, indent: int) -> list[str]:
 
 def verb(kind: type, name: str, module: Module, target: str) -> list[str]:
     """One method that waits."""
-    node, source = definition_of(kind, name)
+    (*overloads, node), source = definitions_of(kind, name)
+    forms = [line for form in overloads for line in overloaded(form, module, source)]
     declared, passed = parameters_of(node, module, source)
     summary = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
     returns = module.need(node.returns, source)
@@ -190,7 +195,19 @@ def verb(kind: type, name: str, module: Module, target: str) -> list[str]:
     decorator = ["    @property"] if is_property else []
     head = fill(f"def {name}", ["self", *declared], f" -> {returns}:", 4)
     text = textwrap.wrap(f'"""{summary}"""', WIDTH - 9)
-    return [*decorator, *head, *(f"        {line}" for line in text), *body, ""]
+    return [*forms, *decorator, *head, *(f"        {line}" for line in text), *body, ""]
+
+
+def overloaded(
+    node: ast.AsyncFunctionDef | ast.FunctionDef, module: Module, source: ModuleType
+) -> list[str]:
+    """One of the forms of a method, for type checkers."""
+    declared, _ = parameters_of(node, module, source)
+    returns = module.need(node.returns, source)
+    return [
+        "    @overload",
+        *fill(f"def {node.name}", ["self", *declared], f" -> {returns}: ...", 4),
+    ]
 
 
 def marks_of(node: ast.AsyncFunctionDef | ast.FunctionDef) -> set[str]:
@@ -298,6 +315,8 @@ def page(title: str, module: Module, start: list[str]) -> str:
     """A whole module."""
     body = [*start, *module.lines]
     lines = ["from typing import TYPE_CHECKING", ""]
+    if "    @overload" in body:
+        lines[0] += ", overload"
     if "    @cached_property" in body:
         lines.insert(0, "from functools import cached_property")
     if any("BlockingFacet" in line for line in body):

@@ -53,6 +53,7 @@ from commandbus.names import (
 from commandbus.paging import MAX_LIMIT, Page, check_page
 from commandbus.payload import encode_json
 from commandbus.settings import Settings
+from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
     from commandbus.loads.model import LoadMetadata
@@ -94,7 +95,7 @@ def new_batch(
     )
 
 
-def _count(commands: Sequence[BatchCommand]) -> int:
+def _count(commands: Sequence[BatchCommand | TypedCommand]) -> int:
     return len(commands) if commands else 0
 
 
@@ -113,7 +114,7 @@ class Batches:
     async def create(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         *,
         conn: Any = None,
         on_behalf: OnBehalf | None = None,
@@ -130,7 +131,7 @@ class Batches:
     async def _create(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         conn: Any,
         on_behalf: OnBehalf | None,
         options: BatchOptions,
@@ -177,7 +178,7 @@ class Batches:
     async def _prepare(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         options: BatchOptions,
         drafts: Drafts | None,
     ) -> tuple[NewBatch, list[NewCommand]]:
@@ -204,7 +205,7 @@ class Batches:
     async def dispatch(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         *,
         mode: DispatchMode = DispatchMode.TWO_PHASE,
         dispatch_rate: float | None = None,

@@ -10,6 +10,7 @@ from commandbus.commands.drafting import drafted
 from commandbus.commands.sending import Preparer, Sending
 from commandbus.flow import SendOptions
 from commandbus.models import BatchCommand, NewCommand, SendReport
+from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
     from commandbus.database.store import SendPlace
@@ -72,7 +73,7 @@ class DraftedSending:
     async def send_many(
         self,
         domain: str,
-        commands: Iterable[BatchCommand],
+        commands: Iterable[BatchCommand | TypedCommand],
         *,
         max_attempts: int | None,
         on_duplicate: str,
