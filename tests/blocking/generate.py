@@ -26,6 +26,8 @@ FOLDER = Path(inspect.getfile(CommandBus)).with_name("blocking")
 WIDTH = 100
 #: By hand in bus.py, or of no use on a thread that waits.
 LEFT_OUT = {"connect", "close", "worker", "consumer", "firing"}
+#: Run in the thread of the caller, if its connection is not asynchronous.
+DIRECT = {"send", "send_many", "cancel"}
 #: Parts that a facet has, or returns, with verbs of their own.
 PARTS: dict[str, dict[str, str | None]] = {
     "Upkeep": {"figures": "Figures"},
@@ -180,6 +182,8 @@ def verb(kind: type, name: str, module: Module, target: str) -> list[str]:
     call, close = f"return {target}.{name}", ")"
     if isinstance(node, ast.AsyncFunctionDef):
         call = f"return self._bridge.run({target}.{name}"
+        if kind is CommandBus and name in DIRECT:
+            call = f"return self._bridge.run_on(conn, lambda bus: bus.{name}"
         close = "))"
     elif returns.startswith(("AsyncGenerator", "AsyncIterator")):
         module.need_name("collections.abc", "Iterator")

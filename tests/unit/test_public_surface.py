@@ -31,7 +31,7 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "handlers", "fastapi", "http",
-            "loads", "middleware", "middleware.opentelemetry", "monitoring",
+            "loads", "middleware", "middleware.opentelemetry", "middleware.sentry", "monitoring",
             "schedules", "testing", "transactions",
             "troubleshooting",
             "upkeep", "worker",

@@ -213,7 +213,7 @@ class BlockingVerbs:
         conn: Any = None, **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError."""
-        return self._bridge.run(self._bus.send(
+        return self._bridge.run_on(conn, lambda bus: bus.send(
             domain, command_type, command_id, data, reply_to, correlation_id, batch_id=batch_id,
             max_attempts=max_attempts, actor=actor, conn=conn, **options,
         ))
@@ -225,7 +225,7 @@ class BlockingVerbs:
         conn: Any = None,
     ) -> SendReport:
         """Send many commands in one transaction: all of them, or, on any error, none."""
-        return self._bridge.run(self._bus.send_many(
+        return self._bridge.run_on(conn, lambda bus: bus.send_many(
             domain, commands, batch_id=batch_id, max_attempts=max_attempts,
             on_duplicate=on_duplicate, actor=actor, conn=conn,
         ))
@@ -267,7 +267,7 @@ class BlockingVerbs:
     ) -> CancelAnswer:
         """Cancel a command that is PENDING: "canceled". One that a worker has is refused, or, with
         `running="request"`, its worker is asked to end it: "requested". It may still complete."""
-        return self._bridge.run(self._bus.cancel(
+        return self._bridge.run_on(conn, lambda bus: bus.cancel(
             domain, command_id, reason, running=running, operator=operator, conn=conn,
         ))
 
