@@ -34,8 +34,8 @@ from commandbus.settings import Settings, check_number
 from commandbus.worker.lease import redacted_word
 from commandbus.worker.options import new_worker_id
 from commandbus.worker.outcomes import command_of, failed, failure_of, parked
+from commandbus.worker.parts import ABORT_GRACE_SECONDS
 from commandbus.worker.receiver import FIRST_POLL_SECONDS, HEAD_SECONDS
-from commandbus.worker.worker import ABORT_GRACE_SECONDS
 
 _log = logging.getLogger("commandbus.consumer")
 

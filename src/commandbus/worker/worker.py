@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commandbus.commands.drafted import outgoing
 from commandbus.commands.preparing import Preparer
-from commandbus.database.model import Lease
 from commandbus.database.store import Store
-from commandbus.errors import CommandBusError
 from commandbus.handler import SendPreparer
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.handlers.scopes import OpenResources
-from commandbus.names import cancels_channel, wakeup_channel
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
-from commandbus.worker.cancels import CancelWatch
-from commandbus.worker.completer import Completer
 from commandbus.worker.emptying import Emptying, UntilEmpty
-from commandbus.worker.executor import Executor
-from commandbus.worker.lease import LeaseKeeper
-from commandbus.worker.metered import measures_of
 from commandbus.worker.options import WorkerOptions, new_worker_id
-from commandbus.worker.receiver import Receiver
+from commandbus.worker.parts import ABORT_GRACE_SECONDS, Parts
 from commandbus.worker.shared import Shared
 from commandbus.worker.transactions import check_providers
-from commandbus.worker.watching import own_work, tell_received, watchers_of
+from commandbus.worker.watching import own_work, watchers_of
 
 if TYPE_CHECKING:
     from commandbus.monitoring.monitor import Monitor
-
-#: How long leases may take to be given back after a cancel, in seconds.
-ABORT_GRACE_SECONDS = 2.0
 
 _log = logging.getLogger("commandbus.worker")
 
@@ -63,7 +51,7 @@ class Worker:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
-    _parts: _Parts | None = None
+    _parts: Parts | None = None
 
     @property
     def is_stuck(self) -> bool:
@@ -89,7 +77,7 @@ class Worker:
                 if any(entry.needs_pool for entry in entries):
                     handlers = await shared.handlers(self.options.concurrency, stack)
                 await shared.set_up(domain, self.registry.secret_keys(domain))
-                parts = _Parts(self, shared, handlers)
+                parts = Parts(self, shared, handlers)
                 if graph is not None:
                     # Closed before the connections, and after the last handler has ended.
                     parts.execution.resources = resources = OpenResources(graph)
@@ -100,7 +88,7 @@ class Worker:
         if self.until_empty is not None and self.until_empty.error is not None:
             raise self.until_empty.error
 
-    async def _run_parts(self, parts: _Parts) -> None:
+    async def _run_parts(self, parts: Parts) -> None:
         self._parts = parts
         parts.start()
         _log.info("worker %s serves %s", self.worker_id, self.options.domain)
@@ -122,7 +110,7 @@ class Worker:
             await parts.say_goodbye()
             _log.info("worker %s has stopped", self.worker_id)
 
-    async def _stop_gracefully(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
+    async def _stop_gracefully(self, parts: Parts, receiving: asyncio.Task[None]) -> None:
         parts.receiver.stop()
         parts.executor.close()
         # wait() and not await: a cancel of this task must not cancel the receive on its way.
@@ -136,7 +124,7 @@ class Worker:
         except TimeoutError:
             _log.warning("handlers still running after %g s are cancelled", grace)
 
-    async def _give_back(self, parts: _Parts, receiving: asyncio.Task[None]) -> None:
+    async def _give_back(self, parts: Parts, receiving: asyncio.Task[None]) -> None:
         parts.receiver.stop()
         parts.executor.close()
         with suppress(TimeoutError):
@@ -238,184 +226,3 @@ class Workers:
     def stuck(self) -> list[str]:
         """The domains whose worker has no place left for some of its handlers."""
         return sorted({worker.options.domain for worker in self.running if worker.is_stuck})
-
-
-class _Parts:
-    """The agents of one worker, wired to one another. It is the Room that the receiver fills."""
-
-    def __init__(self, worker: Worker, shared: Shared, handlers: Store) -> None:
-        options, settings = worker.options, worker.settings
-        control = shared.control
-        self._worker = worker
-        self._shared = shared
-        self._store = control
-        self.domain = options.domain
-        measures = self._measures = measures_of(worker.monitor, self.domain, worker.registry)
-        self.completer = Completer(measures.settles(control), self.domain, on_settled=self._ended)
-        self.receiver = Receiver(
-            control,
-            self,
-            options.domain,
-            worker=worker.worker_id,
-            vt_seconds=options.vt_seconds,
-            limits=lambda: worker.registry.limits(options.domain),
-            mark_in_progress=settings.mark_in_progress,
-            poll_max_seconds=settings.poll_max_seconds,
-            announce_idle=self.beat if options.use_notify else None,
-            count_every=lambda: worker.registry.count_every(options.domain, worker.default_policy),
-            due_in=shared.due_in,
-            until_empty=worker.until_empty,
-            with_due=worker.monitor is not None,
-        )
-        self.execution = measures.execution(
-            control,
-            transactions=handlers,
-            registry=worker.registry,
-            prepare=worker.prepare,
-            default_policy=worker.default_policy,
-            max_result_bytes=settings.max_payload_bytes,
-            max_threads=options.concurrency,
-            on_extended=self._extended,
-            timeout_seconds=settings.handler_timeout,
-            deadline_seconds=settings.lease_deadline_seconds,
-        )
-        self.executor = Executor(
-            control,
-            self.execution,
-            self.completer,
-            on_room=self.receiver.room_freed,
-            on_ended=self._ended,
-            on_early=self._keep_on,
-            concurrency=options.concurrency,
-            max_prefetch=settings.max_prefetch,
-        )
-        self.keeper = LeaseKeeper(
-            shared.leases,
-            options.domain,
-            vt_seconds=options.vt_seconds,
-            deadline_seconds=settings.lease_deadline_seconds,
-            on_lost=measures.on_lost(self.executor.lose),
-            on_overdue=self.executor.overdue,
-            on_canceled=self.executor.cancel,
-        )
-        self.executor.on_progress = self.keeper.say
-        self.cancels = CancelWatch(
-            control, options.domain, lambda: self.executor.leases, self.executor.cancel
-        )
-        self._watchers = watchers_of(worker.registry.of_domain(self.domain))
-        self._until_empty = worker.until_empty
-        if self._until_empty is not None:
-            self._until_empty.wake = self.receiver.wake
-            self._until_empty.is_quiet = self._is_quiet
-
-    def _is_quiet(self) -> bool:
-        return not self.executor.in_flight and not self.completer.backlog
-
-    def background(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs beside the receiver."""
-        return [self.completer.run(), self._shared.broken()]
-
-    def start(self) -> None:
-        """Begin to be one of the workers of the bus."""
-        self.keeper.start()
-        self._measures.start(self.executor)
-        self._shared.add(self, self._hints())
-
-    async def stop(self) -> None:
-        """Cease to be one."""
-        self._measures.stop()
-        self._shared.remove(self, self._hints())
-        await self.cancels.stop()
-        await self.keeper.stop()
-
-    def _hints(self) -> dict[str, Callable[[], None]]:
-        if not self._worker.options.use_notify:
-            return {}
-        return {
-            cancels_channel(self.domain): self.cancels.hint,
-            wakeup_channel(self.domain): self._hint,
-        }
-
-    def _hint(self) -> None:
-        self.receiver.wake()
-        if self.executor.has_unstarted:
-            self._shared.look_for_pauses()
-
-    @property
-    def has_begun(self) -> bool:
-        return self.receiver.has_asked
-
-    @property
-    def is_stuck(self) -> bool:
-        return self.executor.is_stuck
-
-    @property
-    def has_unstarted(self) -> bool:
-        return self.executor.has_unstarted
-
-    def give_back_unstarted(self, types: Collection[str] | None = None) -> int:
-        return self.executor.release_unstarted(types)
-
-    def give_back_aged(self) -> None:
-        self.executor.release_aged()
-
-    def wanted(self) -> int:
-        return self.executor.wanted()
-
-    def places(self) -> int:
-        return self.executor.places()
-
-    def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
-        if self._watchers:
-            tell_received(self._watchers, leases, time.monotonic() - asked_at)
-        self.keeper.add(leases, asked_at)
-        self.executor.submit(leases)
-
-    def release(self, leases: Sequence[Lease]) -> None:
-        self.executor.release(leases)
-
-    def _ended(self, leases: Sequence[Lease]) -> None:
-        self.keeper.remove(leases)
-        for lease in leases:
-            if lease.is_limited:
-                # Others may wait for the place that has just been given back, or for their turn.
-                self.receiver.wake()
-                break
-        else:
-            self.receiver.room_freed()
-        if self._until_empty is not None:
-            self._until_empty.committed(is_idle=not self.executor.in_flight)
-
-    def _keep_on(self, lease: Lease) -> None:
-        self.keeper.keep_on(lease)
-
-    def left_out(self) -> Sequence[str]:
-        if not self.executor.leaves_threads_out:
-            return ()
-        return self.execution.thread_types(self._worker.options.domain)
-
-    def _extended(self, lease: Lease, seconds: float) -> None:
-        self.keeper.set_expiry(lease, seconds)
-
-    async def beat(self) -> None:
-        """Tell the database that this worker lives, and whether it waits."""
-        await self._store.heartbeat(**self.figures())
-
-    def figures(self) -> dict[str, Any]:
-        """What a heartbeat says."""
-        options = self._worker.options
-        return {
-            "worker": self._worker.worker_id,
-            "domain": options.domain,
-            # A worker that does not listen needs no wake-ups: each one delays all commits.
-            "is_idle": self.receiver.is_idle and options.use_notify,
-            "concurrency": options.concurrency,
-            "in_flight": self.executor.in_flight,
-            "stuck": self.executor.stuck,
-        }
-
-    async def say_goodbye(self) -> None:
-        """Take this worker off the list; if that fails, it is taken for gone after a while."""
-        with suppress(CommandBusError, TimeoutError):
-            async with asyncio.timeout(ABORT_GRACE_SECONDS):
-                await self._store.worker_gone(self._worker.worker_id)
