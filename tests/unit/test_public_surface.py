@@ -30,7 +30,7 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "handlers", "fastapi", "http",
-            "loads", "middleware", "monitoring", "schedules", "testing", "transactions",
+            "loads", "logging", "middleware", "monitoring", "schedules", "testing", "transactions",
             "troubleshooting",
             "upkeep", "worker",
         )
