@@ -195,7 +195,7 @@ def test_a_span_of_opentelemetry_is_shown_if_the_application_uses_it(
     span = SimpleNamespace(is_valid=True, trace_id=10, span_id=11)
     open_span = SimpleNamespace(get_span_context=lambda: span)
     tracing = SimpleNamespace(get_current_span=lambda: open_span)
-    monkeypatch.setitem(sys.modules, "opentelemetry.trace", tracing)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", tracing)
 
     assert formatted()["trace_id"] == f"{10:032x}"
     assert contextvars()["span_id"] == f"{11:016x}"
