@@ -219,7 +219,7 @@ def _copy_roles(reader: psycopg.Connection[Any], writer: psycopg.Connection[Any]
         create = sql.SQL("create role {} {} password {}")
         writer.execute(create.format(role, sql.SQL(words), sql.Literal(verifier)))
         if not flags[0]:
-            # Before version 16 whoever may create roles could manage all of them.
+            # Up to version 15 the right to create roles was the right to manage all of them.
             writer.execute(sql.SQL("grant {} to {} with admin option").format(role, admin))
     for role, member, is_admin in reader.execute(_MEMBERS).fetchall():
         grant = "grant {} to {} with admin option" if is_admin else "grant {} to {}"
