@@ -102,7 +102,8 @@ test-integrations: ## Run the tests of the applications in examples/, on the new
 run-integrations:
 	@set -e; for tests in examples/*/tests; do \
 		echo "== $$tests"; \
-		(cd "$$(dirname "$$tests")" && $(CURDIR)/$(NEWEST)/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider -q tests); \
+		(cd "$$(dirname "$$tests")" && $(CURDIR)/$(NEWEST)/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider \
+			-o asyncio_default_fixture_loop_scope=function -q tests); \
 	done
 
 mutants: $(READY) ## Take the guards out of the SQL functions one by one: some test must notice (hours)

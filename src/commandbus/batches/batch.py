@@ -26,7 +26,8 @@ from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
 from commandbus.commands.drafting import drafted
-from commandbus.commands.sending import Preparer, repeats_named
+from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import repeats_named
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch, OnBehalf
 from commandbus.database.rows import BATCHES_WHERE, raise_if_known
@@ -53,6 +54,7 @@ from commandbus.names import (
 from commandbus.paging import MAX_LIMIT, Page, check_page
 from commandbus.payload import encode_json
 from commandbus.settings import Settings
+from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
     from commandbus.loads.model import LoadMetadata
@@ -94,7 +96,7 @@ def new_batch(
     )
 
 
-def _count(commands: Sequence[BatchCommand]) -> int:
+def _count(commands: Sequence[BatchCommand | TypedCommand]) -> int:
     return len(commands) if commands else 0
 
 
@@ -113,7 +115,7 @@ class Batches:
     async def create(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         *,
         conn: Any = None,
         on_behalf: OnBehalf | None = None,
@@ -130,7 +132,7 @@ class Batches:
     async def _create(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         conn: Any,
         on_behalf: OnBehalf | None,
         options: BatchOptions,
@@ -177,7 +179,7 @@ class Batches:
     async def _prepare(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         options: BatchOptions,
         drafts: Drafts | None,
     ) -> tuple[NewBatch, list[NewCommand]]:
@@ -204,7 +206,7 @@ class Batches:
     async def dispatch(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         *,
         mode: DispatchMode = DispatchMode.TWO_PHASE,
         dispatch_rate: float | None = None,
