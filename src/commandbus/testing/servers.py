@@ -80,7 +80,7 @@ class PostgresServer:
                 yield name
             admin.execute("select pg_advisory_unlock_shared(%s, %s)", (USING, key))
             row = admin.execute("select pg_try_advisory_lock(%s, %s)", (USING, key)).fetchone()
-            if row is not None and row[0]:  # nobody else uses it; whoever comes builds it anew
+            if row is not None and row[0]:  # nobody else uses it; the next one builds it anew
                 _drop(admin, base)
 
     def _build(self, admin: psycopg.Connection, base: str, key: int) -> None:
