@@ -32,6 +32,9 @@ READY := .venv/.installed
 # The peers of the benchmarks: never in .venv, because they bring libraries of their own.
 PEERS := benchmarks/.venv-peers
 PEERS_READY := $(PEERS)/.installed
+# The generator of the documentation site, with libraries of its own.
+DOCS_ENV := build/venv-docs
+DOCS_READY := $(DOCS_ENV)/.installed
 # The tools of a release, in an environment of their own too.
 TOOLS := release/.venv-tools
 TOOLS_READY := $(TOOLS)/.installed
@@ -48,7 +51,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: test-fastapi-floor help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
-.PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers blocking schema lock clean
+.PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers docs blocking schema lock clean
 .PHONY: release-check test-ranges
 
 help: ## Show this list
@@ -99,7 +102,8 @@ test-integrations: ## Run the tests of the applications in examples/, on the new
 run-integrations:
 	@set -e; for tests in examples/*/tests; do \
 		echo "== $$tests"; \
-		(cd "$$(dirname "$$tests")" && $(CURDIR)/$(NEWEST)/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider -q tests); \
+		(cd "$$(dirname "$$tests")" && $(CURDIR)/$(NEWEST)/bin/python -m pytest -c /dev/null --rootdir . -p no:cacheprovider \
+			-o asyncio_default_fixture_loop_scope=function -q tests); \
 	done
 
 mutants: $(READY) ## Take the guards out of the SQL functions one by one: some test must notice (hours)
@@ -150,6 +154,10 @@ bench-compare: $(READY) ## Compare the hot paths with another checkout, in pairs
 bench-flow: $(READY) ## Measure the bars of delays, levels, keys, limits, pauses and schedules (about 12 minutes)
 	$(PY) -m benchmarks.flow $(BENCH_ARGS)
 
+docs: $(READY) $(DOCS_READY) ## Build the documentation site into build/docs/site; a warning is an error
+	$(PY) -m docsite build/docs
+	cd build/docs && ../../$(DOCS_ENV)/bin/zensical build --strict -f mkdocs.yml
+
 release-check: $(TOOLS_READY) ## Build twice, look inside, install, measure, type the README's first screen (a few minutes)
 	$(TOOLS)/bin/python -m release
 
@@ -175,6 +183,10 @@ lock: ## Resolve the dependencies anew into requirements/*.lock (LOCK_ARGS=--upg
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/bench.lock $(LOCK_ARGS)
+	.venv/bin/uv pip compile requirements/docs.in \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--quiet --output-file requirements/docs.lock $(LOCK_ARGS)
 	.venv/bin/uv pip compile requirements/release.in \
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
@@ -229,6 +241,14 @@ $(PEERS_READY): requirements/bench.lock
 	@$(PEERS)/bin/python -m pip --disable-pip-version-check --no-input -qq \
 		install --no-deps --require-hashes -r requirements/bench.lock
 	@touch $(PEERS_READY)
+
+$(DOCS_READY): requirements/docs.lock
+	@echo "Setting up $(DOCS_ENV) with the generator of the documentation site (once) ..."
+	@rm -f $(DOCS_READY)
+	@$(PYTHON) -m venv --clear $(DOCS_ENV)
+	@$(DOCS_ENV)/bin/python -m pip --disable-pip-version-check --no-input -qq \
+		install --no-deps --require-hashes -r requirements/docs.lock
+	@touch $(DOCS_READY)
 
 $(TOOLS_READY): requirements/release.lock
 	@echo "Setting up $(TOOLS) with the tools of a release (once) ..."

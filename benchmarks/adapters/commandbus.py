@@ -12,9 +12,13 @@ from uuid import UUID, uuid4
 import commandbus.worker.worker  # noqa: F401
 from benchmarks.adapters.base import PAYLOAD, Adapter, serve
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, Settings, new_id
+from commandbus.middleware import Middleware
 
 #: `settings` that are ours, not of commandbus.Settings.
-OWN = {"handler_ms", "concurrency", "transactional", "in_batch", "loop", "use_notify", "random_ids"}
+OWN = {
+    "handler_ms", "concurrency", "transactional", "in_batch", "loop", "use_notify", "random_ids",
+    "middleware",
+}  # fmt: skip
 
 
 class CommandBusAdapter(Adapter):
@@ -31,9 +35,13 @@ class CommandBusAdapter(Adapter):
         self._new_id = uuid4 if self.settings.get("random_ids") else new_id
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}
+        has_all = self.settings.get("middleware", False)
+        around = built_in_middleware() if has_all else []
         self._bus = await self._stack.enter_async_context(
-            CommandBus.connect(self.conninfo, settings=Settings(**chosen))
+            CommandBus.connect(self.conninfo, settings=Settings(**chosen), middleware=around)
         )
+        if has_all:
+            self._bus.monitor()
         self._bus.register_handler(
             "bench", "Work", self._work, transactional=self.settings.get("transactional", False)
         )
@@ -81,6 +89,28 @@ class CommandBusAdapter(Adapter):
 def new_commands(count: int, make: Callable[[], UUID] = new_id) -> Iterator[BatchCommand]:
     """The requested number of commands, each with a new id."""
     return (BatchCommand("Work", make(), PAYLOAD) for _ in range(count))
+
+
+def built_in_middleware() -> list[Middleware]:
+    """All that there is, with one trace in a hundred recorded and nothing sent anywhere."""
+    import sentry_sdk  # noqa: PLC0415  (rarely)
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: PLC0415
+        InMemorySpanExporter,
+    )
+    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
+
+    from commandbus.middleware.opentelemetry import OpenTelemetry  # noqa: PLC0415
+    from commandbus.middleware.sentry import Sentry  # noqa: PLC0415
+
+    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0.01))
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    sentry_sdk.init(
+        dsn="https://key@sentry.invalid/1", transport=lambda event: None,
+        auto_enabling_integrations=False,
+    )  # fmt: skip
+    return [OpenTelemetry(tracer_provider=provider), Sentry()]
 
 
 if __name__ == "__main__":

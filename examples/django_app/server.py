@@ -9,7 +9,7 @@ from commandbus.embedded import EmbeddedPostgres
 
 
 def start(folder: Path) -> EmbeddedPostgres:
-    server = EmbeddedPostgres(folder)
+    server = EmbeddedPostgres(folder, stop_on_exit=False)  # it is for the programs that come next
     server.start()
     return server
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from commandbus.commands.drafted import sending_through
-from commandbus.commands.sending import Preparer, Sending
+from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Sending
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.middleware.base import Middleware
 from commandbus.middleware.chain import check_middleware

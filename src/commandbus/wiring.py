@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ from commandbus.database.connections import AsyncPool, ConnectionSource
 from commandbus.database.direct import DirectStore, Seat, address_of, finish
 from commandbus.database.migrations import SchemaStatus, check_schema, migrate, schema_status
 from commandbus.database.postgres import PostgresStore
+from commandbus.database.removal import Contents, look_at_contents, remove_installation
 from commandbus.database.roles import RoleStatus, apply_roles, role_status
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import Store
@@ -206,6 +207,24 @@ async def database_roles(
             await check_schema(conn, settings)
             ran = await apply_roles(conn, settings, prefix) if apply else ()
             return await role_status(conn, settings, prefix), ran
+
+
+async def database_contents(dsn: str, settings: Settings) -> Contents:
+    """What an installation has in a database."""
+    with translated():
+        async with await ConnectionSource(dsn, None).connect() as conn:
+            await check_schema(conn, settings)
+            return await look_at_contents(conn, settings)
+
+
+async def drop_database(
+    dsn: str, settings: Settings, domains: Collection[str], *, even_open: bool = False
+) -> Contents:
+    """Remove an installation from a database; returns what went."""
+    with translated():
+        async with await ConnectionSource(dsn, None).connect() as conn:
+            await check_schema(conn, settings)
+            return await remove_installation(conn, settings, domains, even_open=even_open)
 
 
 async def ensure_domains(dsn: str, settings: Settings, domains: Iterable[str]) -> None:

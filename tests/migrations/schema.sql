@@ -891,6 +891,8 @@ function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp w
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b9bfcf8144b75ec682a72a890270b945
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
+function commandbus.domain_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, ready bigint, delayed bigint, is_estimate boolean, oldest_seconds double precision, queued_total bigint, left_total bigint, workers bigint, concurrency bigint, in_flight bigint, parked bigint, is_paused boolean)
+    plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body e6dd25f55d461cc08fb93b92ab5b7daf
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
@@ -948,7 +950,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 4b4ae5263ab9e11af3691aeb38e6dd59
+    sql, immutable, body 7efc70852ea1376f437a25bf8e7af7b1
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -1089,6 +1091,8 @@ function commandbus.leave_to_next(p_domain text, p_msg_ids bigint[], p_command_i
     plpgsql, volatile, body f1b8e631d1a1bc372eb59dd4b2bfe3d2
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
+function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
+    sql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 9c86e32c56d0c9fc692594f1c9f02419
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
     plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body bce771959a5dbcf1828c25ba46d1c92a
 function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
@@ -1589,6 +1593,8 @@ function commandbus.watch_expiry(p_domain text, p_command_ids uuid[], p_expires 
     sql, volatile, body 784c7f1edeb5820f8466e566256dd2e2
 function commandbus.what_is_left(p_domain text, p_include_delayed boolean) returns text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1bbe8401730d82a4aac521ec7a2b315b
+function commandbus.worker_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 500) returns TABLE(worker_id text, domain text, concurrency integer, in_flight integer, stuck integer, is_idle boolean, heartbeat_seconds double precision, up_seconds double precision)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 01d3bde91f59b9a24b59d6e115fcac68
 function commandbus.worker_gone(p_worker text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6382e9a369b6b12decadd32a942dd632
 function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void

@@ -80,6 +80,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
     ),
     "gate_reads": ("test_gates",),
+    "activity": ("test_activity",),
     "gate_upkeep": ("test_gates", "test_gate_races", "test_doctor"),
     "keys": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
     "key_turns": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),

@@ -31,7 +31,7 @@ from commandbus.batches.actions import BatchActions, BatchWait, waits_for
 from commandbus.batches.batch import Batches
 from commandbus.batches.callbacks import Completions
 from commandbus.batches.model import BatchOptions, progress_of
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.errors import InvalidCommandIdError
 from commandbus.loads.model import LoadStatus
 

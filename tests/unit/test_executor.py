@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.errors import (
     DatabaseUnavailableError,

@@ -67,6 +67,8 @@ def test_another_missing_module_is_not_explained(missing: str | None) -> None:
     [
         ("fastapi", "import commandbus.http", "api"),
         ("jwt", "from commandbus.http.auth.json_web_tokens import _import_jwt as f; f()", "jwt"),
+        ("opentelemetry", "import commandbus.middleware.opentelemetry", "otel"),
+        ("sentry_sdk", "import commandbus.middleware.sentry", "sentry"),
     ],
 )
 def test_a_part_that_is_imported_without_its_extra_names_it(

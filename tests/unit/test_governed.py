@@ -10,7 +10,7 @@ import pytest
 
 from commandbus import BatchCommand, CommandBus, RetryPolicy, Settings
 from commandbus.access.model import Caller, Scope
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.errors import GovernedTypeError, InvalidInputError, PermissionDeniedError
 from commandbus.testing import fake_bus
 from tests.http_world import app_of, caller, client_of, problem

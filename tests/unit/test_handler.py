@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database.model import Lease
 from commandbus.errors import (
     HandlerAlreadyRegisteredError,

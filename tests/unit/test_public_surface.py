@@ -30,7 +30,8 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "handlers", "fastapi", "http",
-            "loads", "middleware", "monitoring", "schedules", "testing", "transactions",
+            "loads", "middleware", "middleware.opentelemetry", "middleware.sentry", "monitoring",
+            "schedules", "testing", "transactions",
             "troubleshooting",
             "upkeep", "worker",
         )

@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from commandbus import RetryPolicy, Settings
-from commandbus.commands.sending import LANES, MAX_GROUP, Preparer, Sending
+from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import LANES, MAX_GROUP, Sending
 from commandbus.database.store import Store
 from commandbus.errors import DatabaseUnavailableError, DuplicateCommandError
 from commandbus.models import NewCommand

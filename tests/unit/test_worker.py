@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database.model import Lease, OutcomeKind
 from commandbus.errors import DatabaseUnavailableError
 from commandbus.flow import Pause

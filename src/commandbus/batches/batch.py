@@ -26,7 +26,8 @@ from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
 from commandbus.commands.drafting import drafted
-from commandbus.commands.sending import Preparer, repeats_named
+from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import repeats_named
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch, OnBehalf
 from commandbus.database.rows import BATCHES_WHERE, raise_if_known

@@ -134,7 +134,7 @@ async def _read_commands(
     domain: str, file: str, row_format: RowFormat, defaults: SendOptions
 ) -> tuple[list[str], list[BatchCommand]]:
     """The commands of a file and where each is; raises at the first that is not acceptable."""
-    from commandbus.commands.sending import Preparer
+    from commandbus.commands.preparing import Preparer
     from commandbus.loads.sources import open_source, to_command
 
     settings = Settings.from_env()

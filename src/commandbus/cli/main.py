@@ -16,6 +16,7 @@ from commandbus.cli import (
     bulk,
     cancel,
     db,
+    db_drop,  # noqa: F401  (adds itself to `db`)
     db_url,  # noqa: F401  (adds itself to `db`)
     demo,
     doctor,
@@ -36,6 +37,7 @@ from commandbus.cli import (
     serve,
     show,
     token,
+    top,
     tsq,
     up,
     worker,
@@ -143,6 +145,7 @@ app.add_typer(token.token, name="token", rich_help_panel="Run")
 app.add_typer(governed.governed, name="governed", rich_help_panel="Run")
 command(app, "send", panel="Send and look")(send.send)
 command(app, "show", panel="Send and look")(show.show)
+command(app, "top", panel="Send and look")(top.top)
 command(app, "list", panel="Send and look")(list.list_commands)
 command(app, "audit", panel="Send and look")(audit.audit)
 app.add_typer(batch.batch, name="batch", rich_help_panel="Send and look")

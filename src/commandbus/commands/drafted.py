@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
 from commandbus.commands.drafting import drafted
-from commandbus.commands.sending import Preparer, Sending
+from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Sending
 from commandbus.flow import SendOptions
 from commandbus.models import BatchCommand, NewCommand, SendReport
 

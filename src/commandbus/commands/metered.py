@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
 
-from commandbus.commands.sending import Preparer, Sending
+from commandbus.commands.preparing import Preparer
+from commandbus.commands.sending import Sending
 from commandbus.middleware.base import Drafts
 from commandbus.models import BatchCommand, NewCommand, SendReport
 from commandbus.monitoring.metrics import Metrics

@@ -40,7 +40,7 @@ FUNCTION_FILES = (
     "unique", "unique_sends", "receiving", "emptying", "leases", "outcomes", "cancels",
     "progress", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
     "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "figures",
-    "rights", "roles", "schedules", "firing", "gate_upkeep", "doctor", "key_doctor",
+    "activity", "rights", "roles", "schedules", "firing", "gate_upkeep", "doctor", "key_doctor",
     "doctor_server", "repair", "retention", "retention_batches", "limits", "governance",
     "governed", "approvals", "edits", "reviews", "tickets", "tokens", "planner", "security",
 )  # fmt: skip

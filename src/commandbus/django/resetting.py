@@ -8,27 +8,28 @@ from commandbus.django.conf import configuration
 from commandbus.django.sending import forget_known
 from commandbus.errors import InvalidOperationError
 
-#: What says how the bus is installed and set up; all other tables are emptied.
-KEPT = (
-    "command_bus_migration", "command_bus_setting", "command_bus_retention", "command_bus_flow",
-    "command_bus_secret_key", "command_bus_governed_type", "command_bus_flow_rule",
-)  # fmt: skip
-
+#: All tables but those that say how the bus is installed and set up.
 _EMPTY = """
 do $do$
 declare
     v_table text;
     v_found boolean;
-    v_names text[] := '{}';
+    v_names text[] := array[]::text[];
 begin
     for v_table in
-        select format('%%I.%%I', t.schemaname, t.tablename) from pg_catalog.pg_tables t
-         where t.schemaname = %(schema)s and t.tablename <> all (%(kept)s)
+        select t.oid::regclass::text from pg_catalog.pg_class t
+         where t.relkind = 'r' and t.relnamespace = (
+                   select m.relnamespace from pg_catalog.pg_class m
+                    where m.oid = '{schema}.command_bus_migration'::regclass)
+           and t.relname not in (
+                   'command_bus_migration', 'command_bus_setting', 'command_bus_retention',
+                   'command_bus_flow', 'command_bus_secret_key', 'command_bus_governed_type',
+                   'command_bus_flow_rule')
          union all
-        select format('pgmq.%%I', k.kind || q.physical)
+        select 'pgmq.' || quote_ident(k.kind || q.physical)
           from {schema}.own_queues() q cross join unnest(array['q_', 'a_']) k(kind)
     loop
-        execute format('select exists (select from %%s)', v_table) into v_found;
+        execute 'select exists (select from ' || v_table || ')' into v_found;
         if v_found then
             v_names := v_names || v_table;
         end if;
@@ -36,11 +37,11 @@ begin
     if cardinality(v_names) > 0 then
         -- The audit is append-only for everybody else; its owner may say so of a test database.
         foreach v_table in array v_names loop
-            execute format('alter table %%s disable trigger user', v_table);
+            execute 'alter table ' || v_table || ' disable trigger user';
         end loop;
-        execute format('truncate %%s', array_to_string(v_names, ', '));
+        execute 'truncate ' || array_to_string(v_names, ', ');
         foreach v_table in array v_names loop
-            execute format('alter table %%s enable trigger user', v_table);
+            execute 'alter table ' || v_table || ' enable trigger user';
         end loop;
     end if;
 end $do$
@@ -53,10 +54,8 @@ def reset_for_tests(alias: str | None = None) -> None:
     wrapper = connections[alias or found.database]
     refuse_real(wrapper.settings_dict["NAME"], wrapper.settings_dict["TEST"].get("NAME"))
     schema = found.bus_settings.schema
-    kept = "array[" + ", ".join(f"'{name}'" for name in KEPT) + "]"
-    text = _EMPTY.replace("{schema}", schema).replace("%%", "%")
     with wrapper.cursor() as cursor:
-        cursor.execute(text.replace("%(schema)s", f"'{schema}'").replace("%(kept)s", kept))
+        cursor.execute(_EMPTY.replace("{schema}", f'"{schema}"'))
     forget_known()
 
 

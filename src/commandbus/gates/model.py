@@ -6,6 +6,25 @@ from dataclasses import dataclass
 from datetime import datetime
 
 
+def rule_text(
+    max_running: int | None,
+    rate: float | None,
+    per: float | None,
+    burst: float | None,
+    *,
+    is_paused: bool,
+) -> str:
+    """What a limit says, in a line for people."""
+    parts = []
+    if max_running is not None:
+        parts.append(f"{max_running:,} at once")
+    if rate is not None:
+        parts.append(f"{rate:g} in {per:g} s, burst {burst:g}")
+    if is_paused:
+        parts.append("paused")
+    return ", ".join(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionLimit:
     """What holds for a domain, a command type, or each key of a type, and what it is up to now."""
@@ -45,14 +64,9 @@ class ExecutionLimit:
     @property
     def rule(self) -> str:
         """What it says, in a line for people."""
-        parts = []
-        if self.max_running is not None:
-            parts.append(f"{self.max_running:,} at once")
-        if self.rate is not None:
-            parts.append(f"{self.rate:g} in {self.per:g} s, burst {self.burst:g}")
-        if self.paused_at is not None:
-            parts.append("paused")
-        return ", ".join(parts)
+        return rule_text(
+            self.max_running, self.rate, self.per, self.burst, is_paused=self.paused_at is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)

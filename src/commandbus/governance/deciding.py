@@ -8,7 +8,7 @@ from uuid import UUID
 from commandbus.access.callers import demand
 from commandbus.access.model import Caller, Scope
 from commandbus.access.visibility import is_visible
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database.store import Store
 from commandbus.errors import TicketNotFoundError
 from commandbus.governance.approvals import Approvals

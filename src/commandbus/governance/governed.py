@@ -14,7 +14,7 @@ from uuid import UUID
 from commandbus.access.callers import demand_removal, demand_sending
 from commandbus.access.model import Caller, Scope
 from commandbus.commands.drafting import drafted
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import Governing, OnBehalf
 from commandbus.database.store import Store

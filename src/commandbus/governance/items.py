@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.errors import BatchSizeExceededError, InvalidBatchRequestError, InvalidPayloadError
 from commandbus.governance.model import Item, ItemError
 from commandbus.governance.types import BatchType

@@ -11,7 +11,7 @@ from commandbus.access.callers import demand, demand_action, demand_submission, 
 from commandbus.access.model import Caller, Scope
 from commandbus.access.visibility import is_visible, owns, sees_all
 from commandbus.commands.drafting import drafted
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database.store import Listener, Store
 from commandbus.errors import TicketNotFoundError
 from commandbus.governance.deciding import Among, Deciding, is_among, present

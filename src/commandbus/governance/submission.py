@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import UUID, uuid4
 
 from commandbus.access.model import Caller
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database import encoding
 from commandbus.database.store import Store
 from commandbus.errors import (

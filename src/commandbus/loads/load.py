@@ -10,7 +10,7 @@ from commandbus.batches.batch import new_batch
 from commandbus.batches.callbacks import Completions
 from commandbus.batches.cancels import cancel_all
 from commandbus.batches.model import BatchOptions
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store

@@ -17,7 +17,7 @@ from typing import Any, Literal, LiteralString
 from uuid import UUID
 
 from commandbus.commands.drafting import drafted
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -148,3 +148,14 @@ class Middleware:
 
         `error` is what left the chain of middleware; its texts may contain secrets.
         """
+
+
+class WorkerMiddleware(Middleware):
+    """For built-in ones, which see what a worker does by itself too."""
+
+    def own_work(self) -> AbstractContextManager[Any]:
+        """Around all that the worker does. Its tasks inherit the context variables."""
+        return nullcontext()
+
+    def received(self, domain: str, metas: Sequence[str | None], seconds: float) -> None:
+        """Commands were leased, which took so long; what travels with each, as JSON."""

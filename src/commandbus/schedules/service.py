@@ -12,7 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store

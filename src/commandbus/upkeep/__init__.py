@@ -6,6 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from commandbus.upkeep.activity import (
+        Activity,
+        DomainActivity,
+        LimitActivity,
+        Watch,
+        WorkerActivity,
+    )
     from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
     from commandbus.upkeep.findings import Diagnosis, Finding, Repair, Severity
     from commandbus.upkeep.heads import Head
@@ -15,24 +22,30 @@ if TYPE_CHECKING:
     from commandbus.upkeep.verification import AuditPlace, AuditVerification
 
 __all__ = [
+    "Activity",
     "AuditPlace",
     "AuditVerification",
     "Diagnosis",
+    "DomainActivity",
     "DomainFigures",
     "Figures",
     "Finding",
     "GovernedFigures",
     "Head",
+    "LimitActivity",
     "PruneResult",
     "Repair",
     "RetentionRule",
     "SealResult",
     "Severity",
     "Upkeep",
+    "Watch",
+    "WorkerActivity",
     "parse_age",
 ]
 
 _NAMES = {
+    "activity": ("Activity", "DomainActivity", "LimitActivity", "Watch", "WorkerActivity"),
     "figures": ("DomainFigures", "Figures", "GovernedFigures"),
     "findings": ("Diagnosis", "Finding", "Repair", "Severity"),
     "heads": ("Head",),

@@ -11,6 +11,7 @@ from uuid import UUID
 from commandbus.database.store import Store
 from commandbus.models import CommandStatus
 from commandbus.names import check_domain
+from commandbus.upkeep.activity import Watch
 
 _KNOWS_DOMAIN: LiteralString = "select {schema}.knows_domain(%s)"
 _LIMIT_FIGURES: LiteralString = (
@@ -116,6 +117,10 @@ class Figures:
     async def limits(self) -> list[LimitFigures]:
         """How many run and wait under each execution limit."""
         return await self._store.gateway.rows(_LIMIT_FIGURES, into=LimitFigures)
+
+    def watch(self, domain: str | None = None) -> Watch:
+        """What goes on in all domains or in one, for somebody who looks every second."""
+        return Watch(self._store, domain)
 
     async def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""

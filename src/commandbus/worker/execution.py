@@ -33,6 +33,7 @@ from commandbus.middleware.chain import Layers
 from commandbus.models import Command
 from commandbus.outcomes import Discard
 from commandbus.privacy.redaction import redact_text
+from commandbus.privacy.values import Secrets
 from commandbus.retry import RetryPolicy
 from commandbus.worker.outcomes import (
     ConnectionLostError,
@@ -150,9 +151,13 @@ class Execution:
     ) -> Awaitable[object]:
         """Call the handler inside its middleware."""
         lease = run.lease
+        secrets: Secrets | None = None
 
         def redact(text: str) -> str:
-            return redact_text(text, secrets=secrets_of(lease, entry))
+            nonlocal secrets
+            if secrets is None:  # once, for all texts of an attempt
+                secrets = secrets_of(lease, entry)
+            return redact_text(text, secrets=secrets)
 
         inner = partial(self._call, run, entry, context)
         run.call = Call(context.command, context, entry, inner, redact)

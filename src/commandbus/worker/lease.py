@@ -7,6 +7,7 @@ canceled; and writes how far handlers say that they have come.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 import sys
@@ -201,7 +202,13 @@ class LeaseThread:
         if self._thread is None:
             self._stop.clear()
             self._loop_seen = time.monotonic()
-            self._thread = threading.Thread(target=self._run, name="commandbus-lease", daemon=True)
+            self._thread = threading.Thread(
+                # What a middleware set for the worker's own work is so for this part of it too.
+                target=contextvars.copy_context().run,
+                args=(self._run,),
+                name="commandbus-lease",
+                daemon=True,
+            )
             self._thread.start()
 
     async def remove(self, keeper: LeaseKeeper) -> None:

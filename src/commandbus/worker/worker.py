@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commandbus.commands.drafted import outgoing
-from commandbus.commands.sending import Preparer
+from commandbus.commands.preparing import Preparer
 from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
@@ -30,6 +31,7 @@ from commandbus.worker.options import WorkerOptions, new_worker_id
 from commandbus.worker.receiver import Receiver
 from commandbus.worker.shared import Shared
 from commandbus.worker.transactions import check_providers
+from commandbus.worker.watching import own_work, tell_received, watchers_of
 
 if TYPE_CHECKING:
     from commandbus.monitoring.monitor import Monitor
@@ -81,9 +83,10 @@ class Worker:
             graph = self.registry.resources_for(domain)
             shared = self.shared or Shared(self.store, self.settings, self.registry)
             async with AsyncExitStack() as stack:
+                entries = self.registry.of_domain(domain)
+                stack.enter_context(own_work(watchers_of(entries)))
                 await stack.enter_async_context(shared.used())
                 handlers = shared.control
-                entries = self.registry.of_domain(domain)
                 await check_providers(entries, shared.control)
                 if any(entry.needs_pool for entry in entries):
                     handlers = await shared.handlers(self.options.concurrency, stack)
@@ -303,6 +306,7 @@ class _Parts:
         self.cancels = CancelWatch(
             control, options.domain, lambda: self.executor.leases, self.executor.cancel
         )
+        self._watchers = watchers_of(worker.registry.of_domain(self.domain))
         self._until_empty = worker.until_empty
         if self._until_empty is not None:
             self._until_empty.wake = self.receiver.wake
@@ -366,6 +370,8 @@ class _Parts:
         return self.executor.places()
 
     def submit(self, leases: Sequence[Lease], asked_at: float) -> None:
+        if self._watchers:
+            tell_received(self._watchers, leases, time.monotonic() - asked_at)
         self.keeper.add(leases, asked_at)
         self.executor.submit(leases)
 

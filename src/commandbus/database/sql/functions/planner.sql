@@ -66,7 +66,8 @@ begin
                 'commandbus.read_messages', 'commandbus.read_levels', 'commandbus.read_levels_except']),
             ('set enable_indexscan = on', array['commandbus.read_due']),
             ('set enable_seqscan = off set enable_bitmapscan = off', array[
-                'commandbus.first_due', 'commandbus.scale_metric']),
+                'commandbus.first_due', 'commandbus.scale_metric',
+                'commandbus.domain_activity', 'commandbus.limit_activity']),
             -- Deletes messages in the order of the index, which is that of lock_messages.
             ('set enable_seqscan = off set enable_bitmapscan = off', array['commandbus.complete_commands']),
             -- By the index of what is pending, or of the numbers, also before the first analyze.

@@ -1,0 +1,271 @@
+"""OpenTelemetry: a span for each send and each attempt, in one trace.
+
+Only the API is needed: without an SDK its spans do nothing. The context travels in `meta`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal
+
+from commandbus._version import __version__
+from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.extras import extra
+from commandbus.meta import check_meta, decode_meta
+from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Proceed, WorkerMiddleware
+from commandbus.middleware.guarding import Guard
+from commandbus.privacy.sensitive import is_sensitive_key
+
+with extra("otel", "the middleware OpenTelemetry"):
+    from opentelemetry import baggage, propagate, trace
+    from opentelemetry import context as contexts
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+
+__all__ = ["OpenTelemetry", "Relation"]
+
+#: What the semantic conventions call a messaging system; there is no value for PGMQ among theirs.
+SYSTEM = "pgmq"
+#: In the meta of commands that were sent together: their creation is linked, it is not the parent.
+LINKED = "commandbus-linked"
+#: The span of a receive links to the creation of at most this number of commands.
+MAX_LINKS = 100
+#: Instrumentations of drivers write no span where the context has one of these. The first is what
+#: they have in common, the second is the key of newer ones.
+_SUPPRESSING = (
+    "suppress_instrumentation", getattr(contexts, "_SUPPRESS_INSTRUMENTATION_KEY", None),
+)  # fmt: skip
+
+Relation = Literal["auto", "parent", "link"]
+_RELATIONS = ("auto", "parent", "link")
+
+
+class OpenTelemetry(WorkerMiddleware):
+    """`send <domain>` and `process <domain>`, by the semantic conventions for messaging.
+
+    An attempt is always linked to the span that sent its command. `relation`: "auto" makes that the
+    parent too, unless many were sent together; "parent" always does, "link" never.
+    `record_receive`: also a span for each receive that brought commands. Never fails a command.
+    """
+
+    def __init__(
+        self,
+        relation: Relation = "auto",
+        record_receive: bool = False,
+        *,
+        tracer_provider: trace.TracerProvider | None = None,
+    ) -> None:
+        if relation not in _RELATIONS:
+            raise InvalidSettingError(f"relation is {relation!r}; use {', '.join(_RELATIONS)}")
+        self._relation = relation
+        self._record_receive = record_receive
+        self._tracer = trace.get_tracer("commandbus", __version__, tracer_provider)
+        self._guard = Guard("the middleware OpenTelemetry")
+
+    # -- sending
+
+    def sending(self, drafts: Drafts) -> AbstractContextManager[Any]:
+        """A span around one send, whose context travels with each command."""
+        return self._sending(drafts)
+
+    @contextmanager
+    def _sending(self, drafts: Drafts) -> Iterator[None]:
+        span: Span | None = None
+        token: Any = None
+        counted = _Counted()
+        with self._guard:
+            span = self._tracer.start_span(
+                f"send {drafts.domain}",
+                kind=SpanKind.PRODUCER,
+                attributes=_attributes(drafts.domain, "send"),
+            )
+            token = contexts.attach(trace.set_span_in_context(span))
+            drafts.each(self._marker(span, counted, is_many=drafts.is_many))
+        try:
+            yield
+        except BaseException as error:
+            with self._guard:
+                _set_failed(span, type(error).__name__)
+            raise
+        finally:
+            with self._guard:
+                if token is not None:
+                    contexts.detach(token)
+            with self._guard:
+                if span is not None:
+                    if drafts.is_many:
+                        count = counted.number if drafts.count is None else drafts.count
+                        span.set_attribute("messaging.batch.message_count", count)
+                    span.end()
+
+    def _marker(self, span: Span, counted: _Counted, *, is_many: bool) -> Callable[[Draft], None]:
+        # Once for all commands of the send: fitting is dearer than copying.
+        carrier = self._fitting({}, _carrier(is_many=is_many))
+
+        def mark(draft: Draft) -> None:
+            counted.number += 1
+            with self._guard:
+                if not is_many:
+                    span.set_attribute("messaging.message.id", str(draft.command_id))
+                    span.set_attribute("commandbus.command_type", draft.command_type)
+                if not draft.meta:
+                    draft.meta.update(carrier)
+                elif "traceparent" not in draft.meta:  # else the sender has said what it is part of
+                    draft.meta.update(self._fitting(draft.meta, carrier))
+
+        return mark
+
+    def _fitting(self, meta: Mapping[str, str], carrier: Mapping[str, str]) -> dict[str, str]:
+        """What there is room for; the trace first, since baggage may be of any size."""
+        grown, fitting = dict(meta), dict[str, str]()
+        for key in sorted(carrier, key=lambda each: _ORDER.get(each, 2)):
+            try:
+                grown = check_meta({**grown, key: carrier[key]}) or {}
+            except InvalidInputError:
+                self._guard.warn(f"{key} of the trace does not fit into meta, and is left out")
+            else:
+                fitting[key] = carrier[key]
+        return fitting
+
+    # -- handling
+
+    async def handle(self, call: Call, proceed: Proceed) -> Any:
+        """A span around the attempt."""
+        token: Any = None
+        with self._guard:
+            token = self._begin(call)
+        try:
+            return await proceed()
+        finally:
+            with self._guard:
+                if token is not None:
+                    self._end(call, token)
+
+    def _begin(self, call: Call) -> Any:
+        command, meta = call.command, call.ctx.meta
+        # Not from the context of the worker, in which instrumentations are suppressed.
+        sent = propagate.extract(meta, Context())
+        creation = trace.get_current_span(sent).get_span_context()
+        is_parent = self._relation == "parent" or (
+            self._relation == "auto" and LINKED not in meta and command.batch_id is None
+        )
+        span = self._tracer.start_span(
+            f"process {command.domain}",
+            context=sent if is_parent else Context(),
+            kind=SpanKind.CONSUMER,
+            links=[Link(creation)] if creation.is_valid else None,
+            attributes={
+                **_attributes(command.domain, "process"),
+                "messaging.message.id": str(command.command_id),
+                "messaging.message.conversation_id": str(command.correlation_id),
+                "commandbus.command_type": command.command_type,
+                "commandbus.attempt": call.attempt,
+            },
+        )
+        call.state[self] = span
+        return contexts.attach(trace.set_span_in_context(span, sent))
+
+    def _end(self, call: Call, token: Any) -> None:
+        try:
+            # Only now: what the handler itself says in its reply goes first.
+            said = call.ctx.reply_meta or {}
+            if "traceparent" not in said and (more := self._fitting(said, _carrier())):
+                call.ctx.add_reply_meta(more)
+        finally:
+            contexts.detach(token)
+
+    def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
+        """The end of the attempt is the end of its span. Texts of errors are redacted ones."""
+        del error
+        span: Span | None = call.state.pop(self, None)
+        if span is None:
+            return
+        with self._guard:
+            span.set_attribute("commandbus.outcome", outcome.name)
+            if outcome.error_code is not None:
+                span.set_attribute("commandbus.error_code", outcome.error_code)
+                _set_failed(span, outcome.error_code, outcome.error_message)
+        with self._guard:
+            span.end()
+
+    # -- the worker itself
+
+    def own_work(self) -> AbstractContextManager[Any]:
+        """Suppress the instrumentation of drivers, or each poll would be a span."""
+        return self._own_work()
+
+    @contextmanager
+    def _own_work(self) -> Iterator[None]:
+        quiet = Context()  # no span either: an attempt is no part of what started the worker
+        for key in filter(None, _SUPPRESSING):
+            quiet = contexts.set_value(key, value=True, context=quiet)
+        token = contexts.attach(quiet)
+        try:
+            yield
+        finally:
+            with self._guard:
+                contexts.detach(token)
+
+    def received(self, domain: str, metas: Sequence[str | None], seconds: float) -> None:
+        """A span for a receive, linked to the creation of what it brought."""
+        if not self._record_receive:
+            return
+        with self._guard:
+            found = (_creation(meta) for meta in metas[:MAX_LINKS])
+            span = self._tracer.start_span(
+                f"receive {domain}",
+                context=Context(),
+                kind=SpanKind.CLIENT,
+                links=[Link(each) for each in found if each.is_valid],
+                attributes={
+                    **_attributes(domain, "receive"),
+                    "messaging.batch.message_count": len(metas),
+                },
+                start_time=time.time_ns() - int(seconds * 1e9),
+            )
+            span.end()
+
+
+class _Counted:
+    """How many commands a send had; a generator says it only at its end."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+#: In which order what a propagator says gets its room; others' keys are between.
+_ORDER = {"traceparent": 0, LINKED: 1, "tracestate": 3, "baggage": 4}
+
+
+def _attributes(domain: str, operation: str) -> dict[str, str | int]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": domain,
+    }
+
+
+def _carrier(*, is_many: bool = False) -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    if any(is_sensitive_key(key) for key in baggage.get_all()):
+        carrier.pop("baggage", None)  # operators see meta
+    if is_many and carrier:
+        carrier[LINKED] = "1"
+    return carrier
+
+
+def _creation(meta: str | None) -> trace.SpanContext:
+    sent = propagate.extract(decode_meta(meta) or {}, Context())
+    return trace.get_current_span(sent).get_span_context()
+
+
+def _set_failed(span: Span | None, kind: str, message: str | None = None) -> None:
+    if span is not None:
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR, message))

@@ -1,0 +1,162 @@
+"""Sentry: an event for a command that failed for good. No payload, no local variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Literal
+
+from commandbus.errors import InvalidInputError, InvalidSettingError
+from commandbus.extras import extra
+from commandbus.meta import check_meta
+from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Middleware, Proceed
+from commandbus.middleware.guarding import Guard
+
+with extra("sentry", "the middleware Sentry"):
+    import sentry_sdk
+    from sentry_sdk.integrations.logging import ignore_logger
+    from sentry_sdk.scope import Scope, use_isolation_scope
+    from sentry_sdk.utils import event_from_exception
+
+__all__ = ["Report", "Sentry"]
+
+Report = Literal["final", "all", "none"]
+_REPORTS = ("final", "all", "none")
+
+
+class Sentry(Middleware):
+    """Sends events to the Sentry that the application has set up with `sentry_sdk.init`.
+
+    `report`: "final" when a command is parked or has failed for good, "all" for each failed
+    attempt, "none" for nothing. Each attempt has a scope of its own. Never fails a command.
+    """
+
+    def __init__(self, report: Report = "final") -> None:
+        if report not in _REPORTS:
+            raise InvalidSettingError(f"report is {report!r}; use {', '.join(_REPORTS)}")
+        self._report = report
+        self._guard = Guard("the middleware Sentry")
+        # The worker logs each failure too: the logging integration would send it a second time.
+        ignore_logger("commandbus.worker")
+
+    # -- sending
+
+    def sending(self, drafts: Drafts) -> AbstractContextManager[Any]:
+        """Let the trace of the sender travel with each command."""
+        return self._sending(drafts)
+
+    @contextmanager
+    def _sending(self, drafts: Drafts) -> Iterator[None]:
+        with self._guard:
+            headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers())
+            drafts.each(lambda draft: self._add(draft, headers))
+        yield
+
+    def _add(self, draft: Draft, headers: dict[str, str]) -> None:
+        with self._guard:
+            for key in sorted(headers, reverse=True):  # the trace before its baggage
+                if key in draft.meta:
+                    continue
+                try:
+                    check_meta({**draft.meta, key: headers[key]})
+                except InvalidInputError:
+                    self._guard.warn(f"{key} does not fit into meta, and is left out")
+                else:
+                    draft.meta[key] = headers[key]
+
+    # -- handling
+
+    async def handle(self, call: Call, proceed: Proceed) -> Any:
+        """Give the attempt a scope of its own: what it notes is in no event of another."""
+        entered = ExitStack()
+        with self._guard:
+            scope = entered.enter_context(sentry_sdk.isolation_scope())
+            call.state[self] = scope
+            self._describe(scope, call)
+        try:
+            return await proceed()
+        finally:
+            with self._guard:
+                entered.close()
+
+    def _describe(self, scope: Scope, call: Call) -> None:
+        command = call.command
+        scope.clear_breadcrumbs()  # what the process noted before
+        # Also without `sentry-trace`: then it is a new trace, not that of what started the worker.
+        scope.generate_propagation_context(call.ctx.meta)
+        scope.set_transaction_name(f"{command.domain}/{command.command_type}")
+        scope.set_tag("commandbus.domain", command.domain)
+        scope.set_tag("commandbus.command_type", command.command_type)
+        scope.set_tag("commandbus.attempt", str(call.attempt))
+        scope.set_context(
+            "command",
+            {
+                "command_id": str(command.command_id),
+                "correlation_id": str(command.correlation_id),
+                "attempt": call.attempt,
+            },
+        )
+
+    def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
+        """Report it, if it is to be reported."""
+        scope: Scope | None = call.state.pop(self, None)
+        if scope is None or outcome.error_code is None or self._report == "none":
+            return
+        if self._report == "final" and not outcome.is_final:
+            return
+        with self._guard, use_isolation_scope(scope):
+            scope.set_tag("commandbus.outcome", outcome.name)
+            scope.set_tag("commandbus.error_code", outcome.error_code)
+            # Called after those of integrations, and with the breadcrumbs of the handler.
+            scope.add_event_processor(lambda event, _hint: _redacted(event, call))
+            event, hint = _event(call, outcome, error)
+            sentry_sdk.capture_event(event, hint=hint)
+
+
+def _event(call: Call, outcome: CallOutcome, error: BaseException | None) -> tuple[Any, Any]:
+    """Of an error the places in the code, without the values of variables."""
+    command = call.command
+    event: dict[str, Any] = {
+        "level": "error",
+        "fingerprint": [
+            "commandbus", command.domain, command.command_type, str(outcome.error_type),
+            str(outcome.error_code),
+        ],
+    }  # fmt: skip
+    if error is None:
+        event["message"] = f"{outcome.error_code}: {outcome.error_message}"
+        # Else `attach_stacktrace` adds the place where this is, with the values of variables.
+        event["threads"] = {"values": []}
+        return event, None
+    options = {
+        **sentry_sdk.get_client().options, "include_local_variables": False,
+        "add_full_stack": False,
+    }  # fmt: skip
+    found, hint = event_from_exception(
+        (type(error), error, error.__traceback__),
+        client_options=options,
+        mechanism={"type": "commandbus", "handled": True},
+    )
+    return {**found, **event}, hint
+
+
+def _redacted(event: Any, call: Call) -> Any:
+    """Without the secrets of the payload: handlers repeat them in errors, and in what they log."""
+    for value in event.get("exception", {}).get("values", ()):
+        for frame in (value.get("stacktrace") or {}).get("frames", ()):
+            frame.pop("vars", None)  # an integration may have added them
+        value["value"] = call.redact(str(value.get("value") or ""))
+    for name in ("message", "logentry", "breadcrumbs", "extra", "contexts", "tags", "user"):
+        if name in event:
+            event[name] = _walk(event[name], call)
+    return event
+
+
+def _walk(value: Any, call: Call) -> Any:
+    if isinstance(value, str):
+        return call.redact(value)
+    if isinstance(value, dict):
+        return {key: _walk(each, call) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_walk(each, call) for each in value]
+    return value
