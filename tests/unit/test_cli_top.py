@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import signal
 from dataclasses import replace
 from typing import Any, cast
 
@@ -21,6 +23,7 @@ from commandbus.upkeep.activity import (
     Watch,
     WorkerActivity,
 )
+from tests.waiting import until
 
 SHOP = DomainActivity(
     domain="shop", ready=12_345_678, delayed=40, is_estimate=True, oldest_seconds=75.0,
@@ -85,7 +88,7 @@ def test_what_does_not_fit_is_left_out_and_counted_and_the_busiest_stay() -> Non
     assert "w00 " in text
     assert text.count(" more ") == 3
     assert Size(80, 5).rows(3, 3, 3) == [1, 1, 1]
-    assert Size(80, 24).rows(1, 40, 0) == [1, 10, 0]
+    assert Size(80, 24).rows(1, 40, 0) == [1, 13, 0]
 
 
 @pytest.mark.parametrize(
@@ -133,11 +136,11 @@ class Away(Watch):
     def __init__(self) -> None:
         super().__init__(cast("Any", None), None)
         self.error: Exception | None = None
-        self.hangs = False
+        self.gate: asyncio.Event | None = None
 
     async def look(self) -> Activity:
-        if self.hangs:
-            await asyncio.Event().wait()
+        if self.gate is not None:
+            await self.gate.wait()
         if self.error is not None:
             raise self.error
         return Activity([SHOP], [WORKER], [])
@@ -166,21 +169,55 @@ async def test_a_database_that_is_away_is_said_and_what_was_seen_stays_until_it_
     assert "The database is away, this is of" in told(seen)
     assert "host:1:abc" in told(seen)
     with pytest.raises(DatabaseUnavailableError, match="gone"):
-        await seen.look(patient=False)
+        await seen.look_now()
 
 
-async def test_a_database_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_hangs_is_away_until_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
     watch = Away()
-    watch.hangs = True
+    watch.gate = asyncio.Event()
     seen = Seen(watch, "shop", 1.0)
     await seen.look()
     assert "did not answer" in told(seen)
+    first = seen.looking
+    await seen.look()
+    assert seen.looking is first  # looks do not pile up
+
+    watch.gate.set()
+    monkeypatch.setattr(module, "LOOK_SECONDS", 30.0)
+    await seen.look()
+    assert "host:1:abc" in told(seen)
+    assert "did not answer" not in told(seen)
+
+
+async def test_a_single_look_gives_up_on_a_database_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.01)
+    watch = Away()
+    watch.gate = asyncio.Event()
+    seen = Seen(watch, None, 1.0)
     with pytest.raises(DatabaseUnavailableError, match="did not answer"):
-        await seen.look(patient=False)
+        await seen.look_now()
+    assert seen.looking is not None
+    with pytest.raises(asyncio.CancelledError):
+        await seen.looking
 
 
-async def test_other_failures_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_ends_it_while_the_database_hangs() -> None:
+    watch = Away()
+    watch.gate = asyncio.Event()
+    seen = Seen(watch, None, 1.0)
+    living = asyncio.create_task(module._live(seen, Console(file=io.StringIO())))
+    await until(lambda: seen.looking is not None, "the first look")
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.wait_for(living, 10)
+    assert seen.activity is None
+
+
+async def test_other_failures_end_it() -> None:
     watch = Away()
     watch.error = RuntimeError("a defect")
     target = Console(file=io.StringIO(), force_terminal=True)

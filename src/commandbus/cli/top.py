@@ -53,9 +53,9 @@ async def top(
     async with frame.open() as session:
         seen = Seen(session.bus.upkeep.figures.watch(domain), domain, interval)
         if once or frame.as_json or not is_fancy(target):
-            await seen.look(patient=False)
+            await seen.look_now()
             await asyncio.sleep(interval)
-            await seen.look(patient=False)
+            await seen.look_now()
         else:
             await _live(seen, target)
     return View(seen.document(), lambda: _print(seen))
@@ -87,21 +87,39 @@ class Seen:
     at: datetime | None = None
     #: Why the last look failed.
     trouble: str | None = None
+    #: The look that is under way.
+    looking: asyncio.Task[Activity] | None = None
 
-    async def look(self, *, patient: bool = True) -> None:
-        """Look once more. Patient: a database that is away is remembered, not raised."""
+    async def look(self) -> None:
+        """Look once more; a database that is away is remembered, not raised.
+
+        A look that takes too long is not cancelled, which would wait for the server once more:
+        the next call goes on waiting for it.
+        """
+        looking = self.looking = self.looking or asyncio.create_task(self.watch.look())
+        await asyncio.wait([looking], timeout=LOOK_SECONDS)
+        if not looking.done():
+            self.trouble = f"it did not answer within {LOOK_SECONDS:g} s"
+            return
+        self.looking = None
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                self.activity = await self.watch.look()
-        except (DatabaseUnavailableError, TimeoutError) as error:
-            away = f"the database did not answer within {LOOK_SECONDS:g} s"
-            if not patient:
-                if isinstance(error, TimeoutError):
-                    raise DatabaseUnavailableError(away) from None
-                raise
-            self.trouble = away if isinstance(error, TimeoutError) else describe_error(error)
+            self.activity = looking.result()
+        except DatabaseUnavailableError as error:
+            self.trouble = describe_error(error)
         else:
             self.at, self.trouble = datetime.now(UTC), None
+
+    async def look_now(self) -> None:
+        """Look once more; raises if the database is away."""
+        await self.look()
+        if self.trouble is not None:
+            self.close()
+            raise DatabaseUnavailableError(f"the database is away: {self.trouble}")
+
+    def close(self) -> None:
+        """Give up the look that is under way."""
+        if self.looking is not None:
+            self.looking.cancel()
 
     def picture(self, size: Size) -> RenderableType:
         """All of it, for this much room."""
@@ -132,20 +150,21 @@ async def _live(seen: Seen, target: Console) -> None:
         _ended_by_signal() as ended,
         Live(console=target, screen=True, auto_refresh=False) as live,
     ):
-        while not ended.is_set():
-            looking = asyncio.create_task(seen.look())
-            ending = asyncio.create_task(ended.wait())
-            try:
+        ending = asyncio.create_task(ended.wait())
+        try:
+            while not ended.is_set():
+                looking = asyncio.create_task(seen.look())
                 # A database that hangs must not keep Ctrl-C waiting.
                 await asyncio.wait([looking, ending], return_when=asyncio.FIRST_COMPLETED)
-                if looking.done():
-                    looking.result()
-                    live.update(seen.picture(Size(target.width, target.height)), refresh=True)
-                    await asyncio.wait([ending], timeout=seen.interval)
-            finally:
-                for task in (looking, ending):
-                    task.cancel()
-                await asyncio.gather(looking, ending, return_exceptions=True)
+                if not looking.done():
+                    looking.cancel()
+                    break
+                looking.result()
+                live.update(seen.picture(Size(target.width, target.height)), refresh=True)
+                await asyncio.wait([ending], timeout=seen.interval)
+        finally:
+            ending.cancel()
+            seen.close()
 
 
 @contextmanager

@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 WIDE = 110
 #: A worker whose heartbeat is older than this many seconds is late, or gone: they come every few.
 LATE_SECONDS = 30.0
-#: Lines that are not rows: the header, three titles with their heads and blank lines.
+#: Lines that are not rows: the header, the heads of three tables, blank lines, what is left out.
 _FURNITURE = 10
 #: Characters that a name keeps, however narrow the terminal is.
 _LEAST = 6
@@ -48,7 +48,7 @@ class Size:
         """How many rows each table shows: an even share, and what others do not need."""
         if self.height is None:
             return list(counts)
-        room = max(self.height - _FURNITURE - len(counts), len(counts))
+        room = max(self.height - _FURNITURE, len(counts))
         given = [0] * len(counts)
         while room > 0 and (open_ := [i for i, n in enumerate(counts) if given[i] < n]):
             for index in open_[:room]:
@@ -68,21 +68,21 @@ def draw(activity: Activity, header: str, size: Size, *, domain: str | None) -> 
     if domains:
         kept = sorted(domains, key=_weight, reverse=True)[: room[0]]
         parts += [_domains([each for each in domains if each in kept], size)]
-        parts += _left_out(len(domains) - len(kept), "domains")
+        parts += _left_out(len(domains) - len(kept), "domain")
     else:
         named = "" if domain is None else f" {domain}"
         parts += [Text(f"No domain{named} here yet: the first command makes one.")]
     parts += [Text()]
     if workers:
         parts += [_workers(workers[: room[1]], size)]
-        parts += _left_out(len(workers) - room[1], "workers")
+        parts += _left_out(len(workers) - room[1], "worker")
     else:
         parts += [Text("No workers.", style="yellow" if _has_work(domains) else "")]
     if limits:
         kept_limits = sorted(limits, key=lambda each: -each.waiting)[: room[2]]
         shown = [each for each in limits if each in kept_limits]
         parts += [Text(), _limits(shown, size)]
-        parts += _left_out(len(limits) - len(shown), "limits")
+        parts += _left_out(len(limits) - len(shown), "limit")
     return Group(*parts)
 
 
@@ -97,7 +97,7 @@ def _has_work(domains: Sequence[DomainActivity]) -> bool:
 def _left_out(count: int, what: str) -> list[RenderableType]:
     from rich.text import Text
 
-    text = f"… {count:,} more {what}; --domain shows one domain"
+    text = f"… {count:,} more {what}{'' if count == 1 else 's'}"
     return [Text(text, style="dim", overflow="ellipsis")] if count > 0 else []
 
 
