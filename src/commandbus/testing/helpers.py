@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from commandbus.blocking import BlockingBus
+from commandbus.blocking.direct import DirectCalls
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.handlers.router import Handlers
@@ -56,7 +57,16 @@ def fake_blocking_bus(
         finally:
             await bus.close()
 
-    return BlockingBus(connect)
+    return BlockingBus(connect, _NoDirectCalls(lambda store, found: fake_bus(), settings))
+
+
+class _NoDirectCalls(DirectCalls):
+    """In memory there is nothing that a connection of the caller could be used for."""
+
+    def takes(self, conn: Any, opened: CommandBus | None) -> bool:
+        """Never."""
+        del conn, opened
+        return False
 
 
 def store_of(bus: CommandBus | BlockingBus) -> InMemoryStore:
