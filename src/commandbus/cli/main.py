@@ -17,6 +17,7 @@ from commandbus.cli import (
     cancel,
     db,
     db_drop,  # noqa: F401  (adds itself to `db`)
+    db_upgrade,  # noqa: F401  (adds itself to `db`)
     db_url,  # noqa: F401  (adds itself to `db`)
     demo,
     doctor,
