@@ -57,7 +57,7 @@ def fake_blocking_bus(
         finally:
             await bus.close()
 
-    return BlockingBus(connect, _NoDirectCalls(lambda store, found: fake_bus(), settings))
+    return BlockingBus(connect, _NoDirectCalls(lambda _, __: fake_bus(), settings))
 
 
 class _NoDirectCalls(DirectCalls):
