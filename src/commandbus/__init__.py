@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from commandbus.errors import (
         BatchNotFoundError,
         CommandBusError,
+        CommandFailedError,
         CommandNotFoundError,
         DatabaseError,
         DatabaseUnavailableError,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from commandbus.privacy.secrets import Secret
     from commandbus.retry import Exponential, RetryPolicy
     from commandbus.settings import Settings
+    from commandbus.typed.commands import Returns, command
 
 __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     # The bus
@@ -76,6 +78,8 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "new_id",
     "derive_id",
     "SendOptions",
+    "command",
+    "Returns",
     "BatchCommand",
     "SendReport",
     "BatchCompletionCallback",
@@ -122,6 +126,7 @@ __all__ = [  # noqa: RUF022  (in the order in which a reader needs them)
     "HandlerNotFoundError",
     "LeaseLostError",
     "ReplyTimeoutError",
+    "CommandFailedError",
     "DatabaseError",
     "DatabaseUnavailableError",
     "SchemaVersionError",
@@ -137,6 +142,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "commandbus.errors": (
         "BatchNotFoundError",
         "CommandBusError",
+        "CommandFailedError",
         "CommandNotFoundError",
         "DatabaseError",
         "DatabaseUnavailableError",
@@ -200,6 +206,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "RetryPolicy",
     ),
     "commandbus.settings": ("Settings",),
+    "commandbus.typed.commands": (
+        "Returns",
+        "command",
+    ),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

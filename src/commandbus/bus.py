@@ -7,15 +7,14 @@ rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from commandbus.commands.cancels import cancel_command
-from commandbus.errors import InvalidInputError, InvalidSettingError
-from commandbus.flow import SendOptions
-from commandbus.handler_verbs import HandlerVerbs
+from commandbus.errors import InvalidSettingError
 from commandbus.handlers.router import Handlers
 from commandbus.middleware.base import Middleware
 from commandbus.models import (
@@ -26,32 +25,32 @@ from commandbus.models import (
     CancelAnswer,
     CommandMetadata,
     CommandStatus,
-    Reply,
     Running,
-    SendReport,
     TroubleshootingItem,
 )
 from commandbus.names import (
-    INBOX,
     check_choice_or_none,
     check_command_type,
     check_domain,
-    check_operator,
     check_uuid,
-    new_id,
 )
 from commandbus.paging import check_page
 from commandbus.privacy.sensitive import also_redact
 from commandbus.retry import RetryPolicy
-from commandbus.settings import Settings, check_timeout
+from commandbus.send_verbs import SendVerbs
+from commandbus.settings import Settings
+from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from commandbus.database.store import Store
 
+# Who configures no logging gets no lines of ours on stderr.
+logging.getLogger("commandbus").addHandler(logging.NullHandler())
 
-class CommandBus(HandlerVerbs):
+
+class CommandBus(SendVerbs):
     """Sends commands, runs workers, and gives operators their verbs.
 
     `CommandBus(pool)` works on a psycopg AsyncConnectionPool that the application owns;
@@ -110,87 +109,7 @@ class CommandBus(HandlerVerbs):
         """Raise if the database cannot be reached, or is not one that this version works with."""
         await self._store.check()
 
-    # -- sending
-
-    async def send(
-        self,
-        domain: str,
-        command_type: str,
-        command_id: UUID,
-        data: dict[str, Any],
-        reply_to: str | None = None,
-        correlation_id: UUID | None = None,
-        *,
-        batch_id: UUID | None = None,
-        max_attempts: int | None = None,
-        actor: str | None = None,
-        conn: Any = None,
-        **options: Unpack[SendOptions],
-    ) -> UUID:
-        """Send a command; returns its id. A second send of the id raises DuplicateCommandError.
-
-        With `conn` (psycopg, SQLAlchemy or asyncpg) it joins the caller's transaction: the command
-        exists if and only if that commits. `actor`: who sends it, for the audit. `options` say
-        when it may start (`delay`, `deliver_at`, `expires_in`, `expires_at`), in which order
-        (`priority`, `ordering_key`), what limits count it by (`limit_key`), and that it is sent
-        once (`unique_key`): then the id is that of the command which holds the key.
-        """
-        command = self._preparer.command(
-            domain, command_type, command_id, data, reply_to, correlation_id, max_attempts,
-            options=options,
-        )  # fmt: skip
-        batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        who = None if actor is None else check_operator(actor)
-        return await self._sending.send(domain, command, batch_id=batch, actor=who, conn=conn)
-
-    async def send_many(
-        self,
-        domain: str,
-        commands: Iterable[BatchCommand],
-        *,
-        batch_id: UUID | None = None,
-        max_attempts: int | None = None,
-        on_duplicate: Literal["refuse", "skip"] = "refuse",
-        actor: str | None = None,
-        conn: Any = None,
-    ) -> SendReport:
-        """Send many commands in one transaction: all of them, or, on any error, none.
-
-        Returns the ids of those that were sent. With `on_duplicate="skip"` known ids, and held
-        unique keys, are left out: `skipped` of the report. A generator is read while its commands
-        are sent, so that they are never all in memory. Into a batch it is read first: the time it
-        takes would hold up the workers of the batch. `actor`: who sends them, for the audit.
-        """
-        check_domain(domain)
-        if on_duplicate not in {"refuse", "skip"}:
-            raise InvalidInputError(f"on_duplicate is {on_duplicate!r}; use refuse or skip")
-        batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        return await self._sending.send_many(
-            domain, commands, batch_id=batch, max_attempts=max_attempts, on_duplicate=on_duplicate,
-            actor=check_operator(actor), conn=conn,
-        )  # fmt: skip
-
-    async def call(
-        self,
-        domain: str,
-        command_type: str,
-        data: dict[str, Any],
-        *,
-        command_id: UUID | None = None,
-        correlation_id: UUID | None = None,
-        timeout: float = 30.0,
-        **options: Unpack[SendOptions],
-    ) -> Reply:
-        """Send a command and wait for its reply; ReplyTimeoutError if none comes in time.
-
-        The reply comes to this call and to no queue. A command that ends in troubleshooting has no
-        reply until an operator decides.
-        """
-        check_timeout(timeout)
-        sent = await self.send(
-            domain, command_type, command_id or new_id(), data, INBOX, correlation_id, **options
-        )
-        return await self.wait_reply(domain, sent, timeout=timeout)
+    # -- one that is not wanted any more
 
     async def cancel(
         self,
@@ -214,12 +133,12 @@ class CommandBus(HandlerVerbs):
     async def create_batch(
         self,
         domain: str,
-        commands: list[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         *,
         name: str | None = None,
         custom_data: dict[str, Any] | None = None,
         on_complete: BatchCompletionCallback | None = None,
-        on_complete_command: BatchCommand | None = None,
+        on_complete_command: BatchCommand | TypedCommand | None = None,
         created_by: str | None = None,
         max_attempts: int | None = None,
         actor: str | None = None,
@@ -231,7 +150,7 @@ class CommandBus(HandlerVerbs):
         happens, as long as this process lives. `on_complete_command` survives everything: it is
         sent in the very commit that ends the batch, with an id of its own and the batch_id as
         correlation_id. With `conn` the batch joins the caller's transaction. `actor`: who sends its
-        commands, for the audit; by default `created_by`.
+        commands, for the audit; by default `created_by`. Instances of command classes get ids here.
         """
         return await self.batches.create(
             domain, commands, name=name, custom_data=custom_data, on_complete=on_complete,

@@ -35,6 +35,8 @@
     ├── HandlerAlreadyRegisteredError
     ├── HandlerNotFoundError
     ├── ReplyTimeoutError (TimeoutError)
+    ├── CommandFailedError              a command that was called ended as FAILED or CANCELED
+    ├── InvalidResultError              it completed, and its result is not of the declared type
     └── DatabaseError                   the call was right; the database could not do it
         ├── DatabaseUnavailableError    no server, wrong password, connection cut
         ├── SchemaVersionError
@@ -56,6 +58,7 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from commandbus.governance.model import ItemError
+    from commandbus.models import Reply
 
 
 class CommandBusError(Exception):
@@ -80,8 +83,7 @@ class HandlerError(CommandBusError):
 
     def __init__(self, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
+        self.code, self.message = code, message
         self.details = dict(details) if details is not None else None
 
 
@@ -154,8 +156,7 @@ class BatchSizeExceededError(InvalidBatchRequestError):
         super().__init__(
             f"the request has {size} items, at most {max_value} are allowed; split it{more}"
         )
-        self.size = size
-        self.max_value = max_value
+        self.size, self.max_value = size, max_value
         self.contact_admin = contact_admin
 
 
@@ -200,12 +201,9 @@ class RateLimitExceededError(CommandBusError):
         super().__init__(
             f"{limit_type} is at {current_value} of {max_value}; try again in {retry_after} s"
         )
-        self.limit_type = limit_type
-        self.scope = scope
-        self.current_value = current_value
-        self.max_value = max_value
-        self.retry_after = retry_after
-        self.contact_admin = contact_admin
+        self.limit_type, self.scope = limit_type, scope
+        self.current_value, self.max_value = current_value, max_value
+        self.retry_after, self.contact_admin = retry_after, contact_admin
 
 
 class TicketNotFoundError(CommandBusError):
@@ -223,28 +221,22 @@ class CommandNotFoundError(CommandBusError):
         super().__init__(
             f"no command {command_id} in domain {domain!r}; check the id and the domain"
         )
-        self.domain = domain
-        self.command_id = command_id
+        self.domain, self.command_id = domain, command_id
 
 
 class BatchNotFoundError(CommandBusError):
     """No batch with this id in this domain."""
 
     def __init__(self, domain: str, batch_id: UUID) -> None:
-        super().__init__(
-            f"no batch {batch_id} in domain {domain!r}; create it before sending into it"
-        )
-        self.domain = domain
-        self.batch_id = batch_id
+        super().__init__(f"no batch {batch_id} in domain {domain!r}; create it before you send")
+        self.domain, self.batch_id = domain, batch_id
 
 
 class BulkOperationNotFoundError(CommandBusError):
     """No bulk operation with this id."""
 
     def __init__(self, operation_id: UUID) -> None:
-        super().__init__(
-            f"no bulk operation {operation_id}; `commandbus bulk list` lists what there is"
-        )
+        super().__init__(f"no bulk operation {operation_id}; `commandbus bulk list` lists them")
         self.operation_id = operation_id
 
 
@@ -253,11 +245,9 @@ class ScheduleNotFoundError(CommandBusError):
 
     def __init__(self, domain: str, name: str) -> None:
         super().__init__(
-            f"no schedule {name!r} in domain {domain!r}; `commandbus schedule list` lists what "
-            "there is"
+            f"no schedule {name!r} in domain {domain!r}; `commandbus schedule list` lists them"
         )
-        self.domain = domain
-        self.name = name
+        self.domain, self.name = domain, name
 
 
 class TokenNotFoundError(CommandBusError):
@@ -364,6 +354,18 @@ class HandlerNotFoundError(CommandBusError):
 
 class ReplyTimeoutError(CommandBusError, TimeoutError):
     """No reply in time. The command goes on; `commandbus show` shows its state."""
+
+
+class CommandFailedError(CommandBusError):
+    """A command that was called ended as FAILED or CANCELED: `reply` says why."""
+
+    def __init__(self, text: str, reply: Reply) -> None:
+        super().__init__(text)
+        self.reply = reply
+
+
+class InvalidResultError(CommandBusError):
+    """A command that was called has completed, with a result that is not of the declared type."""
 
 
 class DatabaseError(CommandBusError):

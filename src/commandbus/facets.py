@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from commandbus.commands.drafted import sending_through
@@ -80,6 +81,14 @@ class Facets:
         self._monitor: Monitor | None = None
         #: In the order in which they were built; closed in the reverse order.
         self._running: list[RunningPart] = []
+
+    def _on_store(self, store: Store) -> Self:
+        """The same bus, with its handlers, whose sends and cancels go through another store."""
+        other = copy(self)
+        other._store = store
+        sending = Sending(store, self._preparer, max_send_many=self._settings.max_send_many)
+        other._sending = sending_through(sending)
+        return other
 
     async def close(self) -> None:
         """Stop the workers and let go of what the bus opened itself."""

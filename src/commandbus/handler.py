@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 from uuid import UUID
 
 from commandbus.errors import (
@@ -22,6 +22,7 @@ from commandbus.models import Command, NewCommand
 from commandbus.names import check_operator
 from commandbus.retry import RetryPolicy
 from commandbus.transactions.provider import TransactionProvider
+from commandbus.typed.commands import TypedCommand, spelled_out
 
 if TYPE_CHECKING:
     from commandbus.database.model import Lease
@@ -249,6 +250,7 @@ class HandlerContext(OfLease):
             raise InvalidOperationError("no worker runs this handler, so there is no lease")
         self._run.wait_for(lambda: self.extend_visibility(seconds))
 
+    @overload
     def send(
         self,
         domain: str,
@@ -260,12 +262,41 @@ class HandlerContext(OfLease):
         *,
         actor: str | None = None,
         **options: Unpack[SendOptions],
+    ) -> UUID: ...
+    @overload
+    def send(
+        self,
+        command: TypedCommand,
+        /,
+        *,
+        command_id: UUID | None = None,
+        reply_to: str | None = None,
+        correlation_id: UUID | None = None,
+        actor: str | None = None,
+        **options: Unpack[SendOptions],
+    ) -> UUID: ...
+    def send(
+        self,
+        domain: Any,
+        command_type: Any = None,
+        command_id: Any = None,
+        data: Any = None,
+        reply_to: str | None = None,
+        correlation_id: UUID | None = None,
+        *,
+        actor: str | None = None,
+        **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command in the transaction that completes this one: both happen, or neither.
 
         It gets the correlation id of this command, unless another is given. `actor`: who sends
-        it, for the audit. `options` are those of `CommandBus.send`.
+        it, for the audit. `options` are those of `CommandBus.send`. An instance of a class with
+        `@command` is a command by itself.
         """
+        if not isinstance(domain, str):
+            domain, command_type, command_id, data = spelled_out(
+                domain, command_type, command_id, data
+            )
         inherited = correlation_id or self.correlation_id
         command = self._prepare(
             domain, command_type, command_id, data, reply_to, inherited, options=options

@@ -13,6 +13,8 @@ from commandbus.addresses import libpq_address
 from commandbus.database import connections
 from commandbus.database.connections import AsyncPool, ConnectionSource
 from commandbus.database.direct import DirectStore, Seat, address_of, finish
+from commandbus.database.direct_calls import CallerStore
+from commandbus.database.foreign import is_blocking
 from commandbus.database.migrations import SchemaStatus, check_schema, migrate, schema_status
 from commandbus.database.postgres import PostgresStore
 from commandbus.database.removal import Contents, look_at_contents, remove_installation
@@ -24,7 +26,7 @@ from commandbus.errors import InvalidSettingError, SchemaMissingError
 from commandbus.opening import Opening
 from commandbus.settings import Settings
 
-__all__ = ["address_of", "finish"]  # handed on
+__all__ = ["address_of", "finish", "is_blocking"]  # handed on
 
 DSN_VARIABLE = "COMMANDBUS_DSN"
 
@@ -49,6 +51,11 @@ def store_on(pool: Any, settings: Settings) -> Store:
 def direct_store(seat: Seat, settings: Settings, known: set[str]) -> Store:
     """The store on the connection that a framework has in the thread that asks."""
     return DirectStore(seat, settings, known)
+
+
+def caller_store(settings: Settings) -> CallerStore:
+    """The store on connections that callers name, in their threads."""
+    return CallerStore(settings)
 
 
 def find_dsn(dsn: str | None) -> str | None:

@@ -26,6 +26,8 @@ FOLDER = Path(inspect.getfile(CommandBus)).with_name("blocking")
 WIDTH = 100
 #: By hand in bus.py, or of no use on a thread that waits.
 LEFT_OUT = {"connect", "close", "worker", "consumer", "firing"}
+#: Run in the thread of the caller, if its connection is not asynchronous.
+DIRECT = {"send", "send_many", "cancel"}
 #: Parts that a facet has, or returns, with verbs of their own.
 PARTS: dict[str, dict[str, str | None]] = {
     "Upkeep": {"figures": "Figures"},
@@ -90,8 +92,10 @@ def origin_of(name: str, source: ModuleType) -> str:
     return source.__name__
 
 
-def definition_of(kind: type, name: str) -> tuple[ast.AsyncFunctionDef | ast.FunctionDef, Any]:
-    """The definition of a method, and the module where it stands."""
+def definitions_of(
+    kind: type, name: str
+) -> tuple[list[ast.AsyncFunctionDef | ast.FunctionDef], Any]:
+    """The overloads of a method with, at the end, its definition; and the module of it."""
     owner = next(base for base in kind.__mro__ if name in vars(base))
     source = importlib.import_module(owner.__module__)
     for node in tree_of(source).body:
@@ -100,7 +104,7 @@ def definition_of(kind: type, name: str) -> tuple[ast.AsyncFunctionDef | ast.Fun
                 child for child in node.body
                 if isinstance(child, ast.AsyncFunctionDef | ast.FunctionDef) and child.name == name
             ]  # fmt: skip
-            return found[-1], source
+            return found, source
     raise LookupError(f"{kind.__name__}.{name}")
 
 
@@ -136,6 +140,8 @@ def parameters_of(
         if argument.arg != "self":
             declared.append(declare(argument, default))
             passed.append(argument.arg)
+        if arguments.posonlyargs and argument is arguments.posonlyargs[-1]:
+            declared.append("/")
     if arguments.vararg is not None:
         declared.append(declare(arguments.vararg, None, "*"))
         passed.append(f"*{arguments.vararg.arg}")
@@ -167,7 +173,8 @@ def fill(head: str, parts: list[str], tail: str, indent: int) -> list[str]:
 
 def verb(kind: type, name: str, module: Module, target: str) -> list[str]:
     """One method that waits."""
-    node, source = definition_of(kind, name)
+    (*overloads, node), source = definitions_of(kind, name)
+    forms = [line for form in overloads for line in overloaded(form, module, source)]
     declared, passed = parameters_of(node, module, source)
     summary = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ")
     returns = module.need(node.returns, source)
@@ -175,6 +182,8 @@ def verb(kind: type, name: str, module: Module, target: str) -> list[str]:
     call, close = f"return {target}.{name}", ")"
     if isinstance(node, ast.AsyncFunctionDef):
         call = f"return self._bridge.run({target}.{name}"
+        if kind is CommandBus and name in DIRECT:
+            call = f"return self._bridge.run_on(conn, lambda bus: bus.{name}"
         close = "))"
     elif returns.startswith(("AsyncGenerator", "AsyncIterator")):
         module.need_name("collections.abc", "Iterator")
@@ -190,7 +199,19 @@ def verb(kind: type, name: str, module: Module, target: str) -> list[str]:
     decorator = ["    @property"] if is_property else []
     head = fill(f"def {name}", ["self", *declared], f" -> {returns}:", 4)
     text = textwrap.wrap(f'"""{summary}"""', WIDTH - 9)
-    return [*decorator, *head, *(f"        {line}" for line in text), *body, ""]
+    return [*forms, *decorator, *head, *(f"        {line}" for line in text), *body, ""]
+
+
+def overloaded(
+    node: ast.AsyncFunctionDef | ast.FunctionDef, module: Module, source: ModuleType
+) -> list[str]:
+    """One of the forms of a method, for type checkers."""
+    declared, _ = parameters_of(node, module, source)
+    returns = module.need(node.returns, source)
+    return [
+        "    @overload",
+        *fill(f"def {node.name}", ["self", *declared], f" -> {returns}: ...", 4),
+    ]
 
 
 def marks_of(node: ast.AsyncFunctionDef | ast.FunctionDef) -> set[str]:
@@ -298,6 +319,8 @@ def page(title: str, module: Module, start: list[str]) -> str:
     """A whole module."""
     body = [*start, *module.lines]
     lines = ["from typing import TYPE_CHECKING", ""]
+    if "    @overload" in body:
+        lines[0] += ", overload"
     if "    @cached_property" in body:
         lines.insert(0, "from functools import cached_property")
     if any("BlockingFacet" in line for line in body):

@@ -101,6 +101,27 @@ def test_a_script_that_does_not_close_its_bus_ends(script: str, code: int, dsn: 
     until_sync(lambda: connections(dsn) == 0)
 
 
+def test_a_script_that_sends_on_its_own_connection_has_no_loop_and_ends_at_once(dsn: str) -> None:
+    done = run(
+        """
+        import atexit, time
+        import psycopg
+        atexit.register(lambda: print(time.monotonic() - ended))  # the first is the last
+        direct = BlockingBus.connect(os.environ["COMMANDBUS_DSN"])
+        bus.close()
+        with psycopg.connect(os.environ["COMMANDBUS_DSN"]) as conn:
+            direct.send("site", "Visit", uuid4(), {}, conn=conn)
+            assert [each.name for each in threading.enumerate()] == ["MainThread"]
+        direct.check()  # now it has a loop, which nobody closes
+        ended = time.monotonic()
+        """,
+        dsn,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2, done.stdout
+    assert sent(dsn) == 2
+
+
 def test_a_forked_process_opens_its_own_and_leaves_that_of_its_parent_alone(dsn: str) -> None:
     done = run(
         """

@@ -177,6 +177,22 @@ async def test_a_resource_that_is_a_plain_generator_is_closed_with_the_worker() 
     assert log == ["closed"]
 
 
+async def test_a_plain_generator_resource_that_yields_twice_is_an_error_and_is_closed() -> None:
+    handlers, log = needing(Handlers("payments"), Config), Log()
+
+    @handlers.resource
+    def config() -> Iterator[Config]:
+        try:
+            yield Config("x")
+            yield Config("y")
+        finally:
+            log.append("closed")
+
+    with pytest.raises(InvalidOperationError, match="yields more than once"):
+        await statuses(fake_bus(handlers), "DebitAccount")
+    assert log == ["closed"]
+
+
 async def test_a_resource_that_yields_twice_is_an_error() -> None:
     handlers = needing(Handlers("payments"), Config)
 

@@ -54,6 +54,7 @@ from commandbus.names import (
 from commandbus.paging import MAX_LIMIT, Page, check_page
 from commandbus.payload import encode_json
 from commandbus.settings import Settings
+from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
     from commandbus.loads.model import LoadMetadata
@@ -95,7 +96,7 @@ def new_batch(
     )
 
 
-def _count(commands: Sequence[BatchCommand]) -> int:
+def _count(commands: Sequence[BatchCommand | TypedCommand]) -> int:
     return len(commands) if commands else 0
 
 
@@ -114,7 +115,7 @@ class Batches:
     async def create(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         *,
         conn: Any = None,
         on_behalf: OnBehalf | None = None,
@@ -131,7 +132,7 @@ class Batches:
     async def _create(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         conn: Any,
         on_behalf: OnBehalf | None,
         options: BatchOptions,
@@ -178,7 +179,7 @@ class Batches:
     async def _prepare(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         options: BatchOptions,
         drafts: Drafts | None,
     ) -> tuple[NewBatch, list[NewCommand]]:
@@ -205,7 +206,7 @@ class Batches:
     async def dispatch(
         self,
         domain: str,
-        commands: Sequence[BatchCommand],
+        commands: Sequence[BatchCommand | TypedCommand],
         *,
         mode: DispatchMode = DispatchMode.TWO_PHASE,
         dispatch_rate: float | None = None,

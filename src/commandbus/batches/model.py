@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 from commandbus.models import BatchCommand, BatchCompletionCallback, BatchMetadata
+from commandbus.typed.commands import TypedCommand
 
 
 class DispatchMode(StrEnum):
@@ -38,7 +39,7 @@ class BatchOptions(TypedDict, total=False):
     name: str | None
     custom_data: dict[str, Any] | None
     on_complete: BatchCompletionCallback | None
-    on_complete_command: BatchCommand | None
+    on_complete_command: BatchCommand | TypedCommand | None
     created_by: str | None
     max_attempts: int | None
     actor: str | None

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
         BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus, Running, Viewer,
     )
     from commandbus.paging import Page
+    from commandbus.typed.commands import TypedCommand
 
 
 class BlockingBatches(BlockingFacet["Batches"]):
     """The verbs of a batch. Pages, dispatch, relay and recovery need PostgreSQL."""
 
     def create(
-        self, domain: str, commands: Sequence[BatchCommand], *, conn: Any = None,
+        self, domain: str, commands: Sequence[BatchCommand | TypedCommand], *, conn: Any = None,
         on_behalf: OnBehalf | None = None, **options: Unpack[BatchOptions],
     ) -> UUID:
         """Create a batch with all its commands, or nothing."""
@@ -42,7 +43,7 @@ class BlockingBatches(BlockingFacet["Batches"]):
         ))
 
     def dispatch(
-        self, domain: str, commands: Sequence[BatchCommand], *,
+        self, domain: str, commands: Sequence[BatchCommand | TypedCommand], *,
         mode: DispatchMode = DispatchMode.TWO_PHASE, dispatch_rate: float | None = None,
         queue: MessageQueue | None = None, **options: Unpack[BatchOptions],
     ) -> DispatchResult:

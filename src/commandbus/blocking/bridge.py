@@ -16,10 +16,14 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from commandbus.blocking.direct import DirectCalls
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidOperationError
+
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Gateway
 
 Result = TypeVar("Result")
 Facet = TypeVar("Facet")
@@ -91,8 +95,9 @@ class _Opened:
 class Bridge:
     """Runs coroutines on the loop of its bus, and waits for what they return."""
 
-    def __init__(self, connect: Connect) -> None:
+    def __init__(self, connect: Connect, direct: DirectCalls) -> None:
         self._connect = connect
+        self._direct = direct
         self._lock = threading.RLock()
         self._opened: _Opened | None = None
         self._bus: CommandBus | None = None
@@ -105,10 +110,7 @@ class Bridge:
         """The bus, opened if it is not."""
         refuse_a_running_loop()
         with self._lock:
-            if self._is_closed:
-                raise InvalidOperationError(
-                    "this BlockingBus is closed; open another with BlockingBus.connect()"
-                )
+            self._refuse_if_closed()
             if self._bus is None:
                 opened = _Opened(self._connect)
                 self._bus = opened.open()
@@ -117,6 +119,28 @@ class Bridge:
                 self._collected.atexit = False  # _close_all waits there, this would not
                 _close_all_first_at_exit()
             return self._bus
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise InvalidOperationError(
+                "this BlockingBus is closed; open another with BlockingBus.connect()"
+            )
+
+    def run_on(
+        self, conn: Any, begin: Callable[[CommandBus], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Wait for a verb that may join the caller's transaction.
+
+        If the calls of its connection wait too, it runs here and now, without loop and pool.
+        """
+        if conn is None or not self._direct.takes(conn, self._bus):
+            return self.run(begin(self.open()))
+        refuse_a_running_loop()
+        self._refuse_if_closed()
+        return self._direct.run(conn, begin, self._bus, self._run_apart)
+
+    def _run_apart(self, work: Callable[[Gateway], Coroutine[Any, Any, None]]) -> None:
+        self.run(work(self.open()._store.gateway))
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Wait for a coroutine of this bus."""

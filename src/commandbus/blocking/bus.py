@@ -7,10 +7,12 @@ which `make blocking` writes from those of CommandBus.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from commandbus.blocking.bridge import Bridge, Connect
+from commandbus.blocking.direct import DirectCalls
 from commandbus.blocking.verbs import BlockingVerbs
 from commandbus.bus import CommandBus
 from commandbus.handlers.router import Handlers
@@ -18,16 +20,20 @@ from commandbus.middleware.base import Middleware
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 
+if TYPE_CHECKING:
+    from commandbus.database.store import Store
+
 
 class BlockingBus(BlockingVerbs):
     """A bus whose verbs wait. Make one with `BlockingBus.connect`; threads may share it.
 
     It opens with the first call, or where a `with` block begins, and closes at the end of the
-    block, with `close`, or at the end of the process. A forked process opens its own.
+    block, with `close`, or at the end of the process. A forked process opens its own. `send`,
+    `send_many` and `cancel` on a connection of the caller that is not asynchronous open nothing.
     """
 
-    def __init__(self, connect: Connect) -> None:
-        super().__init__(Bridge(connect))
+    def __init__(self, connect: Connect, direct: DirectCalls) -> None:
+        super().__init__(Bridge(connect, direct))
 
     @classmethod
     def connect(
@@ -41,16 +47,20 @@ class BlockingBus(BlockingVerbs):
         middleware: Sequence[Middleware] = (),
     ) -> Self:
         """A bus on the database that `CommandBus.connect` would take."""
-        return cls(
-            lambda: CommandBus.connect(
-                dsn,
-                settings=settings,
-                retry_policy=retry_policy,
-                data_dir=data_dir,
-                handlers=handlers,
+
+        def connect() -> AbstractAsyncContextManager[CommandBus]:
+            return CommandBus.connect(
+                dsn, settings=settings, retry_policy=retry_policy, data_dir=data_dir,
+                handlers=handlers, middleware=middleware,
+            )  # fmt: skip
+
+        def build(store: Store, found: Settings) -> CommandBus:
+            return CommandBus(
+                store=store, settings=found, retry_policy=retry_policy, handlers=handlers,
                 middleware=middleware,
-            )
-        )
+            )  # fmt: skip
+
+        return cls(connect, DirectCalls(build, settings))
 
     def __enter__(self) -> Self:
         """Open the bus now, so that a wrong address shows here."""

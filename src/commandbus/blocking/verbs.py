@@ -8,7 +8,7 @@ Parameters and types are as there; so is the first line of each description.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from commandbus.monitoring.monitor import Monitor
     from commandbus.retry import RetryPolicy
     from commandbus.transactions.provider import TransactionProvider
+    from commandbus.typed.commands import Result_co, Returns, TypedCommand
 
 
 class BlockingVerbs:
@@ -191,43 +192,74 @@ class BlockingVerbs:
             until_empty=until_empty, include_delayed=include_delayed,
         ))
 
-    def check(self) -> None:
-        """Raise if the database cannot be reached, or is not one that this version works with."""
-        return self._bridge.run(self._bus.check())
-
+    @overload
     def send(
         self, domain: str, command_type: str, command_id: UUID, data: dict[str, Any],
         reply_to: str | None = None, correlation_id: UUID | None = None, *,
         batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
         conn: Any = None, **options: Unpack[SendOptions],
+    ) -> UUID: ...
+    @overload
+    def send(
+        self, command: TypedCommand, /, *, command_id: UUID | None = None,
+        reply_to: str | None = None, correlation_id: UUID | None = None,
+        batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
+        conn: Any = None, **options: Unpack[SendOptions],
+    ) -> UUID: ...
+    def send(
+        self, domain: Any, command_type: Any = None, command_id: Any = None, data: Any = None,
+        reply_to: str | None = None, correlation_id: UUID | None = None, *,
+        batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
+        conn: Any = None, **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError."""
-        return self._bridge.run(self._bus.send(
+        return self._bridge.run_on(conn, lambda bus: bus.send(
             domain, command_type, command_id, data, reply_to, correlation_id, batch_id=batch_id,
             max_attempts=max_attempts, actor=actor, conn=conn, **options,
         ))
 
     def send_many(
-        self, domain: str, commands: Iterable[BatchCommand], *, batch_id: UUID | None = None,
-        max_attempts: int | None = None, on_duplicate: Literal["refuse", "skip"] = "refuse",
-        actor: str | None = None, conn: Any = None,
+        self, domain: str, commands: Iterable[BatchCommand | TypedCommand], *,
+        batch_id: UUID | None = None, max_attempts: int | None = None,
+        on_duplicate: Literal["refuse", "skip"] = "refuse", actor: str | None = None,
+        conn: Any = None,
     ) -> SendReport:
         """Send many commands in one transaction: all of them, or, on any error, none."""
-        return self._bridge.run(self._bus.send_many(
+        return self._bridge.run_on(conn, lambda bus: bus.send_many(
             domain, commands, batch_id=batch_id, max_attempts=max_attempts,
             on_duplicate=on_duplicate, actor=actor, conn=conn,
         ))
 
+    @overload
     def call(
         self, domain: str, command_type: str, data: dict[str, Any], *,
         command_id: UUID | None = None, correlation_id: UUID | None = None, timeout: float = 30.0,
         **options: Unpack[SendOptions],
-    ) -> Reply:
+    ) -> Reply: ...
+    @overload
+    def call(
+        self, command: Returns[Result_co], /, *, command_id: UUID | None = None,
+        correlation_id: UUID | None = None, timeout: float = 30.0, **options: Unpack[SendOptions],
+    ) -> Result_co: ...
+    @overload
+    def call(
+        self, command: TypedCommand, /, *, command_id: UUID | None = None,
+        correlation_id: UUID | None = None, timeout: float = 30.0, **options: Unpack[SendOptions],
+    ) -> Any: ...
+    def call(
+        self, domain: Any, command_type: Any = None, data: Any = None, *,
+        command_id: UUID | None = None, correlation_id: UUID | None = None, timeout: float = 30.0,
+        **options: Unpack[SendOptions],
+    ) -> Any:
         """Send a command and wait for its reply; ReplyTimeoutError if none comes in time."""
         return self._bridge.run(self._bus.call(
             domain, command_type, data, command_id=command_id, correlation_id=correlation_id,
             timeout=timeout, **options,
         ))
+
+    def check(self) -> None:
+        """Raise if the database cannot be reached, or is not one that this version works with."""
+        return self._bridge.run(self._bus.check())
 
     def cancel(
         self, domain: str, command_id: UUID, reason: str, *, running: Running = "refuse",
@@ -235,16 +267,17 @@ class BlockingVerbs:
     ) -> CancelAnswer:
         """Cancel a command that is PENDING: "canceled". One that a worker has is refused, or, with
         `running="request"`, its worker is asked to end it: "requested". It may still complete."""
-        return self._bridge.run(self._bus.cancel(
+        return self._bridge.run_on(conn, lambda bus: bus.cancel(
             domain, command_id, reason, running=running, operator=operator, conn=conn,
         ))
 
     def create_batch(
-        self, domain: str, commands: list[BatchCommand], *, name: str | None = None,
-        custom_data: dict[str, Any] | None = None,
+        self, domain: str, commands: Sequence[BatchCommand | TypedCommand], *,
+        name: str | None = None, custom_data: dict[str, Any] | None = None,
         on_complete: BatchCompletionCallback | None = None,
-        on_complete_command: BatchCommand | None = None, created_by: str | None = None,
-        max_attempts: int | None = None, actor: str | None = None, conn: Any = None,
+        on_complete_command: BatchCommand | TypedCommand | None = None,
+        created_by: str | None = None, max_attempts: int | None = None, actor: str | None = None,
+        conn: Any = None,
     ) -> UUID:
         """Create a batch with all commands atomically; returns the batch_id."""
         return self._bridge.run(self._bus.create_batch(

@@ -11,6 +11,7 @@ from commandbus.commands.preparing import Preparer
 from commandbus.commands.sending import Sending
 from commandbus.flow import SendOptions
 from commandbus.models import BatchCommand, NewCommand, SendReport
+from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
     from commandbus.database.store import SendPlace
@@ -73,7 +74,7 @@ class DraftedSending:
     async def send_many(
         self,
         domain: str,
-        commands: Iterable[BatchCommand],
+        commands: Iterable[BatchCommand | TypedCommand],
         *,
         max_attempts: int | None,
         on_duplicate: str,

@@ -12,6 +12,7 @@ from commandbus.commands.sending import Sending
 from commandbus.middleware.base import Drafts
 from commandbus.models import BatchCommand, NewCommand, SendReport
 from commandbus.monitoring.metrics import Metrics
+from commandbus.typed.commands import TypedCommand, as_batch_command
 
 if TYPE_CHECKING:
     from commandbus.database.store import SendPlace, Store
@@ -46,7 +47,7 @@ class MeteredSending(Sending):
     async def send_many(
         self,
         domain: str,
-        commands: Iterable[BatchCommand],
+        commands: Iterable[BatchCommand | TypedCommand],
         drafts: Drafts | None = None,
         *,
         max_attempts: int | None,
@@ -58,9 +59,10 @@ class MeteredSending(Sending):
 
         def noted() -> Iterator[BatchCommand]:
             for each in commands:
-                if isinstance(each, BatchCommand):
-                    types[each.command_id] = each.command_type
-                yield each
+                # What is counted has the id under which it is sent.
+                found = each if isinstance(each, BatchCommand) else as_batch_command(domain, each)
+                types[found.command_id] = found.command_type
+                yield found
 
         began = time.monotonic()
         given = list(noted()) if isinstance(commands, (list, tuple)) else noted()

@@ -29,6 +29,7 @@ from commandbus.names import (
 from commandbus.payload import encode_payload
 from commandbus.retry import RetryPolicy, check_max_attempts
 from commandbus.settings import Settings
+from commandbus.typed.commands import TypedCommand, as_batch_command
 from commandbus.typed.models import written
 
 if TYPE_CHECKING:
@@ -67,11 +68,12 @@ class Preparer:
     ) -> NewCommand:
         """Check and encode one command."""
         check_domain(domain)
-        if type(data) is not dict:
+        kind: Any = type(data)
+        if kind is not dict:
             data = written(data, is_checked=self._settings.validate_on_send)
         if self._codecs and self._settings.validate_on_send:
             codec = self._codecs.get((domain, command_type))
-            if codec is not None:
+            if codec is not None and codec.kind is not kind:  # else it was checked just now
                 codec.check(data)
         return NewCommand(
             command_type=check_command_type(command_type),
@@ -91,17 +93,14 @@ class Preparer:
     def batch_command(
         self,
         domain: str,
-        command: BatchCommand,
+        command: BatchCommand | TypedCommand,
         max_attempts: int | None = None,
         *,
         may_be_unique: bool = False,
     ) -> NewCommand:
         """Check and encode one of several commands."""
         if not isinstance(command, BatchCommand):
-            raise InvalidInputError(
-                "commands are BatchCommand(command_type, command_id, data), "
-                f"not {type(command).__name__}"
-            )
+            command = as_batch_command(domain, command)
         prepared = self.command(
             domain, command.command_type, command.command_id, command.data, command.reply_to,
             command.correlation_id, max_attempts, options=command.options,
@@ -110,12 +109,14 @@ class Preparer:
             refuse_unique(prepared)
         return prepared
 
-    def closing_command(self, domain: str, command: BatchCommand) -> bytes:
+    def closing_command(self, domain: str, command: BatchCommand | TypedCommand) -> bytes:
         """Check and encode the command that a batch sends when it ends.
 
         Its id is made at each closing (a batch that is retried ends again), and its correlation
         id is the id of the batch.
         """
+        if not isinstance(command, BatchCommand):
+            command = as_batch_command(domain, command)
         prepared = self.command(
             domain, command.command_type, command.command_id, command.data, command.reply_to, None,
             options=command.options,

@@ -27,6 +27,7 @@ from commandbus.errors import (
 from commandbus.flow import Flow
 from commandbus.middleware.base import Drafts
 from commandbus.models import BatchCommand, NewCommand, SendReport
+from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
     from commandbus.database.store import SendPlace, Store
@@ -57,7 +58,7 @@ class Sending:
     async def send_many(
         self,
         domain: str,
-        commands: Iterable[BatchCommand],
+        commands: Iterable[BatchCommand | TypedCommand],
         drafts: Drafts | None = None,
         *,
         max_attempts: int | None,
@@ -194,8 +195,9 @@ class Sending:
 
 
 def _has_key(command: object) -> bool:
-    options = getattr(command, "options", None)
-    return options is not None and options.get("unique_key") is not None
+    if not isinstance(command, BatchCommand):  # an instance may have a field of this name
+        return False
+    return command.options is not None and command.options.get("unique_key") is not None
 
 
 def _keyed(command: NewCommand, on_duplicate: str, *, is_list: bool) -> NewCommand:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, LiteralString, Protocol, TypeVar, Unpack, cast
+from typing import Any, LiteralString, NoReturn, Protocol, TypeVar, Unpack, cast
 from uuid import UUID
 
 import psycopg
@@ -70,6 +70,11 @@ def finish(work: Coroutine[Any, Any, Result]) -> Result:
             raise InvalidOperationError(_NEEDS_LOOP) from None
         raise
     work.close()
+    raise InvalidOperationError(_NEEDS_LOOP)
+
+
+def refuse_to_wait() -> NoReturn:
+    """Refuse what needs an event loop."""
     raise InvalidOperationError(_NEEDS_LOOP)
 
 
@@ -206,7 +211,7 @@ class DirectStore(PostgresStore):
 
     @property
     def _pool(self) -> Any:  # type: ignore[override]  # there is none, and what needs one waits
-        raise InvalidOperationError(_NEEDS_LOOP)
+        refuse_to_wait()
 
     async def send(
         self,

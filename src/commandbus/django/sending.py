@@ -61,6 +61,13 @@ class DirectBridge(Bridge):
         """Run a verb to its end."""
         return finish(work)
 
+    def run_on(
+        self, conn: Any, begin: Callable[[CommandBus], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """The same: the connection is Django's, and another one is refused."""
+        del conn  # what begins has it too
+        return finish(begin(self.open()))
+
     def find(self, name: str) -> Any:
         """A facet of the bus of this thread."""
         return attrgetter(name)(self.open())

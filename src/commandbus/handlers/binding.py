@@ -27,6 +27,7 @@ from commandbus.handlers.signatures import (
 from commandbus.models import Command
 from commandbus.privacy.secrets import check_payload_type, is_model
 from commandbus.typed.codec import Codec, codec_of
+from commandbus.typed.commands import declared_result, name_on
 from commandbus.typed.problems import MisfitError, Problem
 from commandbus.typed.reading import bare
 
@@ -64,7 +65,7 @@ def bind(
         need_of(each, name) for each in rest if each.name not in contexts and is_wanted(each)
     )
     codec = None if kind is None else _codec(kind, f"payload_type of {name}")
-    result = _result(signature.returns, name)
+    result = _result(signature.returns, name, declared_result(kind))
     if codec is None and result is None and not needs and not contexts and has_context:
         return Binding(handler)
     arguments = _arguments_maker(codec, gets, has_context=has_context)
@@ -92,7 +93,17 @@ def _payload(
             "Command[…], or the type of its payload: a dataclass, a TypedDict, a pydantic model "
             "or a msgspec Struct"
         )
+    if payload_type is not None and name_on(payload_type) and is_model(hint):
+        _check_takes(payload_type, hint, name, handler)
     return "payload", payload_type or hint
+
+
+def _check_takes(payload_type: type, hint: Any, name: str, handler: Handler) -> None:
+    if not (isinstance(hint, type) and issubclass(payload_type, hint)):
+        raise InvalidSettingError(
+            f"the first parameter of {name}, {name_of(handler)}, is a {hint!r}, and the command is "
+            f"a {payload_type.__qualname__}"
+        )
 
 
 def _is_command(hint: Any) -> bool:
@@ -145,8 +156,10 @@ def _codec(kind: Any, what: str) -> Codec:
         raise InvalidSettingError(f"{what}: {error}") from None
 
 
-def _result(hint: Any, name: str) -> Codec | None:
-    """How the result is checked and encoded, if its type is one of models."""
+def _result(hint: Any, name: str, declared: Any) -> Codec | None:
+    """How the result is checked and encoded, if its type is declared, or one of models."""
+    if declared is not None:  # callers rely on it
+        return _codec(declared, f"the result of {name}")
     hint = _without_errors(bare(hint))
     if hint is None or not _has_model(hint):
         return None

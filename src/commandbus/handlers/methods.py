@@ -8,13 +8,16 @@ from typing import Any, TypeVar, Unpack
 
 from commandbus.errors import InvalidSettingError
 from commandbus.handler import HandlerOptions
+from commandbus.typed.commands import TypedCommand
 
 _MARK = "__commandbus_handles__"
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def handles(command_type: str, **options: Unpack[HandlerOptions]) -> Callable[[Method], Method]:
+def handles(
+    command_type: str | type[TypedCommand], **options: Unpack[HandlerOptions]
+) -> Callable[[Method], Method]:
     """Mark a method as the handler of a command type; `Handlers.add` takes it with its object."""
 
     def decorate(method: Method) -> Method:
@@ -26,7 +29,7 @@ def handles(command_type: str, **options: Unpack[HandlerOptions]) -> Callable[[M
 
 def marked_methods(
     instance: object,
-) -> Iterator[tuple[str, HandlerOptions, Callable[..., Any]]]:
+) -> Iterator[tuple[str | type[TypedCommand], HandlerOptions, Callable[..., Any]]]:
     """The marked methods of an object, in the order of its class."""
     if inspect.isclass(instance):
         raise InvalidSettingError(

@@ -23,6 +23,7 @@ from commandbus.handlers.signatures import local_names
 from commandbus.middleware.base import Middleware
 from commandbus.names import check_command_type, check_domain
 from commandbus.retry import RetryPolicy
+from commandbus.typed.commands import TypedCommand, name_of_class
 
 AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -54,14 +55,17 @@ class Handlers:
         self._finders: dict[str, Finder] = {}
 
     def handle(
-        self, command_type: str, **options: Unpack[HandlerOptions]
+        self, command_type: str | type[TypedCommand], **options: Unpack[HandlerOptions]
     ) -> Callable[[AnyHandler], AnyHandler]:
-        """Take the decorated function; `options` are those of `CommandBus.register_handler`."""
+        """Take the decorated function; `options` are those of `CommandBus.register_handler`.
+
+        A class with `@command` stands for its command type, and is the type of the payload.
+        """
         domain = self._own_domain()
-        check_command_type(command_type)
+        name, options = _named(domain, command_type, options)
 
         def decorate(function: AnyHandler) -> AnyHandler:
-            self._take([self._draft(domain, command_type, function, options)])
+            self._take([self._draft(domain, name, options, function)])
             return function
 
         return decorate
@@ -70,7 +74,7 @@ class Handlers:
         """Take the methods of an object that are marked with `@handles(…)`."""
         domain = self._own_domain()
         self._take(
-            self._draft(domain, check_command_type(command_type), method, options)
+            self._draft(domain, *_named(domain, command_type, options), method)
             for command_type, options, method in marked_methods(instance)
         )
 
@@ -93,7 +97,7 @@ class Handlers:
         return decorate if factory is None else decorate(factory)
 
     def _draft(
-        self, domain: str, command_type: str, handler: Handler, options: HandlerOptions
+        self, domain: str, command_type: str, options: HandlerOptions, handler: Handler
     ) -> HandlerDraft:
         draft = HandlerDraft(
             domain, command_type, handler, options, place_of(handler), local_names(handler)
@@ -168,6 +172,25 @@ class Handlers:
     def __repr__(self) -> str:
         where = "" if self._domain is None else repr(self._domain)
         return f"Handlers({where}) of {len(self._drafts)} command types"
+
+
+def _named(
+    domain: str, command_type: str | type[TypedCommand], options: HandlerOptions
+) -> tuple[str, HandlerOptions]:
+    """The command type, and the options, of a handler whose type is a text or a class."""
+    if not isinstance(command_type, type):
+        return check_command_type(command_type), options
+    name = name_of_class(command_type)
+    if name.domain != domain:
+        raise InvalidSettingError(
+            f"{command_type.__qualname__} is a command of the domain {name.domain!r}, and these "
+            f"are Handlers({domain!r})"
+        )
+    if options.get("payload_type") not in {None, command_type}:
+        raise InvalidSettingError(
+            f"{command_type.__qualname__} is the type of its payload; leave payload_type out"
+        )
+    return name.command_type, {**options, "payload_type": command_type}
 
 
 def _inside(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
@@ -91,9 +91,15 @@ async def _opened_for_good(
     if inspect.isgeneratorfunction(resource.factory):
         steps = resource.factory(**named)
         made = next(steps)
-        stack.callback(next, steps, None)
+        stack.callback(_go_on_in_step, steps, resource.place)
         return made
     return await _opened(resource, named, stack)
+
+
+def _go_on_in_step(steps: Generator[Any, None, None], place: str) -> None:
+    for _ in steps:
+        steps.close()
+        raise InvalidOperationError(f"the resource {place} yields more than once")
 
 
 async def _go_on(stream: AsyncGenerator[Any, None], place: str) -> None:

@@ -26,7 +26,7 @@ from commandbus.worker.completer import Completer
 from commandbus.worker.emptying import Emptying, UntilEmpty
 from commandbus.worker.executor import Executor
 from commandbus.worker.lease import LeaseKeeper
-from commandbus.worker.metered import measures_of
+from commandbus.worker.metered import Plain, measures_of
 from commandbus.worker.options import WorkerOptions, new_worker_id
 from commandbus.worker.receiver import Receiver
 from commandbus.worker.shared import Shared
@@ -59,6 +59,8 @@ class Worker:
     monitor: Monitor | None = None
     #: How it ends with others once nothing is left; None: it runs until it is stopped.
     until_empty: UntilEmpty | None = None
+    #: What a test takes in place of some parts; None: the usual ones.
+    parts: Plain | None = None
     #: Set once the worker takes commands, and once it has ended.
     started: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -250,7 +252,9 @@ class _Parts:
         self._shared = shared
         self._store = control
         self.domain = options.domain
-        measures = self._measures = measures_of(worker.monitor, self.domain, worker.registry)
+        measures = self._measures = worker.parts or measures_of(
+            worker.monitor, self.domain, worker.registry
+        )
         self.completer = Completer(measures.settles(control), self.domain, on_settled=self._ended)
         self.receiver = Receiver(
             control,
@@ -278,6 +282,7 @@ class _Parts:
             on_extended=self._extended,
             timeout_seconds=settings.handler_timeout,
             deadline_seconds=settings.lease_deadline_seconds,
+            worker_id=worker.worker_id,
         )
         self.executor = Executor(
             control,
