@@ -144,6 +144,57 @@ def test_workers_are_chosen_and_scaled_by_names_that_exist() -> None:
     assert scaled["spec"]["minReplicaCount"] >= 1
 
 
+def test_what_monitoring_scrapes_and_shows_is_there() -> None:
+    found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    watching = {n: each for n, each in found["services"].items() if "profiles" in each}
+    assert watching.keys() == {"exporter", "prometheus", "grafana"}
+    assert all(each["profiles"] == ["monitoring"] for each in watching.values())
+    for each in found["services"].values():
+        for volume in each.get("volumes", []):
+            place = volume.partition(":")[0]
+            assert (DEPLOY / place).exists() if place[0] == "." else place in found["volumes"]
+
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    worker, exporter = scraped["scrape_configs"]
+    (names,) = worker["dns_sd_configs"]
+    assert names["names"] == ["worker"]
+    assert found["services"]["worker"]["command"][-1] == f"0.0.0.0:{names['port']}"
+    (target,) = exporter["static_configs"][0]["targets"]
+    host, _, port = target.partition(":")
+    assert found["services"][host]["command"][-1] == f"0.0.0.0:{port}"
+
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    shown = yaml.safe_load((provisioning / "dashboards" / "commandbus.yaml").read_text())
+    folder = shown["providers"][0]["options"]["path"]
+    mounted = [each.split(":")[1] for each in watching["grafana"]["volumes"]]
+    assert f"{folder}/commandbus.json" in mounted
+    assert "/etc/grafana/provisioning" in mounted
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is missing")
+def test_prometheus_accepts_its_configuration() -> None:
+    done = subprocess.run(
+        ["promtool", "check", "config", str(DEPLOY / "prometheus" / "prometheus.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_kubernetes_accepts_the_manifests() -> None:
+    # 72 MB of schemas: not among the packages of development.
+    reason = "the package kubernetes-validate is missing"
+    validating = pytest.importorskip("kubernetes_validate", reason=reason)
+    ours = [each for each in documents() if "keda" not in each["apiVersion"]]
+    assert len(ours) >= 5
+    for each in ours:
+        validating.validate(each, validating.latest_version(), strict=True)
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     copy = tmp_path / UNIT.name

@@ -17,6 +17,7 @@ from commandbus.cli import (
     cancel,
     db,
     db_drop,  # noqa: F401  (adds itself to `db`)
+    db_upgrade,  # noqa: F401  (adds itself to `db`)
     db_url,  # noqa: F401  (adds itself to `db`)
     demo,
     doctor,
@@ -44,7 +45,8 @@ from commandbus.cli import (
 )
 from commandbus.cli.ending import describe_error, exit_code_of, root_cause
 from commandbus.cli.frame import command
-from commandbus.cli.output import ExitCode, print_error, start_logging
+from commandbus.cli.logs import start_logging
+from commandbus.cli.output import ExitCode, print_error
 
 EPILOG = "\n\n".join(
     [

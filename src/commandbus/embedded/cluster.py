@@ -27,6 +27,8 @@ APPLICATION_USER = "commandbus"
 APPLICATION_DATABASE = "commandbus"
 
 SETTINGS_FILE = "commandbus.conf"
+#: There while an upgrade puts the new cluster in the place of the old one.
+UPGRADE_NOTE = "upgrading.json"
 FIRST_MAJOR_WITH_BUILTIN_LOCALE = 17
 
 #: For a small machine. The rows of a queue are soon deleted, so autovacuum must run often.
@@ -79,6 +81,10 @@ def ensure_cluster(folder: DataFolder, binaries: Binaries, deadline: Deadline) -
     for leftover in folder.path.glob("staging-*"):
         # An initdb whose parent was killed may still write here: what it adds goes next time.
         shutil.rmtree(leftover, ignore_errors=True)
+    if is_between(folder):
+        raise EmbeddedServerError(
+            f"an upgrade of {folder.path} was cut off; finish it with `commandbus db upgrade`"
+        )
     if not folder.cluster.exists():
         _warn_of_older_cluster(folder, binaries)
         _create_cluster(folder, binaries, deadline)
@@ -92,9 +98,14 @@ def ensure_cluster(folder: DataFolder, binaries: Binaries, deadline: Deadline) -
     if found != str(binaries.major):
         raise EmbeddedServerError(
             f"{folder.path} was made by PostgreSQL {found} but the server is PostgreSQL "
-            f"{binaries.version}; set COMMANDBUS_PG_BIN to a PostgreSQL {found}, or choose "
-            "another data folder and move the data with `commandbus backup` and `restore`"
+            f"{binaries.version}; set COMMANDBUS_PG_BIN to a PostgreSQL {found}, or "
+            "move the data to the new version with `commandbus db upgrade`"
         )
+
+
+def is_between(folder: DataFolder) -> bool:
+    """Whether an upgrade took the old cluster out and did not get to put the new one in."""
+    return folder.path.joinpath(UPGRADE_NOTE).exists() and not folder.cluster.exists()
 
 
 def write_settings(folder: DataFolder, settings: Mapping[str, str]) -> None:
@@ -140,9 +151,9 @@ def _create_cluster(folder: DataFolder, binaries: Binaries, deadline: Deadline) 
             cluster / "postgresql.conf",
             f"{configuration}\ninclude_if_exists = '{SETTINGS_FILE}'\n",
         )
-        _sync_folder(cluster)
+        sync_folder(cluster)
         cluster.rename(folder.cluster)
-        _sync_folder(folder.path)
+        sync_folder(folder.path)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -193,7 +204,8 @@ def _quoted(value: str) -> str:
     return f"'{doubled}'"
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Make renames in a folder last."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -207,8 +219,8 @@ def _warn_of_older_cluster(folder: DataFolder, binaries: Binaries) -> None:
         return
     for other in folder.path.parent.glob("pg*/cluster/PG_VERSION"):
         log.warning(
-            "starting an empty cluster in %s; the data in %s stays there; move it with "
-            "`commandbus backup` and `restore`",
+            "starting an empty cluster in %s; the data in %s stays there; to move it, remove the "
+            "new folder and run `commandbus db upgrade`",
             folder.path,
             other.parents[1],
         )

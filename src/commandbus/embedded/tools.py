@@ -76,11 +76,16 @@ def find_tools(server_major: int) -> Tools:
 
 
 def _installed() -> Iterator[Tools]:
-    for folder in dict.fromkeys(_folders()):
+    for folder in tool_folders():
         said = output_of(folder / "pg_dump", "--version")
         version = re.search(r"PostgreSQL\) (\d+)", said)
         if version is not None and folder.joinpath("pg_restore").is_file():
             yield Tools(folder, int(version[1]))
+
+
+def tool_folders() -> list[Path]:
+    """The bin folders of this machine, each once, in the order of the search."""
+    return list(dict.fromkeys(_folders()))
 
 
 def _folders() -> Iterator[Path]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
 
+from commandbus.blocking import BlockingBus
+from commandbus.blocking.direct import DirectCalls
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
 from commandbus.handlers.router import Handlers
@@ -37,15 +40,47 @@ def fake_bus(
     return CommandBus(store=store, settings=settings, handlers=handlers, **kwargs)
 
 
-def store_of(bus: CommandBus) -> InMemoryStore:
+def fake_blocking_bus(
+    handlers: Handlers | None = None,
+    *,
+    clock: FakeClock | None = None,
+    settings: Settings | None = None,
+    **kwargs: Any,
+) -> BlockingBus:
+    """The same for code that is not asynchronous. Close it, or use it in a `with` block."""
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[CommandBus]:
+        bus = fake_bus(handlers, clock=clock, settings=settings, **kwargs)
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    return BlockingBus(connect, _NoDirectCalls(lambda _, __: fake_bus(), settings))
+
+
+class _NoDirectCalls(DirectCalls):
+    """In memory there is nothing that a connection of the caller could be used for."""
+
+    def takes(self, conn: Any, opened: CommandBus | None) -> bool:
+        """Never."""
+        del conn, opened
+        return False
+
+
+def store_of(bus: CommandBus | BlockingBus) -> InMemoryStore:
     """The store under a fake bus: `store_of(bus).clock.advance(60)`."""
-    if not isinstance(bus._store, InMemoryStore):
+    store = (bus._bridge.open() if isinstance(bus, BlockingBus) else bus)._store
+    if not isinstance(store, InMemoryStore):
         raise InvalidSettingError("this bus has no InMemoryStore; make one with fake_bus()")
-    return bus._store
+    return store
 
 
 def sent(
-    bus_or_store: CommandBus | InMemoryStore, domain: str, command_type: str | None = None
+    bus_or_store: CommandBus | BlockingBus | InMemoryStore,
+    domain: str,
+    command_type: str | None = None,
 ) -> list[Command]:
     """What was sent, with its payload, in the order of sending, whatever has become of it."""
     store = bus_or_store if isinstance(bus_or_store, InMemoryStore) else store_of(bus_or_store)
@@ -81,7 +116,7 @@ async def run_until_idle(
     try:
         async with asyncio.timeout(timeout):
             await _drain(bus, store, names, concurrency)
-            while skip_waits and (later := _due_times(store, names)):
+            while skip_waits and (later := due_times(store, names)):
                 store.clock.advance_to(min(later))
                 await _drain(bus, store, names, concurrency)
             await bus._completions.step()
@@ -126,7 +161,7 @@ async def _until_quiet(store: InMemoryStore, domains: tuple[str, ...]) -> None:
 def _is_busy(store: InMemoryStore, domains: tuple[str, ...]) -> bool:
     """Whether a command is due now, or leased by a worker that lives."""
     now = store.clock.now()
-    if any(moment <= now for moment in _due_times(store, domains)):
+    if any(moment <= now for moment in due_times(store, domains)):
         return True
     return store.read(
         lambda state: any(
@@ -137,7 +172,7 @@ def _is_busy(store: InMemoryStore, domains: tuple[str, ...]) -> bool:
     )
 
 
-def _due_times(store: InMemoryStore, domains: tuple[str, ...]) -> list[datetime]:
+def due_times(store: InMemoryStore, domains: tuple[str, ...]) -> list[datetime]:
     """When the next command of each is due: a new one, a retry, or one whose lease lapses."""
     found = store.read(lambda state: [due_at(state, domain) for domain in domains])
     return [moment for moment in found if moment is not None]

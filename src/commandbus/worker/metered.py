@@ -106,6 +106,8 @@ class MeteredSettling:
 class Plain:
     """The parts of a worker that nobody measures."""
 
+    metrics: Metrics | None = None
+
     def settles(self, store: Store) -> Settles:
         """Where the completer writes."""
         return store
@@ -130,7 +132,7 @@ class Measured(Plain):
     """The same of one that is measured."""
 
     def __init__(self, metrics: Metrics, domain: str, registry: HandlerRegistry) -> None:
-        self._metrics = metrics
+        self.metrics = self._metrics = metrics
         self._domain = domain
         self._registry = registry
         self._executor: Executor | None = None

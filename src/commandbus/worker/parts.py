@@ -38,7 +38,9 @@ class Parts:
         self._shared = shared
         self._store = control
         self.domain = options.domain
-        measures = self._measures = measures_of(worker.monitor, self.domain, worker.registry)
+        measures = self._measures = worker.parts or measures_of(
+            worker.monitor, self.domain, worker.registry
+        )
         self.completer = Completer(measures.settles(control), self.domain, on_settled=self._ended)
         self.receiver = Receiver(
             control,
@@ -66,6 +68,7 @@ class Parts:
             on_extended=self._extended,
             timeout_seconds=settings.handler_timeout,
             deadline_seconds=settings.lease_deadline_seconds,
+            worker_id=worker.worker_id,
         )
         self.executor = Executor(
             control,

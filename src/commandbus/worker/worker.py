@@ -18,6 +18,7 @@ from commandbus.handlers.scopes import OpenResources
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings
 from commandbus.worker.emptying import Emptying, UntilEmpty
+from commandbus.worker.metered import Plain
 from commandbus.worker.options import WorkerOptions, new_worker_id
 from commandbus.worker.parts import ABORT_GRACE_SECONDS, Parts
 from commandbus.worker.shared import Shared
@@ -47,6 +48,8 @@ class Worker:
     monitor: Monitor | None = None
     #: How it ends with others once nothing is left; None: it runs until it is stopped.
     until_empty: UntilEmpty | None = None
+    #: What a test takes in place of some parts; None: the usual ones.
+    parts: Plain | None = None
     #: Set once the worker takes commands, and once it has ended.
     started: asyncio.Event = field(default_factory=asyncio.Event)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
