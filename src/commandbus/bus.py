@@ -7,6 +7,7 @@ rest is in facets, each the service of one idea: `bus.batches`, `bus.loads`, `bu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from commandbus.database.store import Store
+
+# Who configures no logging gets no lines of ours on stderr.
+logging.getLogger("commandbus").addHandler(logging.NullHandler())
 
 
 class CommandBus(SendVerbs):

@@ -892,7 +892,7 @@ function commandbus.doctor(p_domain text DEFAULT NULL::text, p_since timestamp w
 function commandbus.doctor_domains(p_domain text) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body b87eb1a407ff9f9dd5b18be7e2db004f
 function commandbus.domain_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, ready bigint, delayed bigint, is_estimate boolean, oldest_seconds double precision, queued_total bigint, left_total bigint, workers bigint, concurrency bigint, in_flight bigint, parked bigint, is_paused boolean)
-    plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body e6dd25f55d461cc08fb93b92ab5b7daf
+    plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body aea0c26ca8332309240de74ca3635fa7
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)

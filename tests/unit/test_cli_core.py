@@ -16,9 +16,9 @@ from commandbus import __version__
 from commandbus.cli import core, schema
 from commandbus.cli.declared import option
 from commandbus.cli.frame import View, command
+from commandbus.cli.logs import LogFormat, LogLevel
 from commandbus.cli.main import app
 from commandbus.cli.output import ExitCode, escaped, say, text_of
-from commandbus.cli.worker import LogLevel
 from commandbus.errors import DatabaseUnavailableError
 
 
@@ -109,14 +109,15 @@ def test_arguments_become_the_values_that_the_function_takes(
     taken: dict[str, Any] = {}
     monkeypatch.setattr("commandbus.cli.worker.run_until_stopped", lambda _: None)
     monkeypatch.setattr(
-        "commandbus.cli.worker.start_logging", lambda level: taken.update(level=level)
+        "commandbus.cli.logs.start_logging",
+        lambda level, form=None: taken.update(level=level, form=form),
     )
 
     code = core.run(
         ["worker", "a:b", "-d", "x", "--domain=y", "-c5", "--no-notify", "--log-level", "error"]
     )
 
-    assert (code, taken) == (0, {"level": LogLevel.ERROR})
+    assert (code, taken["level"], taken["form"]) == (0, LogLevel.ERROR, LogFormat.TEXT)
     given = core.parser_of(("worker",), core.function_of(("worker",))).parse_args(
         ["a:b", "-d", "x", "--domain=y", "-c5", "--data-dir", "f"]
     )
@@ -130,6 +131,7 @@ def test_arguments_become_the_values_that_the_function_takes(
         (["worker"], "MODULE:ATTRIBUTE"),
         (["worker", "a:b", "--concurrency", "many"], "many"),
         (["worker", "a:b", "--log-level", "loud"], "'loud' is not one of debug, info"),
+        (["worker", "a:b", "--log-format", "xml"], "'xml' is not one of text, json"),
         (["worker", "a:b", "--conc", "3"], "--conc"),
         (["worker", "a:b", "--include-delayed"], "--include-delayed goes with --until-empty"),
         (["worker", "nowhere:setup", "--dsn", "x", "--data-dir", "y"], "use one of them"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -130,18 +129,3 @@ def test_markup_in_a_value_is_shown_not_obeyed(capsys: pytest.CaptureFixture[str
 def test_a_status_without_a_colour_stays_as_it_is() -> None:
     assert output.styled_status("PENDING") == "PENDING"
     assert output.styled_status("COMPLETED") == "[green]COMPLETED[/]"
-
-
-def test_log_lines_go_to_stderr_once(capsys: pytest.CaptureFixture[str]) -> None:
-    before = logging.getLogger().level
-    output.start_logging("warning")
-    output.start_logging("warning")
-    try:
-        logging.getLogger("commandbus.test").warning("look here")
-    finally:
-        logging.getLogger().setLevel(before)
-
-    captured = capsys.readouterr()
-    assert captured.err.endswith(" WARNING commandbus.test look here\n")
-    assert captured.err.count("look here") == 1
-    assert captured.out == ""

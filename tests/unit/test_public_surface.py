@@ -31,8 +31,8 @@ PUBLIC = [
         for name in (
             "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
             "handlers", "fastapi", "http",
-            "loads", "middleware", "middleware.opentelemetry", "middleware.sentry", "monitoring",
-            "schedules", "testing", "transactions",
+            "loads", "logging", "middleware", "middleware.opentelemetry", "middleware.sentry",
+            "monitoring", "schedules", "testing", "transactions",
             "troubleshooting",
             "upkeep", "worker",
         )

@@ -169,7 +169,8 @@ def _guarded(function: Callable[..., Any], given: dict[str, Any], *, debug: bool
     """Run it; an error becomes one line and an exit code."""
     from commandbus.cli.declared import parameters_of, value_of
     from commandbus.cli.ending import describe_error, exit_code_of, root_cause
-    from commandbus.cli.output import ExitCode, print_error, start_logging
+    from commandbus.cli.logs import start_logging
+    from commandbus.cli.output import ExitCode, print_error
 
     start_logging("warning")
     try:

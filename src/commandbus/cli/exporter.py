@@ -9,8 +9,8 @@ from typing import Annotated
 
 from commandbus.cli.declared import option
 from commandbus.cli.frame import Frame, Place
-from commandbus.cli.output import start_logging
-from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.cli.logs import Logs
+from commandbus.cli.worker import run_until_signal, run_until_stopped
 from commandbus.errors import CommandBusError
 from commandbus.monitoring.exposition import exposition
 from commandbus.monitoring.server import Address, MonitorServer, Pages
@@ -63,14 +63,14 @@ def exporter(
     http: Annotated[
         str, option("--http", metavar="HOST:PORT", help="Where to serve /metrics and /livez.")
     ] = "127.0.0.1:8082",
-    log_level: Level = LogLevel.INFO,
+    logs: Logs,
     place: Place,
 ) -> None:
     """Serve what the database knows of its domains as metrics, until Ctrl-C or SIGTERM.
 
     `commandbus serve` shows the same: one of the two is enough for a database.
     """
-    start_logging(log_level)
+    logs.start()
     sock = Address.parse(http).bind()
 
     async def work() -> bool:

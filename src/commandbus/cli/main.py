@@ -45,7 +45,8 @@ from commandbus.cli import (
 )
 from commandbus.cli.ending import describe_error, exit_code_of, root_cause
 from commandbus.cli.frame import command
-from commandbus.cli.output import ExitCode, print_error, start_logging
+from commandbus.cli.logs import start_logging
+from commandbus.cli.output import ExitCode, print_error
 
 EPILOG = "\n\n".join(
     [

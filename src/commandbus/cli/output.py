@@ -1,4 +1,4 @@
-"""What every command prints: exit codes, tables, JSON, one-line errors, log lines.
+"""What every command prints: exit codes, tables, JSON, one-line errors.
 
 Rich tables and colours only on a terminal; everywhere else plain aligned text.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -58,26 +57,6 @@ def print_error(message: str) -> None:
 def print_note(message: str) -> None:
     """One line on stderr that is no error."""
     print(message, file=sys.stderr)
-
-
-class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to what sys.stderr is at the time, as the rest of the program does."""
-
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]
-        return sys.stderr
-
-
-def start_logging(level: str) -> None:
-    """Log lines go to stderr: time, level, logger, message."""
-    root = logging.getLogger()
-    if not any(isinstance(handler, _StderrHandler) for handler in root.handlers):
-        root.addHandler(_StderrHandler())
-    root.setLevel(level.upper())
 
 
 # -- text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from commandbus.cli.frame import Frame, Place
-from commandbus.cli.output import say, start_logging
-from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.cli.logs import Logs
+from commandbus.cli.output import say
+from commandbus.cli.worker import run_until_signal, run_until_stopped
 from commandbus.settings import Settings
 
 
-def scheduler(*, log_level: Level = LogLevel.INFO, place: Place) -> None:
+def scheduler(*, logs: Logs, place: Place) -> None:
     """Fire schedules and do maintenance, without handlers, until Ctrl-C or SIGTERM.
 
     Workers and the HTTP service fire schedules too: this is for a database where none of them
@@ -16,7 +17,7 @@ def scheduler(*, log_level: Level = LogLevel.INFO, place: Place) -> None:
     """
     from commandbus.worker.scheduler import Scheduler
 
-    start_logging(log_level)
+    logs.start()
 
     async def work() -> bool:
         async with Frame(place=place).open() as session:

@@ -16,8 +16,9 @@ import typer
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Frame, Place
-from commandbus.cli.output import say, start_logging
-from commandbus.cli.worker import Level, LogLevel, run_until_signal, run_until_stopped
+from commandbus.cli.logs import Logs
+from commandbus.cli.output import say
+from commandbus.cli.worker import run_until_signal, run_until_stopped
 from commandbus.errors import CommandBusError, InvalidSettingError
 from commandbus.extras import extra
 from commandbus.upkeep.findings import Severity
@@ -63,7 +64,7 @@ def serve(
         AuthKind | None, typer.Option("--auth", help="How callers prove who they are.")
     ] = None,
     prefix: Annotated[str, typer.Option(help="Before every path, for example /bus.")] = "",
-    log_level: Level = LogLevel.INFO,
+    logs: Logs,
     place: Place,
 ) -> None:
     """Serve the bus over HTTP, until Ctrl-C or SIGTERM.
@@ -71,7 +72,7 @@ def serve(
     Without authentication (`--auth none`) it listens on this machine only. The first signal lets
     running requests finish; the second does not.
     """
-    start_logging(log_level)
+    logs.start()
     settings = http_settings(host, port, auth)
 
     async def work() -> bool:

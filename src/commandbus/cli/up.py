@@ -21,11 +21,12 @@ from commandbus.addresses import url
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
 from commandbus.cli.frame import Place
+from commandbus.cli.logs import Logs
 from commandbus.cli.options import actor_or_login
-from commandbus.cli.output import print_fields, say, start_logging, text_of
+from commandbus.cli.output import print_fields, say, text_of
 from commandbus.cli.serve import AuthKind, Host, Port, http_server, http_settings, warn
 from commandbus.cli.session import is_terminal, kept_fresh, new_session, write_token
-from commandbus.cli.worker import Level, LogLevel, Workers, run_until_stopped, serve, shell_quoted
+from commandbus.cli.worker import Workers, run_until_stopped, serve, shell_quoted
 from commandbus.errors import InvalidSettingError
 from commandbus.settings import Settings
 
@@ -64,7 +65,7 @@ def up(
         Path | None,
         typer.Option("--token-file", help="Write the token to this file, for scripts."),
     ] = None,
-    log_level: Level = LogLevel.INFO,
+    logs: Logs,
     place: Place,
 ) -> None:
     """Start everything: the embedded server, a worker for an app, and the HTTP service.
@@ -74,7 +75,7 @@ def up(
     """
     from commandbus.wiring import DSN_VARIABLE, database, migrate_database
 
-    start_logging(log_level)
+    logs.start()
     name = _app_name(app, demo)
 
     async def work() -> bool:

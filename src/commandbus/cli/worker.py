@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import os
 import shlex
@@ -20,8 +19,9 @@ from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
 from commandbus.cli.declared import argument, option
 from commandbus.cli.frame import Place
+from commandbus.cli.logs import Logs
 from commandbus.cli.monitored import Http, bound, monitored
-from commandbus.cli.output import ExitCode, print_error, start_logging
+from commandbus.cli.output import ExitCode, print_error
 from commandbus.cli.systemd import Manager
 from commandbus.errors import DomainPausedError, InvalidInputError
 
@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from commandbus.http.serving import HttpServer
 
 _log = logging.getLogger("commandbus.cli")
-
-
-class LogLevel(enum.StrEnum):
-    """How much is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-Level = Annotated[LogLevel, option("--log-level", help="How much to log, to stderr.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +77,7 @@ def worker(
     workers: Workers,
     end: End,
     http: Http = None,
-    log_level: Level = LogLevel.INFO,
+    logs: Logs,
     place: Place,
 ) -> None:
     """Process commands with the handlers of an app, until Ctrl-C or SIGTERM.
@@ -99,7 +87,7 @@ def worker(
     once. Either way, leases go back. With --until-empty it ends by itself; if a domain is paused,
     at once.
     """
-    start_logging(log_level)
+    logs.start()
     sock = bound(http)
 
     async def work() -> bool:

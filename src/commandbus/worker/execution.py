@@ -27,6 +27,7 @@ from commandbus.errors import (
 from commandbus.handler import HandlerContext, HandlerEntry, SendPreparer
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.handlers.scopes import OpenResources
+from commandbus.logging import HANDLED
 from commandbus.loops import is_being_cancelled
 from commandbus.middleware.base import Call, CallOutcome
 from commandbus.middleware.chain import Layers
@@ -75,6 +76,7 @@ class Execution:
     timeout_seconds: float  # of handlers that are registered without a time-out
     deadline_seconds: float  # when a lease is given up; above all time-outs
     on_thread_freed: Callable[[], None] = lambda: None  # one that was given up has ended
+    worker_id: str | None = None  # for logs
     #: What handlers take by type; None: none of them takes anything.
     resources: OpenResources | None = None
     _threads: HandlerThreads | None = None
@@ -99,6 +101,7 @@ class Execution:
     async def run(self, run: Run) -> Outcome | None:
         """Execute one command; None if its outcome is committed already, with its transaction."""
         lease = run.lease
+        HANDLED.set(run)
         try:
             entry = run.found or self.registry.get(lease.domain, lease.command_type)
             command = command_of(lease)

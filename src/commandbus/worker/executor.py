@@ -55,8 +55,8 @@ class Executor:
         self._suspects_since = 0.0
         self._alone: Key | None = None  # the suspect that nothing may run beside
         self._running: dict[Key, Run] = {}
-        deadline = self.execution.deadline_seconds
-        self._timeouts = TimeOuts(self._running, deadline, on_hung=self._abandon)
+        deadline, worker = self.execution.deadline_seconds, self.execution.worker_id
+        self._timeouts = TimeOuts(self._running, deadline, self._abandon, worker)
         #: Async handlers that did not end after their time-out; those with a transaction keep
         #: their slot, because they keep a connection.
         self._abandoned: set[Run] = set()
@@ -177,7 +177,7 @@ class Executor:
         """Stop working on a command that is not ours any more."""
         run = self._running.get(_key_of(lease))
         if run is not None:
-            _log.warning("handler of %s is cancelled: %s", lease.command_id, why)
+            run.log(logging.WARNING, "handler of %s is cancelled: %s", why)
             run.stop()
         self._take_back(lease)
 
@@ -194,7 +194,7 @@ class Executor:
             if self._take_back(lease):
                 self.release([lease])
         elif not run.is_canceled:
-            _log.info("%s is to be canceled while it runs", lease.command_id)
+            run.log(logging.INFO, "%s is to be canceled while it runs")
             run.request_cancel()
 
     def overdue(self, lease: Lease) -> None:

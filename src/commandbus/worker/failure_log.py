@@ -14,6 +14,7 @@ from commandbus.database.model import Failure, Lease
 from commandbus.handler import HandlerEntry
 from commandbus.payload import decode_payload
 from commandbus.privacy.values import secret_values
+from commandbus.worker.log_fields import fields_of
 from commandbus.worker.stacks import place_of, traceback_text
 
 #: Seconds after which the traceback of one cause is logged again.
@@ -53,7 +54,7 @@ def log_retry(
     lease: Lease, entry: HandlerEntry, error: BaseException, failure: Failure, delay: float
 ) -> None:
     """One line; the traceback only at DEBUG."""
-    _write(logging.INFO, _line(lease, failure, f"next try in {delay:g} s"))
+    _write(lease, logging.INFO, _line(lease, failure, f"next try in {delay:g} s"))
     _log_traceback(lease, entry, error, failure)
 
 
@@ -61,7 +62,7 @@ def log_chosen(lease: Lease, what: str, reason: str | None) -> None:
     """One line about a command whose handler chose what becomes of it."""
     why = f": {' '.join(reason.split())}" if reason else ""
     where = f"{lease.domain} {lease.command_type} {lease.command_id}"
-    _write(logging.INFO, f"{where} was {what} by its handler{why}")
+    _write(lease, logging.INFO, f"{where} was {what} by its handler{why}")
 
 
 def log_end(
@@ -74,17 +75,17 @@ def log_end(
     """A command that is parked, or has failed for good: `become` says which."""
     line = _line(lease, failure, f"{become}; see `commandbus show {lease.command_id} --stack`")
     if entry is None or error is None:
-        _write(logging.WARNING, line)
+        _write(lease, logging.WARNING, line)
         return
     cause = (
         lease.domain, lease.command_type, failure.error_type, failure.code, place_of(failure.stack),
     )  # fmt: skip
     more = _sightings.due(cause, time.monotonic())
     if more is None:
-        _write(logging.WARNING, line)
+        _write(lease, logging.WARNING, line)
         _log_traceback(lease, entry, error, failure)
     elif _log.isEnabledFor(logging.WARNING):
-        _write(logging.WARNING, line + more, _traceback(lease, entry, error, failure))
+        _write(lease, logging.WARNING, line + more, _traceback(lease, entry, error, failure))
 
 
 def _line(lease: Lease, failure: Failure, then: str) -> str:
@@ -104,7 +105,8 @@ def _log_traceback(
 ) -> None:
     if _log.isEnabledFor(logging.DEBUG):
         text = _traceback(lease, entry, error, failure)
-        _write(logging.DEBUG, f"{lease.command_id}, attempt {lease.attempt}: its traceback", text)
+        line = f"{lease.command_id}, attempt {lease.attempt}: its traceback"
+        _write(lease, logging.DEBUG, line, text)
 
 
 def _traceback(lease: Lease, entry: HandlerEntry, error: BaseException, failure: Failure) -> str:
@@ -112,11 +114,13 @@ def _traceback(lease: Lease, entry: HandlerEntry, error: BaseException, failure:
     return traceback_text(error, failure.message, secrets)
 
 
-def _write(level: int, line: str, text: str | None = None) -> None:
-    if text is None:
-        _log.log(level, "%s", line)
+def _write(lease: Lease, level: int, line: str, text: str | None = None) -> None:
+    if not _log.isEnabledFor(level):
         return
+    extra = fields_of(lease)  # not every lease is a worker's, which has them in its context
     path, number, function, _ = _log.findCaller()
-    record = _log.makeRecord(_log.name, level, path, number, "%s", (line,), None, function)
+    record = _log.makeRecord(
+        _log.name, level, path, number, "%s", (line,), None, function, extra
+    )  # fmt: skip
     record.exc_text = text
     _log.handle(record)

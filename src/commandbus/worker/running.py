@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 import time
@@ -13,7 +14,11 @@ from uuid import UUID
 from commandbus.database.model import Lease
 from commandbus.errors import InvalidOperationError
 from commandbus.handler import HandlerEntry
+from commandbus.logging import HANDLED
 from commandbus.middleware.base import Call
+from commandbus.privacy.values import Secrets
+from commandbus.worker.log_fields import fields_of
+from commandbus.worker.outcomes import secrets_of
 
 #: How long a handler may take to end after its time-out, in seconds; its failure waits for that.
 GRACE_SECONDS = 5.0
@@ -66,6 +71,25 @@ class Run:
         self.found = found
         self.needs_thread = found is not None and not found.is_async
         self._timeouts = timeouts
+
+    def log_fields(self) -> dict[str, str | int | None]:
+        """Its ids, for what is logged meanwhile; from any thread.
+
+        What began in its task and goes on, such as the next command, has its context and is not
+        about it. To look here is cheaper than to set the context of each command twice. But one
+        that was given up may run on in its thread.
+        """
+        if self.task is not None and self.task.done() and not self.must_stop:
+            return {}
+        return {**fields_of(self.lease), "worker_id": self._timeouts.worker_id}
+
+    def log(self, level: int, text: str, *more: object) -> None:
+        """Log something about it, from any context; its id fills the first place of `text`."""
+        _log.log(level, text, self.lease.command_id, *more, extra=self.log_fields())
+
+    def log_secrets(self) -> Secrets:
+        """The secret values of its payload."""
+        return secrets_of(self.lease, self.found)
 
     @property
     def is_begun(self) -> bool:
@@ -151,14 +175,21 @@ class TimeOuts:
     """Ends runs that take too long: one timer for all, since nearly all end long before."""
 
     def __init__(
-        self, running: Mapping[Key, Run], deadline_seconds: float, on_hung: Callable[[Run], None]
+        self,
+        running: Mapping[Key, Run],
+        deadline_seconds: float,
+        on_hung: Callable[[Run], None],
+        worker_id: str | None = None,
     ) -> None:
+        self.worker_id = worker_id
         self._running = running
         self._deadline_seconds = deadline_seconds  # when a lease is given up
         self._on_hung = on_hung  # an async handler does not end although it was cancelled
         #: When the first run is due, by the monotonic clock.
         self.at = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        # Planned while some command begins, and not about that one.
+        self._context = contextvars.copy_context()
 
     def close(self) -> None:
         """Look no more."""
@@ -171,7 +202,7 @@ class TimeOuts:
         if at < self.at:
             self.close()
             self.at = at
-            self._timer = asyncio.get_running_loop().call_at(at, self._look)
+            self._timer = asyncio.get_running_loop().call_at(at, self._look, context=self._context)
 
     def _look(self) -> None:
         self.at = math.inf
@@ -182,6 +213,13 @@ class TimeOuts:
 
     def end(self, run: Run) -> None:
         """Its time is over, or the time that it had to end."""
+        before = HANDLED.set(run)
+        try:
+            self._end(run)
+        finally:
+            HANDLED.reset(before)
+
+    def _end(self, run: Run) -> None:
         lease = run.lease
         # The failure must be recorded before the lease is given up.
         grace = min(GRACE_SECONDS, (self._deadline_seconds - run.timeout_seconds) / 2)

@@ -282,6 +282,7 @@ class _Parts:
             on_extended=self._extended,
             timeout_seconds=settings.handler_timeout,
             deadline_seconds=settings.lease_deadline_seconds,
+            worker_id=worker.worker_id,
         )
         self.executor = Executor(
             control,

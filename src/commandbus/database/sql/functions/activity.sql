@@ -11,17 +11,19 @@ returns table (
     parked bigint, is_paused boolean)
 language plpgsql stable as $$
 declare
+    v_name  text;
     v_table oid;
     v_seen  bigint;
     v_rows  bigint;
     v_now   timestamptz := clock_timestamp();
 begin
     for domain in select d from commandbus.queued_domains(p_domain) d limit 500 loop
-        v_table := to_regclass('pgmq.' || quote_ident('q_' || commandbus.physical_queue(domain_activity.domain || '.commands')));
+        v_name := 'q_' || commandbus.physical_queue(domain_activity.domain || '.commands');
+        v_table := to_regclass('pgmq.' || quote_ident(v_name));
         execute format(
             'select count(*), count(*) filter (where h.vt <= $1), count(*) filter (where h.vt > $1),'
             '       coalesce(extract(epoch from $1 - min(h.enqueued_at) filter (where h.vt <= $1)), 0)'
-            '  from (select q.vt, q.enqueued_at from %s q order by q.msg_id limit $2) h', v_table::regclass)
+            '  from (select q.vt, q.enqueued_at from pgmq.%I q order by q.msg_id limit $2) h', v_name)
            into v_seen, ready, delayed, oldest_seconds using v_now, p_most;
         is_estimate := v_seen >= p_most;
         if is_estimate then
