@@ -157,7 +157,7 @@ class SendVerbs(HandlerVerbs):
         correlation_id: UUID | None = None,
         timeout: float = 30.0,
         **options: Unpack[SendOptions],
-    ) -> Any: ...
+    ) -> object: ...
     async def call(
         self,
         domain: Any,

@@ -245,7 +245,7 @@ class BlockingVerbs:
     def call(
         self, command: TypedCommand, /, *, command_id: UUID | None = None,
         correlation_id: UUID | None = None, timeout: float = 30.0, **options: Unpack[SendOptions],
-    ) -> Any: ...
+    ) -> object: ...
     def call(
         self, domain: Any, command_type: Any = None, data: Any = None, *,
         command_id: UUID | None = None, correlation_id: UUID | None = None, timeout: float = 30.0,

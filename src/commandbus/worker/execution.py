@@ -283,8 +283,9 @@ class Execution:
         work = ThreadTransaction(own, run.lease, entry.provider, self.max_result_bytes)
         run.interrupt = work.interrupt
         context = ThreadContext(
-            command, run.lease, self._extend, self.prepare, None, run, transact=work
-        )
+            command, run.lease, self._extend, self.prepare, None, run,
+            _resources=self.resources, transact=work,
+        )  # fmt: skip
         outcome: Outcome | None = None
         try:
             outcome = await self._outcome_of(run, entry, context)
