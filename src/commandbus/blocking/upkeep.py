@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from pathlib import Path
     from commandbus.models import CommandStatus
+    from commandbus.upkeep.activity import Watch
     from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures, LimitFigures
     from commandbus.upkeep.findings import Diagnosis
     from commandbus.upkeep.heads import Head
@@ -40,6 +41,10 @@ class BlockingFigures(BlockingFacet["Figures"]):
     def limits(self) -> list[LimitFigures]:
         """How many run and wait under each execution limit."""
         return self._bridge.run(self._facet.limits())
+
+    def watch(self, domain: str | None = None) -> Watch:
+        """What goes on in all domains or in one, for somebody who looks every second."""
+        return self._facet.watch(domain)
 
     def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""
