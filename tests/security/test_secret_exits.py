@@ -36,6 +36,9 @@ class Account:
     iban: Annotated[str, Secret]
     amount: int = 0
     users: list[Any] = field(default_factory=list)
+    login: dict[str, Any] = field(default_factory=dict)
+    more: str = ""
+    apiKey: str = ""  # noqa: N815  (a name that is masked without a mark)
 
 
 async def parked(bus: CommandBus, *payloads: dict[str, Any]) -> list[UUID]:

@@ -112,7 +112,7 @@ _TICKET = (
 )
 #: Every view with every field. None shows an API token, the queue of commands or a lease epoch.
 SHOWN_FIELDS = {
-    "Canceled": {"count", "canceled", "requested"},
+    "Canceled": "count canceled requested",
     "Accepted": "domain command_id command_type status is_repeat outcome status_url",
     "Acknowledged": "acknowledged lost",
     "AuditEventView": "audit_id domain command_id event_type ts details batch_id actor",
