@@ -67,7 +67,6 @@ language sql immutable as $$
         ('tend_gates', '{worker,api}'),
         ('ruled_domains', '{worker,api}'),
         ('release_waiting', '{worker,operator,api}'),
-        ('end_pauses', '{worker}'),
         ('keep_pauses', '{worker,api}'),
         ('tend_levels', '{worker,api}'),
         ('claim_keeping', '{worker,api}'),
