@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
 import timeit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -355,7 +356,8 @@ def test_five_fields_are_decoded_in_ten_microseconds() -> None:
     # The best of many: other processes of the machine only make it slower.
     seconds = min(timeit.repeat(lambda: reader(data), number=500, repeat=20)) / 500
 
-    assert seconds < 10e-6
+    # With a tracer, as for coverage, each line takes many times as long.
+    assert seconds < (10e-6 if sys.gettrace() is None else 100e-6)
 
 
 @settings(max_examples=200, deadline=None)

@@ -65,13 +65,14 @@ class Preparer:
         max_attempts: int | None = None,
         *,
         options: SendOptions | None = None,
+        fits: bool = False,
     ) -> NewCommand:
-        """Check and encode one command."""
+        """Check and encode one command. `fits`: the caller checks the type of data itself."""
         check_domain(domain)
         kind: Any = type(data)
         if kind is not dict:
             data = written(data, is_checked=self._settings.validate_on_send)
-        if self._codecs and self._settings.validate_on_send:
+        if self._codecs and not fits and self._settings.validate_on_send:
             codec = self._codecs.get((domain, command_type))
             if codec is not None and codec.kind is not kind:  # else it was checked just now
                 codec.check(data)

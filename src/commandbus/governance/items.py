@@ -35,7 +35,12 @@ def check_items(batch_type: BatchType, items: Any, preparer: Preparer) -> list[N
     for index, item in enumerate(items):
         try:
             # No queue of replies for a governed batch: its ticket tells what became of it.
-            commands.append(preparer.command(domain, command_type, new_id(), item, NO_REPLY, None))
+            # What does not fit the type of the batch is named later, with its place in the item.
+            command = preparer.command(
+                domain, command_type, new_id(), item, NO_REPLY, None,
+                fits=batch_type.payload_type is not None,
+            )  # fmt: skip
+            commands.append(command)
         except InvalidPayloadError as error:
             errors.append(ItemError(index, "", redact_text(str(error), 200)))
     if errors:
