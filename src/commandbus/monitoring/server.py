@@ -97,7 +97,7 @@ class MonitorServer:
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="commandbus-monitor", daemon=True)
         #: The oldest first.
-        self._clients: dict[asyncio.Task[None], None] = {}
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     @property
     def url(self) -> str:
@@ -125,12 +125,18 @@ class MonitorServer:
         server = await asyncio.start_server(self._connected, sock=self._sock, limit=MAX_REQUEST)
         async with server:
             await self._stop.wait()
-            for task in tuple(self._clients):
-                task.cancel()
+        clients = dict(self._clients)
+        for task, writer in clients.items():
+            task.cancel()
+            writer.transport.abort()  # a task that has not begun would leave it open
+        await asyncio.gather(*clients, return_exceptions=True)
+        # Transports are closed in the next turn of the loop, sockets in the one after it.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._client(reader, writer))
-        self._clients[task] = None
+        self._clients[task] = writer
         task.add_done_callback(self._clients.pop)
         if len(self._clients) > MAX_CONNECTIONS:
             # A probe that sends its request at once is answered at once: it is never the oldest.
