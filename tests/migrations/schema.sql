@@ -928,7 +928,7 @@ function commandbus.end_others(p_domain text, p_items jsonb, p_moved uuid[]) ret
 function commandbus.end_pause(p_flow commandbus.command_bus_flow) returns boolean
     plpgsql, volatile, body 768a054cc7c53a111f8437c8aaba5fbc
 function commandbus.end_pauses() returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 356f63ef2272199f6acea16063c5d617
+    plpgsql, volatile, body 356f63ef2272199f6acea16063c5d617
 function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_actor text) returns void
     plpgsql, volatile, body 534f05343a3638e47a6b13004123d521
 function commandbus.end_type_pauses(p_domain text) returns void
@@ -950,7 +950,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 7efc70852ea1376f437a25bf8e7af7b1
+    sql, immutable, body f01f8a86ada7dbf66611e2a1295645a5
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
