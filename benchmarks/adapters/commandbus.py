@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 # Otherwise the first worker loads it, in the time that is measured; a process does that once, so it
@@ -12,7 +13,9 @@ from uuid import UUID, uuid4
 import commandbus.worker.worker  # noqa: F401
 from benchmarks.adapters.base import PAYLOAD, Adapter, serve
 from commandbus import BatchCommand, Command, CommandBus, HandlerContext, Settings, new_id
-from commandbus.middleware import Middleware
+
+if TYPE_CHECKING:
+    from commandbus.middleware import Middleware
 
 #: `settings` that are ours, not of commandbus.Settings.
 OWN = {
@@ -36,9 +39,10 @@ class CommandBusAdapter(Adapter):
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}
         has_all = self.settings.get("middleware", False)
-        around = built_in_middleware() if has_all else []
+        # Named only if it is asked for: checkouts of before do not know it.
+        around: dict[str, Any] = {"middleware": built_in_middleware()} if has_all else {}
         self._bus = await self._stack.enter_async_context(
-            CommandBus.connect(self.conninfo, settings=Settings(**chosen), middleware=around)
+            CommandBus.connect(self.conninfo, settings=Settings(**chosen), **around)
         )
         if has_all:
             self._bus.monitor()
