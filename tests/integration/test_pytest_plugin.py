@@ -36,12 +36,6 @@ def with_server(
     return project
 
 
-def databases(server: Server) -> set[str]:
-    with server.admin() as admin:
-        rows = admin.execute("select datname from pg_database").fetchall()
-    return {str(name) for (name,) in rows}
-
-
 def test_the_plugin_loads_nothing_and_takes_no_time_until_a_fixture_is_used() -> None:
     program = """
 import pytest, sys, time
