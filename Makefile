@@ -11,6 +11,7 @@ FAULT_ARGS ?=
 HOSTILE_ARGS ?=
 MUTANT_ARGS ?=
 RANGE_ARGS ?=
+VERSION_ARGS ?=
 # At most four processes: each brings its own share of databases. Tests wait for servers and processes, so one more than
 # there are cores keeps the cores busy.
 PYTEST_PARALLEL ?= --numprocesses=$(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses=4 --dist=loadgroup
@@ -27,6 +28,10 @@ PG15_BIN ?= $(firstword $(wildcard \
 PG15_CORE := $(addprefix tests/,sql/test_commands.py sql/test_outcomes.py sql/test_batches.py sql/test_locks.py \
 	sql/test_governance.py migrations integration/test_smoke.py integration/test_worker_transactions.py)
 
+# Images often set this. Without bytecode each program that a test starts compiles all that it imports, and each process
+# of pytest rewrites every test file anew: minutes of a run.
+unexport PYTHONDONTWRITEBYTECODE
+
 PY := .venv/bin/python
 READY := .venv/.installed
 # The peers of the benchmarks: never in .venv, because they bring libraries of their own.
@@ -35,6 +40,11 @@ PEERS_READY := $(PEERS)/.installed
 # The generator of the documentation site, with libraries of its own.
 DOCS_ENV := build/venv-docs
 DOCS_READY := $(DOCS_ENV)/.installed
+# Patroni, for the fault runs on a cluster. As root its processes are those of another account, which can rarely run a
+# Python from somebody's home: so it is the system's.
+PATRONI := build/venv-patroni
+PATRONI_READY := $(PATRONI)/.installed
+PATRONI_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
 # The tools of a release, in an environment of their own too.
 TOOLS := release/.venv-tools
 TOOLS_READY := $(TOOLS)/.installed
@@ -51,8 +61,8 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: test-fastapi-floor help demo test test-long test-unit test-integration test-integrations run-integrations test-e2e test-pg15 test-pg15-core has-pg15
-.PHONY: faults faults-http attacks hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers docs blocking schema lock clean
-.PHONY: release-check test-ranges
+.PHONY: faults faults-ha faults-http attacks console-reads hostile mutants mutants-python typecheck check fix bench bench-quick bench-compare bench-flow bench-peers docs blocking schema lock clean
+.PHONY: release-check test-ranges test-versions typecheck-examples axe test-browser console-pictures console-bars console-load
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -63,7 +73,7 @@ demo: $(READY) ## Run the demo application on a PostgreSQL of its own
 test: check ## Run all checks and all tests but the long ones, with the coverage gate (at most 10 minutes)
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m "not long" --cov --cov-report=term $(PYTEST_ARGS)
 
-test-long: $(READY) ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
+test-long: $(READY) axe ## Run the long tests: short fault runs, models, wide acceptance tests; PostgreSQL 15 if it is there
 	$(PY) -m pytest $(PYTEST_PARALLEL) -m long $(PYTEST_ARGS)
 	@if $(MAKE) --no-print-directory has-pg15 >/dev/null; then $(MAKE) --no-print-directory test-pg15-core; \
 	else echo "No PostgreSQL 15 server found: its tests are left out (make test-pg15 says how to get one)"; fi
@@ -115,6 +125,9 @@ mutants-python: $(READY) ## Change the Python core at one place after another: s
 faults: $(READY) ## Break workers, server and network on purpose (at most 60 minutes); report in build/faults
 	$(PY) -m faults --scale long --report build/faults $(FAULT_ARGS)
 
+faults-ha: $(READY) $(PATRONI_READY) ## A cluster under Patroni: 20 kills, 20 switchovers, 10 freezes of its leader (half an hour)
+	$(PY) -m faults --scale ha --report build/faults-ha $(FAULT_ARGS)
+
 faults-http: $(READY) ## The HTTP service: 100,000 generated requests and 100 cut answers (two hours or more)
 	SCHEMATHESIS_REQUESTS=$${SCHEMATHESIS_REQUESTS:-100000} SCHEMATHESIS_PARTS=8 CUT_ANSWERS=100 \
 		$(PY) -m pytest $(PYTEST_PARALLEL) --timeout=0 -rP --no-cov $(PYTEST_ARGS) \
@@ -124,6 +137,27 @@ attacks: $(READY) ## 10,000 random calls against governance, listings of 1,000,0
 	GOVERNED_CALLS=10000 LISTED_ROWS=1000000 $(PY) -m pytest --timeout=0 -s -m long \
 		tests/security/test_governed_delete.py tests/sql/test_plans_listings.py
 	$(PY) -m tests.hostile $(HOSTILE_ARGS)
+
+console-reads: $(READY) ## What people look at, with 1,000,000 commands, messages and events (CONSOLE_ROWS=10000000: an hour)
+	CONSOLE_ROWS=$${CONSOLE_ROWS:-1000000} $(PY) -m pytest --timeout=0 -s --no-cov -m long tests/sql/test_plans_console.py
+
+# axe-core looks for what people with other senses or hands stumble over. A tool of development: never in the package.
+AXE := build/axe/node_modules/axe-core/axe.min.js
+axe: ## Fetch axe-core with npm into build/, for the tests in a browser
+	@test -f $(AXE) || npm install --prefix build/axe --no-audit --no-fund --loglevel=error --ignore-scripts axe-core@4 >/dev/null \
+		|| echo "axe-core could not be fetched with npm: the tests of the console in a browser are left out"
+
+test-browser: $(READY) axe ## Run the tests of the console in Chromium (two minutes; COMMANDBUS_CHROMIUM names the program)
+	$(PY) -m pytest --no-cov -m browser $(PYTEST_ARGS) tests/console/browser
+
+console-pictures: $(READY) ## Pictures of each screen of the console, three widths, both themes, into build/pictures
+	$(PY) -m tests.console.browser.pictures build/pictures
+
+console-bars: $(READY) ## Time, queries and plans of the console's pages with 1,000,000 commands (CONSOLE_ROWS=10000000: an hour)
+	CONSOLE_ROWS=$${CONSOLE_ROWS:-1000000} $(PY) -m tests.console.browser.bars
+
+console-load: $(READY) ## What fifty open pages cost the service, for a minute
+	$(PY) -m tests.console.browser.load
 
 hostile: $(READY) ## 1,000 hostile sockets against the HTTP service, beside another user (4 minutes)
 	$(PY) -m tests.hostile $(HOSTILE_ARGS)
@@ -164,6 +198,12 @@ release-check: $(TOOLS_READY) ## Build twice, look inside, install, measure, typ
 test-ranges: $(TOOLS_READY) ## Run a core of the tests with the oldest and with the newest dependencies (about 10 minutes)
 	$(TOOLS)/bin/python -m release.ranges $(RANGE_ARGS)
 
+test-versions: $(TOOLS_READY) ## Run the tests of the integrations with the versions of frameworks that users have (half an hour)
+	$(TOOLS)/bin/python -m release.versions $(VERSION_ARGS)
+
+typecheck-examples: $(TOOLS_READY) ## Check the types of the applications in examples/ with mypy and pyright
+	$(TOOLS)/bin/python -m release.examples
+
 bench-peers: $(PEERS_READY) ## Install the peers of the benchmarks, in an environment of their own
 
 blocking: $(READY) ## Write the verbs of BlockingBus anew, after a change of those of CommandBus
@@ -187,6 +227,10 @@ lock: ## Resolve the dependencies anew into requirements/*.lock (LOCK_ARGS=--upg
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
 		--quiet --output-file requirements/docs.lock $(LOCK_ARGS)
+	.venv/bin/uv pip compile requirements/patroni.in \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+		--quiet --output-file requirements/patroni.lock $(LOCK_ARGS)
 	.venv/bin/uv pip compile requirements/release.in \
 		--universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
@@ -241,6 +285,14 @@ $(PEERS_READY): requirements/bench.lock
 	@$(PEERS)/bin/python -m pip --disable-pip-version-check --no-input -qq \
 		install --no-deps --require-hashes -r requirements/bench.lock
 	@touch $(PEERS_READY)
+
+$(PATRONI_READY): requirements/patroni.lock
+	@echo "Setting up $(PATRONI) with Patroni (once) ..."
+	@rm -f $(PATRONI_READY)
+	@$(PATRONI_PYTHON) -m venv --clear $(PATRONI)
+	@$(PATRONI)/bin/python -m pip --disable-pip-version-check --no-input -qq \
+		install --require-hashes -r requirements/patroni.lock
+	@touch $(PATRONI_READY)
 
 $(DOCS_READY): requirements/docs.lock
 	@echo "Setting up $(DOCS_ENV) with the generator of the documentation site (once) ..."

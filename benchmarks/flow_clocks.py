@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -186,7 +186,7 @@ async def limit(lab: FlowLab) -> Measured:
                 await sample(6.0 if lab.scale.pairs > 3 else 3.0)
                 done, seconds = one(conn, COMPLETED) - before, time.monotonic() - began
                 steady = [taken for _, taken in samples]
-                back = await _killed(conn, workers[0], places, samples)
+                back = await _killed(conn, workers, places, samples)
         busy = sum(steady) / len(steady) / places
         above = sum(taken > places for _, taken in samples)
         handlers = done * ms / 1000 / (seconds * places)
@@ -200,14 +200,18 @@ async def limit(lab: FlowLab) -> Measured:
 
 
 async def _killed(
-    conn: psycopg.Connection[Any], victim: asyncio.subprocess.Process, places: int,
+    conn: psycopg.Connection[Any], workers: Sequence[asyncio.subprocess.Process], places: int,
     samples: list[tuple[float, int]],
 ) -> float:  # fmt: skip
     """Seconds from the death of a worker that has places until the others use all of them."""
-    await until(
-        lambda: any(f":{victim.pid}:" in holder for holder, _ in conn.execute(PLACES).fetchall()),
-        "the worker that is to be killed has a place",
-    )
+
+    def with_place() -> asyncio.subprocess.Process | None:
+        # Not any: the worker that ends a command asks first for its place, and may keep it long.
+        holders = [holder for holder, _ in conn.execute(PLACES).fetchall()]
+        return next((w for w in workers if any(f":{w.pid}:" in each for each in holders)), None)
+
+    await until(lambda: with_place() is not None, "a worker has a place")
+    victim = with_place() or workers[0]
     victim.send_signal(signal.SIGKILL)
     died = time.monotonic()
     while True:

@@ -36,6 +36,7 @@ def write(folder: Path) -> int:
         path = folder / "pages" / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    shutil.copytree(ROOT / "docs/images", folder / "pages/images")
     whole = "\n\n".join(found[place] for place in sorted(found))
     (folder / "pages" / "llms.txt").write_text(site.for_models(found), encoding="utf-8")
     (folder / "pages" / "llms-full.txt").write_text(whole, encoding="utf-8")

@@ -59,6 +59,9 @@ def on_the_site(name: str, text: str, known: dict[str, str]) -> str:
         if "://" in target or not path:
             return found[0]
         source = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118  (no file is meant)
+        if mark and source.startswith("docs/") and (ROOT / source).is_file():
+            place = os.path.relpath(source.removeprefix("docs/"), here)
+            return f"![{words}]({place})"
         for candidate in (source, f"{source}/README.md"):
             if candidate in known:
                 place = os.path.relpath(known[candidate], here)

@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="show the runs and do nothing")
     parser.add_argument("--only", default="", help="ids of runs, separated by commas")
     parser.add_argument("--seed", type=int, help="the schedule; by default a new one")
-    parser.add_argument("--scale", choices=("short", "long"), default="short")
+    parser.add_argument("--scale", choices=("short", "long", "ha"), default="short")
     parser.add_argument("--report", type=Path, help="a folder for faults.md, faults.json and logs")
     return parser.parse_args(arguments)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faults import catalogue_flow
+from faults import catalogue_cluster, catalogue_flow
 from faults.nemeses import (
     Failover,
     HoldPool,
@@ -63,6 +63,8 @@ SPELLS = (
 
 def catalogue(scale: Scale) -> tuple[Run, ...]:
     """The runs of a tier."""
+    if scale == "ha":
+        return (catalogue_cluster.full_run(),)
     return _long() if scale == "long" else _short()
 
 
@@ -395,6 +397,7 @@ def _short() -> tuple[Run, ...]:
             (UnusualSettings(1, 1.5),),
             bars=Bars(at_least={"unusual_settings": 16}),
         ),
+        *catalogue_cluster.short_runs(ROUGHLY),
         *catalogue_flow.short_runs(BRISK),
     )  # fmt: skip
     brisk = []

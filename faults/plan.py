@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from faults.arena import Nemesis, Watcher
 
-Scale = Literal["short", "long"]
+Scale = Literal["short", "long", "ha"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,11 @@ class Run:
     bars: Bars = Bars()
     #: Seconds of calm before and after the storm in which the rate is measured.
     calm_seconds: float = 8.0
-    #: Which server it needs: our own, a pair, or one on a small disk; or a pooler before it.
-    server: Literal["single", "sync_pair", "async_pair", "small_disk", "pooler"] = "single"
+    #: Which server it needs: our own, a pair, a cluster, or one on a small disk; or a pooler before
+    #: it.
+    server: Literal["single", "sync_pair", "async_pair", "cluster", "small_disk", "pooler"] = (
+        "single"
+    )
     #: All parties reach the server through the proxy.
     has_proxy: bool = False
     #: Which invariants hold; empty: all.

@@ -104,7 +104,11 @@ class Proxy:
     """Listens on a port of its own and forwards to a socket or an address."""
 
     def __init__(
-        self, upstream: Callable[[], Path | tuple[str, int]], chance: random.Random
+        self,
+        upstream: Callable[[], Path | tuple[str, int]],
+        chance: random.Random,
+        *,
+        port: int = 0,
     ) -> None:
         self._upstream = upstream
         self._chance = chance
@@ -112,13 +116,13 @@ class Proxy:
         self._lines: set[Line] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.weather = Weather()
-        self.port = 0
+        self.port = port
         self.cuts = 0
         self.resets = 0
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -161,6 +161,7 @@ class _Storm:
             async with self._network(database) as (dsn, proxy):
                 common = {"dsn": dsn, "domain": DOMAIN, "clock": clock,
                           "log_folder": str(self._log_folder), "seed": self._seed,
+                          "watched": run.server == "cluster",
                           "prepare": run.server != "pooler"}  # fmt: skip
                 fleet = Fleet(nursery, self._worker_config(common), run.workers.number)
                 arena = Arena(

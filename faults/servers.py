@@ -97,6 +97,23 @@ class Server:
             time.sleep(0.01)
         return len(victims)
 
+    def freeze(self) -> None:
+        """SIGSTOP all its processes: connections stay open, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        data = self.data_folder()
+        tag, uid = tag_of(data), data.account.uid
+        postmaster = find_postmaster(tag, uid)
+        # The postmaster first: it makes no more children then.
+        for process in sorted(find_backends(tag, uid), key=lambda found: found != postmaster):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
     def data_folder(self) -> DataFolder:
         """Its data folder and whom it belongs to."""
         return DataFolder(self.folder, choose_account(self.folder))

@@ -1,4 +1,4 @@
-"""Where a run takes place: a server, a pair, a server on a small disk, a pooler in front."""
+"""Where a run takes place: a server, a pair, a cluster, a server on a small disk, a pooler."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from commandbus.embedded.account import child_environment
+from faults.patroni import Cluster, missing_parts
 from faults.servers import Pair, Server, free_port
 
 #: Bytes of the disk that is to run full.
@@ -36,10 +38,16 @@ class Site:
     """A place with a database."""
 
     def __init__(
-        self, *, server: Server | None = None, pair: Pair | None = None, disk: Path | None = None
+        self,
+        *,
+        server: Server | None = None,
+        pair: Pair | None = None,
+        disk: Path | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.server = server
         self.pair = pair
+        self.cluster = cluster
         #: Where the small disk is mounted.
         self.disk = disk
 
@@ -120,9 +128,56 @@ class Site:
             self.disk.rmdir()
 
 
+class ClusterSite(Site):
+    """Three servers under Patroni."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster=cluster)
+        self._cluster = cluster
+
+    def create_database(self) -> str:
+        """A database for one run."""
+        name = f"run_{secrets.token_hex(4)}"
+        self._do(sql.SQL("create database {}").format(sql.Identifier(name)))
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Throw it away."""
+        self._do(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+    def _do(self, query: sql.Composed) -> None:
+        with psycopg.connect(self._cluster.dsn("postgres"), autocommit=True) as admin:
+            admin.execute(query)
+
+    def dsn(self, name: str) -> str:
+        """How everybody connects: to the server that leads."""
+        return self._cluster.dsn(name)
+
+    direct_dsn = superuser_dsn = dsn
+
+    def close(self) -> None:
+        """Stop the servers and remove their data."""
+        self._cluster.remove()
+
+
+def _open_cluster(place: Path) -> Site:
+    missing = missing_parts()
+    if missing:
+        raise SkippedError(missing)
+    cluster = Cluster(place)
+    try:
+        cluster.start()
+    except BaseException:
+        cluster.remove()
+        raise
+    return ClusterSite(cluster)
+
+
 def open_site(kind: str, folder: Path) -> Site:
     """Start what a run needs; blocks."""
     place = folder / f"{kind}-{secrets.token_hex(3)}"
+    if kind == "cluster":
+        return _open_cluster(place)
     if kind in {"sync_pair", "async_pair"}:
         pair = Pair(place, is_synchronous=kind == "sync_pair")
         pair.start()

@@ -29,6 +29,7 @@ from commandbus import (
     Settings,
     TransientCommandError,
 )
+from commandbus.database.own_connections import OurConnection
 from commandbus.database.postgres import PostgresStore
 from faults.logs import EventLog
 
@@ -238,6 +239,8 @@ async def open_bus(config: dict[str, Any]) -> AsyncIterator[tuple[CommandBus, An
     pool: AsyncConnectionPool[Any] = AsyncConnectionPool(
         config["dsn"], kwargs=options, min_size=1, max_size=settings.pool_size,
         timeout=settings.connect_timeout_seconds, open=False, reconnect_timeout=5.0,
+        # With a deadline, so that all that waits for a frozen server are parts of the bus.
+        connection_class=OurConnection if config.get("watched") else psycopg.AsyncConnection,
     )  # fmt: skip
     async with pool:
         bus = CommandBus(pool, settings=settings)

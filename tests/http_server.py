@@ -14,7 +14,7 @@ from commandbus.access.model import Scope
 from commandbus.http import HttpSettings, TokenAuth, create_app
 from commandbus.http.serving import HttpServer, bind
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 #: No limit that a test of something else could run into.
 LOOSE = Settings(
@@ -48,8 +48,9 @@ def served(
     prepare: Prepare | None = None,
     settings: HttpSettings | None = None,
     workers: bool = False,
+    tune: Callable[[Any], None] = lambda app: None,
 ) -> Iterator[Served]:
-    """Serve until the block ends."""
+    """Serve until the block ends; `tune` may change the app before it serves."""
     ready: threading.Event = threading.Event()
     box: dict[str, Any] = {}
 
@@ -59,6 +60,7 @@ def served(
             made = await bus.tokens.create("tester", list(Scope), actor="test")
             chosen = settings or HttpSettings(port=0)
             app = create_app(bus, auth=TokenAuth(bus.tokens), settings=chosen)
+            tune(app)
             server = HttpServer(app, chosen, bind(chosen.host, chosen.port))
             box.update(url=server.url, token=made.text, server=server)
             tasks = [asyncio.create_task(bus.run_worker(name)) for name in bus.domains]

@@ -39,9 +39,13 @@ ADMIN = caller(*Scope, user="root")
 def app_of(
     bus: CommandBus, settings: HttpSettings | None = None, prefix: str = "", **callers: Caller
 ) -> FastAPI:
-    """The app of a bus, with these callers and `root`, who may do everything."""
+    """The API of a bus, with these callers and `root`, who may do everything; without the console,
+    which `tests/console` has.
+    """
     auth = NamedCallers(root=ADMIN, **callers)
-    return create_app(bus, auth=auth, settings=settings or HttpSettings(), prefix=prefix)
+    return create_app(
+        bus, auth=auth, settings=settings or HttpSettings(), prefix=prefix, console=False
+    )
 
 
 def scopes_of(app: FastAPI) -> dict[tuple[str, str], Scope | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -38,13 +38,14 @@ class CommandBusAdapter(Adapter):
         self._new_id = uuid4 if self.settings.get("random_ids") else new_id
         self._stack = AsyncExitStack()
         chosen = {name: value for name, value in self.settings.items() if name not in OWN}
-        has_all = self.settings.get("middleware", False)
+        wanted = self.settings.get("middleware", False)
+        names = {"opentelemetry", "sentry", "timing"} if wanted is True else set(wanted or ())
         # Named only if it is asked for: checkouts of before do not know it.
-        around: dict[str, Any] = {"middleware": built_in_middleware()} if has_all else {}
+        around: dict[str, Any] = {"middleware": built_in_middleware(names)} if names else {}
         self._bus = await self._stack.enter_async_context(
             CommandBus.connect(self.conninfo, settings=Settings(**chosen), **around)
         )
-        if has_all:
+        if "timing" in names:
             self._bus.monitor()
         self._bus.register_handler(
             "bench", "Work", self._work, transactional=self.settings.get("transactional", False)
@@ -95,26 +96,33 @@ def new_commands(count: int, make: Callable[[], UUID] = new_id) -> Iterator[Batc
     return (BatchCommand("Work", make(), PAYLOAD) for _ in range(count))
 
 
-def built_in_middleware() -> list[Middleware]:
-    """All that there is, with one trace in a hundred recorded and nothing sent anywhere."""
-    import sentry_sdk  # noqa: PLC0415  (rarely)
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: PLC0415
-        InMemorySpanExporter,
-    )
-    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
+def built_in_middleware(names: Collection[str] = ("opentelemetry", "sentry")) -> list[Middleware]:
+    """Those of these names, with one trace in a hundred recorded and nothing sent anywhere."""
+    found: list[Middleware] = []
+    if "opentelemetry" in names:
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415  (rarely)
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: PLC0415
+            InMemorySpanExporter,
+        )
+        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
 
-    from commandbus.middleware.opentelemetry import OpenTelemetry  # noqa: PLC0415
-    from commandbus.middleware.sentry import Sentry  # noqa: PLC0415
+        from commandbus.middleware.opentelemetry import OpenTelemetry  # noqa: PLC0415
 
-    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0.01))
-    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-    sentry_sdk.init(
-        dsn="https://key@sentry.invalid/1", transport=lambda event: None,
-        auto_enabling_integrations=False,
-    )  # fmt: skip
-    return [OpenTelemetry(tracer_provider=provider), Sentry()]
+        provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0.01))
+        provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+        found.append(OpenTelemetry(tracer_provider=provider))
+    if "sentry" in names:
+        import sentry_sdk  # noqa: PLC0415
+
+        from commandbus.middleware.sentry import Sentry  # noqa: PLC0415
+
+        sentry_sdk.init(
+            dsn="https://key@sentry.invalid/1", transport=lambda event: None,
+            auto_enabling_integrations=False,
+        )  # fmt: skip
+        found.append(Sentry())
+    return found
 
 
 if __name__ == "__main__":

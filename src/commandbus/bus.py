@@ -89,11 +89,13 @@ class CommandBus(SendVerbs):
         data_dir: Path | None = None,
         handlers: Handlers | None = None,
         middleware: Sequence[Middleware] = (),
+        wait_seconds: float = 0.0,
     ) -> AbstractAsyncContextManager[CommandBus]:
         """Open a bus on `dsn`, COMMANDBUS_DSN, or an embedded PostgreSQL when there is neither.
 
         Sets up an empty database (PGMQ, the schema); an older one is migrated if it is embedded.
-        `handlers` are included, with `middleware` around all of them.
+        `handlers` are included, with `middleware` around all of them. While no server accepts
+        writes, it waits for one for `wait_seconds`, then raises DatabaseUnavailableError.
         """
         from commandbus.wiring import open_bus  # the composition root
 
@@ -103,7 +105,7 @@ class CommandBus(SendVerbs):
                 middleware=middleware,
             )  # fmt: skip
 
-        return open_bus(build, dsn, settings, data_dir)
+        return open_bus(build, dsn, settings, data_dir, wait_seconds)
 
     async def check(self) -> None:
         """Raise if the database cannot be reached, or is not one that this version works with."""
@@ -130,7 +132,7 @@ class CommandBus(SendVerbs):
 
     # -- batches, as the specification prints them; `bus.batches` has the rest
 
-    async def create_batch(
+    async def create_batch(  # noqa: PLR0913  (options of a public verb)
         self,
         domain: str,
         commands: Sequence[BatchCommand | TypedCommand],
@@ -143,6 +145,7 @@ class CommandBus(SendVerbs):
         max_attempts: int | None = None,
         actor: str | None = None,
         conn: Any = None,
+        retry_for: float | None = None,
     ) -> UUID:
         """Create a batch with all commands atomically; returns the batch_id.
 
@@ -151,11 +154,12 @@ class CommandBus(SendVerbs):
         sent in the very commit that ends the batch, with an id of its own and the batch_id as
         correlation_id. With `conn` the batch joins the caller's transaction. `actor`: who sends its
         commands, for the audit; by default `created_by`. Instances of command classes get ids here.
+        If the database cannot be reached, `retry_for` is for how many seconds it is tried again.
         """
         return await self.batches.create(
             domain, commands, name=name, custom_data=custom_data, on_complete=on_complete,
             on_complete_command=on_complete_command, created_by=created_by,
-            max_attempts=max_attempts, actor=actor, conn=conn,
+            max_attempts=max_attempts, actor=actor, conn=conn, retry_for=retry_for,
         )  # fmt: skip
 
     async def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:

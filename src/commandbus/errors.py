@@ -38,7 +38,7 @@
     ├── CommandFailedError              a command that was called ended as FAILED or CANCELED
     ├── InvalidResultError              it completed, and its result is not of the declared type
     └── DatabaseError                   the call was right; the database could not do it
-        ├── DatabaseUnavailableError    no server, wrong password, connection cut
+        ├── DatabaseUnavailableError    no server, one that only reads, connection cut
         ├── SchemaVersionError
         │   ├── SchemaMissingError      never initialised
         │   ├── SchemaTooOldError       run `commandbus db migrate`
@@ -373,7 +373,13 @@ class DatabaseError(CommandBusError):
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """No server, wrong password, or the connection was cut."""
+    """No server that accepts writes, wrong password, or the connection was cut."""
+
+    #: Whether it may pass without anybody's help: not a wrong password, nor a bus that is closed.
+    is_temporary: bool = True
+    #: Whether the call may be repeated with the same ids, whatever has become of it: at worst the
+    #: repeat raises DuplicateCommandError, and the call is done.
+    may_repeat: bool = False
 
 
 class SchemaVersionError(DatabaseError):

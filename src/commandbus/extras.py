@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from commandbus.errors import MissingExtraError
 
@@ -23,8 +24,13 @@ PACKAGES: dict[str, frozenset[str]] = {
     "otel": frozenset({"opentelemetry"}),
     "sentry": frozenset({"sentry_sdk"}),
     "django": frozenset({"django", "asgiref"}),  # asgiref comes with Django
-    "console": frozenset(),  # nothing yet
+    "console": frozenset({"jinja2", "markupsafe"}),  # MarkupSafe comes with Jinja2
 }
+
+
+def is_installed(name: str) -> bool:
+    """Whether everything that an extra brings can be imported."""
+    return all(find_spec(each) is not None for each in PACKAGES[name])
 
 
 @contextmanager

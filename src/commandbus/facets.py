@@ -103,10 +103,11 @@ class Facets:
         if "_workers" in vars(self):  # built with the first worker
             await self._workers.stop()
 
-    def monitor(self) -> Monitor:
+    def monitor(self, *, counts: bool = False) -> Monitor:
         """Begin to measure: what is sent, and the workers that are started from now on.
 
         Asked again it gives the same: `bus.monitor().metrics.text()` is what Prometheus reads.
+        `counts`: workers add what they have counted to the database, for metrics of the service.
         """
         from commandbus.commands.metered import MeteredSending
         from commandbus.monitoring.monitor import Monitor
@@ -120,6 +121,7 @@ class Facets:
                 )
             )  # fmt: skip
             self._workers.measure(self._monitor)
+        self._monitor.tells_counts |= counts
         return self._monitor
 
     @property
@@ -298,7 +300,9 @@ class Facets:
         """The doctor, retention, figures."""
         from commandbus.upkeep.service import Upkeep
 
-        return Upkeep(self._store, self._token_findings)
+        upkeep = Upkeep(self._store, self._token_findings)
+        self._keep(upkeep.runs)
+        return upkeep
 
     async def _token_findings(self, session: Session) -> list[Finding]:
         # Of what this process knows, and the database does not; late, because few ask for it.

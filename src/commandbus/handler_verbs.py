@@ -69,6 +69,7 @@ class HandlerVerbs(FlowVerbs):
         gathered = Handlers()
         gathered.include(*handlers)
         self._registry.include(gathered.drafts, gathered.resources)
+        self._registry.thread_hooks = self._registry.thread_hooks.joined(gathered.thread_hooks)
         self._registry.find_by_name(gathered.finders)
 
     @property

@@ -127,7 +127,11 @@ class JsonFormatter(logging.Formatter):
                 shown[name] = value if isinstance(value, int) else str(value)
         more = {name: given[name] for name in given.keys() - _OWN - shown.keys() - set(FIELDS)}
         if more:
-            shown |= {name: redact_value({name: more[name]})[name] for name in sorted(more)}
+            secrets = _secrets()
+            shown |= {
+                name: redact_value({name: more[name]}, marked=secrets.marked, secrets=secrets)[name]
+                for name in sorted(more)
+            }
         if exception := exception_text(record):
             shown["exception"] = exception
         if record.stack_info:
@@ -143,8 +147,7 @@ def exception_text(record: logging.LogRecord) -> str | None:
     """
     if not record.exc_info or record.exc_info[1] is None:
         return record.exc_text
-    handled = HANDLED.get()
-    secrets = NONE if handled is None else handled.log_secrets()
+    secrets = _secrets()
     error = record.exc_info[1]
     pieces = traceback.format_exception(
         type(error), error, record.exc_info[2], limit=-MAX_FRAMES
@@ -165,9 +168,17 @@ def _end_of(pieces: list[str]) -> str:
     return mark + data[len(mark.encode()) - MAX_EXCEPTION_BYTES :].decode("utf-8", "ignore")
 
 
+def _secrets() -> Secrets:
+    """The secret values of the payload of the command that is being handled."""
+    handled = HANDLED.get()
+    return NONE if handled is None else handled.log_secrets()
+
+
 def _message(record: logging.LogRecord) -> str:
+    """What is said, without the secrets of the payload: a handler logs what it was given."""
     try:
         text = record.getMessage()
     except Exception:  # noqa: BLE001  (a wrong format must not cost the line)
         text = f"{record.msg} (its arguments do not fit)"
+    text = _secrets().masked(text)
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

@@ -76,8 +76,10 @@ class Loop:
         """Do one round; return the seconds to wait for a wake-up, None to go on at once."""
         raise NotImplementedError
 
-    async def run(self) -> None:
-        """Repeat the step until stopped."""
+    async def run(self, after: float = 0.0) -> None:
+        """Repeat the step until stopped; begin after this many seconds, or with a wake-up."""
+        if after:
+            await self.pause(after)
         while not self._stopping:
             try:
                 pause = await self.step()

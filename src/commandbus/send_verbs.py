@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal, Unpack, overload
 from uuid import UUID
 
-from commandbus.errors import InvalidInputError
+from commandbus.commands.repeating import (
+    check_retry,
+    repeatable,
+    send_again,
+    send_many_again,
+    with_ids,
+)
+from commandbus.errors import DatabaseUnavailableError, InvalidInputError
 from commandbus.flow import SendOptions
 from commandbus.handler_verbs import HandlerVerbs
 from commandbus.models import BatchCommand, Reply, SendReport
@@ -41,6 +49,7 @@ class SendVerbs(HandlerVerbs):
         max_attempts: int | None = None,
         actor: str | None = None,
         conn: Any = None,
+        retry_for: float | None = None,
         **options: Unpack[SendOptions],
     ) -> UUID: ...
     @overload
@@ -56,9 +65,10 @@ class SendVerbs(HandlerVerbs):
         max_attempts: int | None = None,
         actor: str | None = None,
         conn: Any = None,
+        retry_for: float | None = None,
         **options: Unpack[SendOptions],
     ) -> UUID: ...
-    async def send(
+    async def send(  # noqa: PLR0913  (options of a public verb)
         self,
         domain: Any,
         command_type: Any = None,
@@ -71,6 +81,7 @@ class SendVerbs(HandlerVerbs):
         max_attempts: int | None = None,
         actor: str | None = None,
         conn: Any = None,
+        retry_for: float | None = None,
         **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError.
@@ -79,7 +90,8 @@ class SendVerbs(HandlerVerbs):
         exists if and only if that commits. `actor`: who sends it, for the audit. `options` say
         when it may start (`delay`, `deliver_at`, `expires_in`, `expires_at`), in which order
         (`priority`, `ordering_key`), what limits count it by (`limit_key`), and that it is sent
-        once (`unique_key`): then the id is that of the command which holds the key.
+        once (`unique_key`): then the id is that of the command which holds the key. If the database
+        cannot be reached, it is sent again, for `retry_for` seconds.
 
         An instance of a class with `@command` is a command by itself; `command_id` is made here,
         unless it is given.
@@ -94,7 +106,15 @@ class SendVerbs(HandlerVerbs):
         )  # fmt: skip
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
         who = None if actor is None else check_operator(actor)
-        return await self._sending.send(domain, command, batch_id=batch, actor=who, conn=conn)
+        check_retry(retry_for, conn)
+        sending = self._sending
+        try:
+            if retry_for is None:
+                return await sending.send(domain, command, batch_id=batch, actor=who, conn=conn)
+            send = partial(sending.send, domain, command, batch_id=batch, actor=who)
+            return await send_again(send, command.command_id, retry_for)
+        except DatabaseUnavailableError as error:
+            raise error if conn is not None else repeatable(error, [command.command_id]) from error
 
     async def send_many(
         self,
@@ -106,6 +126,7 @@ class SendVerbs(HandlerVerbs):
         on_duplicate: Literal["refuse", "skip"] = "refuse",
         actor: str | None = None,
         conn: Any = None,
+        retry_for: float | None = None,
     ) -> SendReport:
         """Send many commands in one transaction: all of them, or, on any error, none.
 
@@ -113,16 +134,25 @@ class SendVerbs(HandlerVerbs):
         unique keys, are left out: `skipped` of the report. A generator is read while its commands
         are sent, so that they are never all in memory. Into a batch it is read first: the time it
         takes would hold up the workers of the batch. `actor`: who sends them, for the audit.
-        Instances of command classes of this domain get ids here.
+        Instances of command classes of this domain get ids here. If the database cannot be reached,
+        they are sent again, for `retry_for` seconds; then a generator is read first.
         """
         check_domain(domain)
         if on_duplicate not in {"refuse", "skip"}:
             raise InvalidInputError(f"on_duplicate is {on_duplicate!r}; use refuse or skip")
         batch = None if batch_id is None else check_uuid(batch_id, "batch_id")
-        return await self._sending.send_many(
-            domain, commands, batch_id=batch, max_attempts=max_attempts, on_duplicate=on_duplicate,
-            actor=check_operator(actor), conn=conn,
+        check_retry(retry_for, conn)
+        send = partial(
+            self._sending.send_many, domain, batch_id=batch, max_attempts=max_attempts,
+            on_duplicate=on_duplicate, actor=check_operator(actor),
         )  # fmt: skip
+        try:
+            if retry_for is None:
+                return await send(commands, conn=conn)
+            held = with_ids(domain, commands)
+            return await send_many_again(partial(send, held), self._store, domain, held, retry_for)
+        except DatabaseUnavailableError as error:
+            raise error if conn is not None else repeatable(error) from error
 
     @overload
     async def call(

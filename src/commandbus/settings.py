@@ -138,7 +138,12 @@ class Settings(EnvironmentSettings):
     allow_autocommit_conn: bool = False
     #: How long to wait for a connection.
     connect_timeout_seconds: float = 5.0
-    #: Limit of one statement of a worker; below the lease, so that a hung server is noticed.
+    #: A server that has not answered a statement for this long is left: the connection is closed,
+    #: and another is opened. Statements that may take long, and those of handlers, go on as long as
+    #: the server gives a sign of life.
+    deadline_seconds: float = 10.0
+    #: Limit of one statement of the chores of a worker. Its other statements are ended by the
+    #: server a little before deadline_seconds, or at this limit, if that is sooner.
     statement_timeout_seconds: float = 25.0
 
     def __post_init__(self) -> None:
@@ -182,6 +187,14 @@ class Settings(EnvironmentSettings):
             )
 
     @property
+    def server_seconds(self) -> float:
+        """How long the server goes on with a statement, or waits for a lock, before it ends it.
+
+        Before we leave the server: what we leave may go on there.
+        """
+        return self.deadline_seconds * 0.8
+
+    @property
     def handler_timeout(self) -> float:
         """The time-out of handlers that are registered without one, in seconds."""
         if self.handler_timeout_seconds is not None:
@@ -219,6 +232,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "worker_pool_size": (6, 1_000),
     "handler_pool_size": (1, 1_000),
     "connect_timeout_seconds": (0.1, 600),
+    "deadline_seconds": (0.5, 3_600),
     "statement_timeout_seconds": (0.1, 3_600),
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,18 +21,27 @@ from commandbus.database.migrations import SchemaStatus, check_schema, migrate, 
 from commandbus.database.postgres import PostgresStore
 from commandbus.database.removal import Contents, look_at_contents, remove_installation
 from commandbus.database.roles import RoleStatus, apply_roles, role_status
+from commandbus.database.sessions import Timeouts
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import Store
 from commandbus.embedded import EmbeddedPostgres
-from commandbus.errors import InvalidSettingError, SchemaMissingError
+from commandbus.errors import DatabaseUnavailableError, InvalidSettingError, SchemaMissingError
+from commandbus.loops import Backoff
 from commandbus.opening import Opening
-from commandbus.settings import Settings
+from commandbus.settings import Settings, check_number
 
 __all__ = ["address_of", "finish", "is_blocking"]  # handed on
 
 DSN_VARIABLE = "COMMANDBUS_DSN"
 
 Result = TypeVar("Result")
+
+#: First and longest pause between two looks for a server, in seconds.
+WAIT_PAUSES_SECONDS = (0.1, 1.0)
+#: How often it is said that there is none yet, in seconds.
+TELL_SECONDS = 5.0
+
+_log = logging.getLogger("commandbus.opening")
 
 
 class Closable(Protocol):
@@ -71,6 +82,13 @@ def address_parts(address: str) -> dict[str, Any]:
     """The parts of an address: host, port, user, password, dbname and options."""
     with translated():
         return connections.address_parts(address)
+
+
+def any_server(address: str) -> str:
+    """The same address for a look that changes nothing: a standby will do, unless it says more."""
+    with translated():
+        parts = connections.address_parts(address)
+        return connections.make_address({"target_session_attrs": "any", **parts})
 
 
 def refuse_both(dsn: str | None, data_dir: Path | None) -> None:
@@ -127,15 +145,13 @@ def open_pool(dsn: str, settings: Settings) -> Opening[AsyncPool]:
     """A pool for callers on this database."""
 
     async def begin(stack: AsyncExitStack) -> AsyncPool:
-        source = ConnectionSource(dsn, None)
+        source = ConnectionSource(dsn, None, settings.deadline_seconds)
         with translated():
-            # One connection by hand first: a wrong password should say so, not time out.
-            await (await source.connect()).close()
             pool = await source.open_pool(
                 "caller",
                 settings.pool_size,
                 timeout_seconds=settings.connect_timeout_seconds,
-                statement_timeout_seconds=None,
+                timeouts=Timeouts(lock=settings.server_seconds),
             )
         stack.push_async_callback(pool.close)
         return pool
@@ -143,8 +159,37 @@ def open_pool(dsn: str, settings: Settings) -> Opening[AsyncPool]:
     return Opening(begin)
 
 
+async def until_writable(address: str, settings: Settings, seconds: float) -> None:
+    """Wait for a server that accepts writes; raises if none does in this time.
+
+    At once for what no waiting changes, like a wrong password.
+    """
+    check_number(seconds, "wait_seconds", 0, 86_400)
+    end = time.monotonic() + seconds
+    pauses = Backoff(*WAIT_PAUSES_SECONDS)
+    told_at = float("-inf")
+    while True:
+        try:
+            with translated():
+                await (await _connect(address, settings)).close()
+        except DatabaseUnavailableError as error:
+            now = time.monotonic()
+            if not error.is_temporary or now >= end:
+                raise
+            if now - told_at >= TELL_SECONDS:
+                told_at = now
+                _log.warning("waiting up to %.0f s more for a server: %s", end - now, error)
+            await asyncio.sleep(min(pauses.next(), max(0.0, end - now)))
+        else:
+            return
+
+
 def open_store(
-    dsn: str | None, settings: Settings, *, data_dir: Path | None = None
+    dsn: str | None,
+    settings: Settings,
+    *,
+    data_dir: Path | None = None,
+    wait_seconds: float = 0.0,
 ) -> Opening[tuple[AsyncPool, Store]]:
     """Everything that `CommandBus.connect` needs; creates what is missing.
 
@@ -155,9 +200,11 @@ def open_store(
 
     async def begin(stack: AsyncExitStack) -> tuple[AsyncPool, Store]:
         address = await stack.enter_async_context(database(dsn, data_dir))
+        await until_writable(address, settings, wait_seconds)
         pool = await stack.enter_async_context(open_pool(address, settings))
         with translated():
-            async with pool.connection() as conn:
+            # Not one of the pool: a migration may take long.
+            async with await _connect(address, settings) as conn:
                 try:
                     if find_dsn(dsn) is None:
                         await migrate(conn, settings)
@@ -175,17 +222,24 @@ def open_bus(
     dsn: str | None,
     settings: Settings | None,
     data_dir: Path | None,
+    wait_seconds: float = 0.0,
 ) -> Opening[Bus]:
     """A bus on a store of its own, closed before it."""
 
     async def begin(stack: AsyncExitStack) -> Bus:
         found = settings or Settings.from_env()
-        _, store = await stack.enter_async_context(open_store(dsn, found, data_dir=data_dir))
+        opened = open_store(dsn, found, data_dir=data_dir, wait_seconds=wait_seconds)
+        _, store = await stack.enter_async_context(opened)
         bus = build(store, found)
         stack.push_async_callback(bus.close)
         return bus
 
     return Opening(begin)
+
+
+async def _connect(dsn: str, settings: Settings) -> Any:
+    """One connection, for statements that may take long."""
+    return await ConnectionSource(dsn, None, settings.deadline_seconds).connect()
 
 
 async def migrate_database(dsn: str, settings: Settings, *, upto: int | None = None) -> list[str]:
@@ -194,14 +248,14 @@ async def migrate_database(dsn: str, settings: Settings, *, upto: int | None = N
     With `upto` only to that version of the tables, without the functions.
     """
     with translated():
-        async with await ConnectionSource(dsn, None).connect() as conn:
+        async with await _connect(dsn, settings) as conn:
             return await migrate(conn, settings, upto=upto)
 
 
 async def database_status(dsn: str, settings: Settings) -> SchemaStatus:
     """What a database has, and what this package brings."""
     with translated():
-        async with await ConnectionSource(dsn, None).connect() as conn:
+        async with await _connect(dsn, settings) as conn:
             return await schema_status(conn, settings)
 
 
@@ -210,7 +264,7 @@ async def database_roles(
 ) -> tuple[RoleStatus, tuple[str, ...]]:
     """The roles of a database; with `apply`, after they were put right, and what was run for it."""
     with translated():
-        async with await ConnectionSource(dsn, None).connect() as conn:
+        async with await _connect(dsn, settings) as conn:
             await check_schema(conn, settings)
             ran = await apply_roles(conn, settings, prefix) if apply else ()
             return await role_status(conn, settings, prefix), ran
@@ -219,7 +273,7 @@ async def database_roles(
 async def database_contents(dsn: str, settings: Settings) -> Contents:
     """What an installation has in a database."""
     with translated():
-        async with await ConnectionSource(dsn, None).connect() as conn:
+        async with await _connect(dsn, settings) as conn:
             await check_schema(conn, settings)
             return await look_at_contents(conn, settings)
 
@@ -229,7 +283,7 @@ async def drop_database(
 ) -> Contents:
     """Remove an installation from a database; returns what went."""
     with translated():
-        async with await ConnectionSource(dsn, None).connect() as conn:
+        async with await _connect(dsn, settings) as conn:
             await check_schema(conn, settings)
             return await remove_installation(conn, settings, domains, even_open=even_open)
 
@@ -237,6 +291,7 @@ async def drop_database(
 async def ensure_domains(dsn: str, settings: Settings, domains: Iterable[str]) -> None:
     """Make the queues of domains, so that no request and no transaction has to."""
     with translated():
+        await until_writable(dsn, settings, 0.0)  # a wrong password should say so, not time out
         async with open_pool(dsn, settings) as pool:
             store = store_on(pool, settings)
             for domain in domains:

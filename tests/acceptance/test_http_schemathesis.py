@@ -33,10 +33,12 @@ from schemathesis.specs.openapi.checks import (
 
 from commandbus import BatchCommand, CommandBus, HandlerContext, PermanentCommandError
 from commandbus.access.model import Caller, Scope
+from commandbus.database.model import Failure
 from commandbus.demo import vms
 from commandbus.http import HttpSettings
 from commandbus.models import Command
 from tests.http_server import Served, served
+from tests.integration.http_shop import group_of
 from tests.waiting import working
 
 pytestmark = pytest.mark.long
@@ -136,6 +138,8 @@ class Fuzzer:
             "domain": st.just("shop"),
             "command_id": st.sampled_from([str(each) for each in service.prepared["command_id"]]),
             "batch_id": st.sampled_from([str(each) for each in service.prepared["batch_id"]]),
+            "some_id": st.sampled_from([str(each) for each in service.prepared["command_id"]]),
+            "fingerprint": st.just(group_of("shop", Failure("PERMANENT", "NO", "never"))),
         }
 
     def ask_all(self) -> None:

@@ -55,6 +55,7 @@ def clean_python(tmp_path: Path) -> Path:
     return home / "bin" / "python"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_built_wheel_migrates_and_passes_the_seven_scenarios(
     clean_python: Path, empty_dsn: str

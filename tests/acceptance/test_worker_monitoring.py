@@ -18,21 +18,25 @@ import pytest
 
 from commandbus import CommandBus
 from commandbus.cli.probe import ask
+from commandbus.cli.probe import run as probe
 from tests.acceptance.programs import Program, program
 from tests.waiting import until, until_status
 
 APP = """
-import time, threading
+import os, pathlib, threading, time
 from commandbus import RetryPolicy
 
 def setup(bus):
+    bus.monitor().health.live_seconds = float(os.environ.get("LIVE_SECONDS", "10"))
+
     @bus.handler("shop", "Quick")
     async def quick(command, ctx):
         pass
 
     @bus.handler("shop", "Block")
     async def block(command, ctx):
-        time.sleep(14)
+        while not pathlib.Path("go-on").exists():
+            time.sleep(0.01)
 
     @bus.handler("shop", "Stuck", timeout_seconds=0.05, retry_policy=RetryPolicy(max_attempts=1))
     def stuck(command, ctx):
@@ -102,7 +106,62 @@ async def test_a_worker_serves_its_metrics_and_health(
 
 
 @pytest.mark.long
-async def test_a_blocked_loop_is_not_live(dsn: str, bus: CommandBus, folder: Path) -> None:
+async def test_processes_of_one_parent_share_a_port_a_file_and_an_exit_code(
+    dsn: str, bus: CommandBus, folder: Path
+) -> None:
+    """Two processes: one is killed and started again, nothing is counted away; a stop ends all."""
+    options = ("--processes", "2", "--http", "127.0.0.1:0", "--health-file", "health")
+    async with program(folder, "worker", "shop_app:setup", *options, dsn=dsn) as worker:
+        port = await port_of(worker)
+        await until(lambda: is_at(port, "/readyz", 200), "both to be ready")
+        for _ in range(20):
+            await bus.send("shop", "Quick", uuid4(), {})
+        completed = 'commandbus_commands_total{domain="shop",type="Quick",outcome="completed"} 20'
+
+        async def has_counted() -> bool:
+            return completed in (await page(port, "/metrics"))[1]
+
+        await until(has_counted, "20 commands in the sum of both")
+        first = re.search(r"worker process 1 is (\d+)", worker.logged)
+        assert first is not None
+        os.kill(int(first[1]), signal.SIGKILL)
+        await worker.until_logged("killed by SIGKILL; it is started again")
+        await until(lambda: is_at(port, "/readyz", 200), "both to be ready again")
+        assert await has_counted()
+        assert "commandbus_process_restarts_total 1" in (await page(port, "/metrics"))[1]
+        asked = await asyncio.to_thread(probe, ["--file", str(folder / "health")])
+        assert asked == 0
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert not (folder / "health").exists()
+
+
+async def test_a_process_does_not_outlive_its_parent(dsn: str, folder: Path) -> None:
+    async with program(
+        folder, "worker", "shop_app:setup", "--processes", "2", dsn=dsn
+    ) as worker:  # fmt: skip
+        await until(lambda: worker.logged.count("serves shop") == 2, "two workers")
+        worker.signal(signal.SIGKILL)
+        # Both hold the pipes of the program's output: it ends with the last of them.
+        await worker.ended()
+    assert worker.logged.count("has stopped") == 2
+
+
+async def test_an_app_that_is_none_ends_all_processes_with_exit_code_2(
+    dsn: str, folder: Path
+) -> None:
+    async with program(
+        folder, "worker", "shop_app:nothing", "--processes", "2", dsn=dsn
+    ) as worker:  # fmt: skip
+        assert await worker.ended() == 2
+    assert "has no attribute" in worker.logged
+    assert "started again" not in worker.logged
+
+
+async def test_a_blocked_loop_is_not_live(
+    dsn: str, bus: CommandBus, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIVE_SECONDS", "1")  # two turns of the loop that are watched
     arguments = ("worker", "shop_app:setup", "--http", "127.0.0.1:0")
     async with program(folder, *arguments, dsn=dsn) as worker:
         port = await port_of(worker)
@@ -110,4 +169,5 @@ async def test_a_blocked_loop_is_not_live(dsn: str, bus: CommandBus, folder: Pat
         await bus.send("shop", "Block", uuid4(), {})
         await until(lambda: is_at(port, "/livez", 503), "a blocked loop")
         assert "event loop has been blocked" in (await page(port, "/livez"))[1]
+        (folder / "go-on").touch()
         await until(lambda: is_at(port, "/livez", 200), "a loop that turns again")

@@ -139,7 +139,7 @@ async def test_a_handler_that_hangs_in_a_thread_does_not_keep_the_process(
 async def test_a_worker_without_a_database_says_so_in_one_line(folder: Path) -> None:
     dsn = "host=127.0.0.1 port=1 password=geheim"
 
-    async with program(folder, "worker", "shop_app:setup", dsn=dsn) as worker:
+    async with program(folder, "worker", "shop_app:setup", "--wait", "0", dsn=dsn) as worker:
         assert await worker.ended() == 4
 
     assert worker.logged.startswith("error: cannot reach PostgreSQL")

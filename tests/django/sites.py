@@ -9,9 +9,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SITE = Path(__file__).with_name("site")
 #: Far more than any of these needs, in seconds.
 PATIENCE = 300
+#: How Django keeps its connections.
+CONNECTIONS = {
+    "age-0": {"CONN_MAX_AGE": 0},
+    "age-60": {"CONN_MAX_AGE": 60},
+    "pool": {"OPTIONS": {"pool": {"min_size": 1, "max_size": 4}}},
+}
+
+
+def by_connections() -> list[Any]:
+    """A case for each; one of them is enough for `make test`."""
+    return [
+        pytest.param(each, id=name, marks=[] if name == "age-0" else [pytest.mark.long])
+        for name, each in CONNECTIONS.items()
+    ]
 
 
 def environment(

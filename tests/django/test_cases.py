@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import psycopg
+import pytest
 
 from tests.conftest import Server
-from tests.django.sites import manage
+from tests.django.sites import by_connections, manage
 
 
-def test_the_cases_of_the_project_pass_and_leave_no_connection(server: Server, dsn: str) -> None:
-    done = manage(dsn, "test", "--pattern", "*_cases.py", "--noinput")
+@pytest.mark.parametrize("database", by_connections())
+def test_the_cases_of_the_project_pass_and_leave_no_connection(
+    server: Server, dsn: str, database: dict[str, Any]
+) -> None:
+    done = manage(dsn, "test", "--pattern", "*_cases.py", "--noinput", database=database)
     print(done.stderr)
     assert done.returncode == 0, done.stderr
     ran = re.search(r"Ran (\d+) tests", done.stderr)

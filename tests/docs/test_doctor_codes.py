@@ -42,6 +42,7 @@ def test_every_code_that_the_sql_returns_is_known() -> None:
     }
     states |= {"MOVED_TO_TROUBLESHOOTING_QUEUE"}
     by_the_program = {
+        "SERVER_ONLY_READS",
         "SCHEMA_OLD", "FUNCTION_CHANGED", "PGMQ_LACKS", "CLOCK_DIFFERENCE", "CHECK_FAILED",
         "TOKEN_PEPPER", "TOKEN_UNPEPPERED", "TOKEN_ENDLESS",
         "SEAL_KEY_OTHER",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from tests.docs.markdown import DOCS, ROOT, codes, table_with, tables
@@ -10,16 +12,19 @@ from tests.docs.names import PublicName, public_names, words
 PAGE = DOCS / "glossary.md"
 
 
+@cache
 def entries() -> list[dict[str, str]]:
     """The rows of all tables of words."""
     return [row for rows in tables(PAGE) if rows and "not" in rows[0] for row in rows]
 
 
+@cache
 def banned() -> dict[tuple[str, ...], str]:
     """The words that are not used, each with the word that is."""
     return {tuple(words(code)): row["word"] for row in entries() for code in codes(row["not"])}
 
 
+@cache
 def exceptions() -> set[str]:
     rows = table_with(PAGE, "name", "why it stays")
     assert all(row["why it stays"] for row in rows)
@@ -30,7 +35,10 @@ def contains(name: list[str], part: tuple[str, ...]) -> bool:
     return any(tuple(name[at : at + len(part)]) == part for at in range(len(name)))
 
 
-NAMES = public_names()
+@cache
+def names() -> list[PublicName]:
+    """All public names; they take seconds to find, so not when tests are only collected."""
+    return public_names()
 
 
 def broken(name: PublicName) -> str | None:
@@ -43,19 +51,19 @@ def broken(name: PublicName) -> str | None:
 
 
 def test_no_public_name_contains_another_word_for_an_idea() -> None:
-    assert [text for name in NAMES if (text := broken(name))] == []
+    assert [text for name in names() if (text := broken(name))] == []
 
 
 def test_names_are_found_in_every_face() -> None:
-    found = {name.name for name in NAMES}
+    found = {name.name for name in names()}
 
     assert {"CommandBus", "send", "command_type", "IN_TROUBLESHOOTING_QUEUE"} <= found
     assert {"tsq", "--dry-run", "/api/v1/commands", "receive_commands"} <= found
-    assert len(NAMES) > 1000
+    assert len(names()) > 1000
 
 
 def test_every_exception_is_a_name_that_needs_it() -> None:
-    found = {name.name for name in NAMES}
+    found = {name.name for name in names()}
 
     assert exceptions() <= found
     for name in exceptions():

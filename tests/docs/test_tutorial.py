@@ -29,6 +29,7 @@ def steps() -> list[tuple[str, str]]:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 @pytest.mark.postgres
 def test_every_command_of_the_tutorial_prints_what_it_says(empty_dsn: str, tmp_path: Path) -> None:
     for block in blocks(TUTORIAL, "python"):

@@ -206,6 +206,10 @@ def test_the_long_tier_has_every_fault_of_the_plan_and_fits_into_an_hour() -> No
     runs = catalogue("long")
     assert {f"F{n}" for n in (*range(1, 20), *range(30, 37))} <= {run.id for run in runs}
     assert sum(run.expected_seconds for run in runs) < 3_600
+    (cluster,) = catalogue("ha")
+    assert cluster.bars.at_least == {
+        "leader_kills": 20, "leader_switchovers": 20, "leader_freezes": 10,
+    }  # fmt: skip
 
 
 def test_runs_are_chosen_by_their_names() -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -54,9 +55,13 @@ def explain(verdict: Verdict) -> str:
 BY_PROGRAM = "F16"
 
 
-@pytest.mark.parametrize(
-    "run", [run for run in catalogue("short") if run.id != BY_PROGRAM], ids=lambda run: run.id
-)
+def _param(run: Run) -> Any:
+    # The leader's key in a cluster lives for 20 s, and the servers of a cluster start one by one.
+    marks = [pytest.mark.timeout(300)] if run.server == "cluster" else []
+    return pytest.param(run, id=run.id, marks=marks)
+
+
+@pytest.mark.parametrize("run", [_param(run) for run in catalogue("short") if run.id != BY_PROGRAM])
 async def test_nothing_is_lost_or_doubled(runner: Runner, run: Run) -> None:
     verdict = await runner.run(run, SEED)
     if verdict.skipped:

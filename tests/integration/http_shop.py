@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -53,6 +54,12 @@ class Shop:
     done: UUID
     batch: UUID
     bulk: UUID
+
+
+def group_of(domain: str, failure: Failure = FAILURE) -> str:
+    """The failure group of what is parked, as the database names it."""
+    parts = (domain, "Fail", failure.error_type, failure.code, failure.message)
+    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 #: Schedules that are there, to be deleted one by one.

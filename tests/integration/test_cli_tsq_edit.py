@@ -67,7 +67,7 @@ def payload(run: Any, command_id: UUID) -> Any:
 
 def test_one_change_for_a_group_is_previewed_and_made(run: Any, parked: list[UUID]) -> None:
     change = ("--group", group(run), "--merge-patch", '{"currency": "EUR", "token": "n3w-value"}')
-    shown = run("tsq", "edit", *change, "--preview", "--examples", "1")
+    shown = run("tsq", "edit", *change, "--preview", "--examples", "4")
     assert shown.exit_code == 0
     assert 'data.currency: "EURO" -> "EUR"; /token set, not shown' in shown.stdout
     assert "4 commands of shop match; 4 would be changed, 0 would be sent again" in shown.stdout
@@ -150,7 +150,7 @@ def test_the_forms_have_every_condition_of_a_bulk_filter() -> None:
 OPTIONS = {
     "domain": "--domain", "command_type": "--type", "error_code": "--code", "group": "--group",
     "batch_id": "--batch", "parked_after": "--parked-after", "parked_before": "--parked-before",
-    "command_ids": "[ID]...",
+    "command_ids": "[ID]...", "failed_of": "--failed-of",
 }  # fmt: skip
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from typing import Any, ClassVar, cast
 
 import psycopg
 import pytest
@@ -18,7 +20,15 @@ from commandbus import (
     TransientCommandError,
     new_id,
 )
-from commandbus.monitoring import catalogue
+from commandbus.database.store import Store
+from commandbus.errors import DatabaseUnavailableError
+from commandbus.governance.types import BatchTypes
+from commandbus.http.metrics import new_metrics
+from commandbus.monitoring import Metrics, catalogue
+from commandbus.monitoring.exposition import exposition
+from commandbus.upkeep.figures import WorkerCount
+from commandbus.upkeep.gauges import gauges
+from commandbus.worker.counts import Counts
 from tests.integration.looking import another_bus, send
 from tests.waiting import until, until_status, working
 
@@ -205,3 +215,87 @@ async def test_a_newer_schema_makes_a_worker_not_ready(
         assert monitor.health.not_live() == []
         await conn.execute("delete from commandbus.command_bus_migration where version = 9999")
         await until(lambda: monitor.health.schema_error is None, "the schema again")
+
+
+async def test_workers_add_what_they_counted_to_the_database_and_sums_do_not_fall(
+    bus: CommandBus, dsn: str
+) -> None:
+    figures = bus.upkeep.figures
+
+    async def work(command: Command, ctx: HandlerContext) -> None:
+        if command.data.get("fail"):
+            raise PermanentCommandError("OUT_OF_STOCK", "no")
+
+    bus.register_handler("shop", "Work", work)
+    async with working(bus, "shop"):  # nobody asked for it: nothing is counted
+        await until_status(bus, "shop", await send(bus, "Work"), "COMPLETED")
+    assert await figures.worker_counts() == []
+
+    bus.monitor(counts=True)
+    for sent in (3, 2):  # the second worker is another one, and adds to the same
+        async with working(bus, "shop"):
+            for _ in range(sent):
+                await until_status(bus, "shop", await send(bus, "Work"), "COMPLETED")
+            bad = await send(bus, "Work", fail="always")
+            await until_status(bus, "shop", bad, "IN_TROUBLESHOOTING_QUEUE")
+    async with CommandBus.connect(dsn) as other:
+        other.monitor(counts=True)
+        other.register_handler("shop", "Work", work)
+        async with working(other, "shop"):
+            await until_status(other, "shop", await send(other, "Work"), "COMPLETED")
+
+    found = {each.outcome: each for each in await figures.worker_counts()}
+    assert {name: each.count for name, each in found.items()} == {
+        "completed": 6, "parked": 2, "handled": 8,
+    }  # fmt: skip
+    assert {(each.domain, each.command_type) for each in found.values()} == {("shop", "Work")}
+    assert found["handled"].seconds > 0 == found["completed"].seconds
+
+    text = exposition(gauges([], [], {}, await figures.worker_counts())).decode()
+    shown = new_metrics(BatchTypes())
+    await shown.refresh(figures, 0)
+    counted = 'commandbus_workers_commands_total{domain="shop",type="Work",outcome="completed"} 6'
+    handled = 'commandbus_workers_handled_total{domain="shop",type="Work"} 8'
+    assert counted in text
+    assert handled in text
+    of_service = shown.text().decode()  # prometheus-client writes labels in alphabetical order
+    assert '{domain="shop",outcome="completed",type="Work"} 6.0' in of_service
+    assert f"{handled}.0" in of_service
+
+
+def test_more_types_than_can_be_shown_are_summed() -> None:
+    counts = [
+        WorkerCount("shop", f"Type{number:04}", "completed", 1, 0.0) for number in range(1_005)
+    ]
+    snapshot = gauges([], [], {}, counts)
+    assert snapshot.get(catalogue.WORKERS_COMMANDS, "shop", catalogue.OTHER, "completed") == 5
+
+
+async def test_counts_that_did_not_arrive_are_told_the_next_time() -> None:
+    class Refusing:
+        has_gateway = True
+        told: ClassVar[list[Any]] = []
+
+        @property
+        def gateway(self) -> Any:
+            return self
+
+        async def rows(self, statement: str, params: tuple[str]) -> None:
+            if not self.told:
+                self.told.append(None)
+                raise DatabaseUnavailableError("away")
+            self.told.append(json.loads(params[0]))
+
+    metrics, store = Metrics(), cast("Store", Refusing())
+    counts = Counts(metrics)
+    metrics.know("shop", ["Work"])
+    metrics.handled("shop", "Work", 0.5)
+    with pytest.raises(DatabaseUnavailableError):
+        await counts.tell(store)
+    metrics.handled("shop", "Work", 0.25)
+    await counts.tell(store)
+    await counts.tell(store)  # nothing is new
+    (item,) = Refusing.told[1]
+    assert item["count"] == 2
+    assert item["seconds"] == 0.75
+    assert len(Refusing.told) == 2

@@ -75,7 +75,9 @@ async def test_unusual_defaults_do_not_matter_behind_a_pooler(pooled_dsn: str, d
         return True
 
     await until(answers, "an answer of the pooler")
-    async with CommandBus.connect(pooled_dsn) as bus:
+    # Without it, a database that begins transactions read-only is taken for one that only reads.
+    address = make_conninfo(pooled_dsn, target_session_attrs="any")
+    async with CommandBus.connect(address) as bus:
         seen: list[Any] = []
 
         @bus.handler(DOMAIN, "Debit")

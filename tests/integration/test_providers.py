@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlmodel.ext.asyncio.session import AsyncSession as SqlModelAsyncSession
 
 from commandbus import Command, CommandBus, CommandStatus, HandlerContext, RetryPolicy
 from commandbus.errors import InvalidSettingError
@@ -89,16 +90,17 @@ async def test_orm_rows_of_a_def_handler_and_its_completion_are_one_commit(
     engine.dispose()
 
 
+@pytest.mark.parametrize("kind", [AsyncSession, SqlModelAsyncSession], ids=["own", "sqlmodel"])
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_orm_rows_of_an_async_handler_and_its_completion_are_one_commit(
-    bus: CommandBus, conn: Conn, dsn: str, driver: str
+    bus: CommandBus, conn: Conn, dsn: str, driver: str, kind: type[AsyncSession]
 ) -> None:
     engine = async_engine_of(dsn, driver)
+    provider = SqlAlchemy(async_sessionmaker(engine, class_=kind))
 
-    @bus.handler("shop", "Work", transactional=SqlAlchemy(async_sessionmaker(engine)),
-                 retry_policy=SOON)  # fmt: skip
+    @bus.handler("shop", "Work", transactional=provider, retry_policy=SOON)
     async def work(command: Command, ctx: HandlerContext) -> None:
-        assert isinstance(ctx.conn, AsyncSession)
+        assert isinstance(ctx.conn, kind)
         ctx.conn.add(Written(command_id=command.command_id, epoch=ctx.lease_epoch))
         if ctx.attempt == 1:
             await ctx.conn.flush()

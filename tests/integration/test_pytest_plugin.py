@@ -170,6 +170,53 @@ def test_a_project_without_plugins_for_async_has_the_plain_fixtures(
     found.stdout.fnmatch_lines(["*commandbus_bus is for asynchronous tests*commandbus_blocking*"])
 
 
+def test_no_database_outlives_the_run_however_its_test_ended(
+    with_server: pytest.Pytester, server: Server
+) -> None:
+    with_server.makepyfile(
+        """
+        import psycopg
+        import pytest
+
+        kept = []
+
+        def connected(dsn):
+            conn = psycopg.connect(dsn)
+            kept.append(conn)  # somebody is still connected when the database is dropped
+            with open("databases.txt", "a") as file:
+                file.write(conn.info.dbname + "\\n")
+
+        def test_that_passes(commandbus_dsn):
+            connected(commandbus_dsn)
+
+        def test_that_fails(commandbus_dsn):
+            connected(commandbus_dsn)
+            assert False
+
+        @pytest.fixture
+        def broken(commandbus_dsn):
+            connected(commandbus_dsn)
+            raise RuntimeError
+
+        def test_that_does_not_begin(broken):
+            pass
+
+        def test_that_closes_its_bus(commandbus_dsn, commandbus_blocking):
+            connected(commandbus_dsn)
+            commandbus_blocking.close()
+        """
+    )
+
+    found = with_server.runpytest_subprocess("-q", *OTHERS, *NO_ASYNC)
+
+    found.assert_outcomes(passed=2, failed=1, errors=1)
+    names = (with_server.path / "databases.txt").read_text().split()
+    assert len(names) == 4
+    with server.admin() as admin:
+        left = admin.execute("select datname from pg_database where datname = any(%s)", (names,))
+        assert left.fetchall() == []
+
+
 ASYNC = """
     import pytest
     from uuid import uuid4

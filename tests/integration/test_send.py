@@ -13,14 +13,21 @@ from uuid import UUID, uuid4
 import asyncpg
 import psycopg
 import pytest
+import sqlmodel
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import URL, create_engine
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
+from sqlmodel.ext.asyncio.session import AsyncSession as SqlModelAsyncSession
 
 from commandbus import (
     NO_REPLY,
@@ -79,11 +86,32 @@ async def psycopg_sync(dsn: str) -> AsyncIterator[Joined]:
         yield Joined(conn, in_thread(conn.commit), in_thread(conn.rollback))
 
 
+def sqlalchemy_session(kind: type[Session]) -> Callable[[str], Any]:
+    @asynccontextmanager
+    async def opened(dsn: str) -> AsyncIterator[Joined]:
+        engine = create_engine(url(dsn, "psycopg"), poolclass=NullPool)
+        with sessionmaker(engine, class_=kind)() as session:
+            yield Joined(session, in_thread(session.commit), in_thread(session.rollback))
+
+    return opened
+
+
 @asynccontextmanager
-async def sqlalchemy_session(dsn: str) -> AsyncIterator[Joined]:
+async def scoped(dsn: str) -> AsyncIterator[Joined]:
     engine = create_engine(url(dsn, "psycopg"), poolclass=NullPool)
-    with sessionmaker(engine)() as session:
-        yield Joined(session, in_thread(session.commit), in_thread(session.rollback))
+    sessions = scoped_session(sessionmaker(engine))
+    own = sessions()  # of this thread
+    yield Joined(sessions, in_thread(own.commit), in_thread(own.rollback))
+    sessions.remove()
+
+
+@asynccontextmanager
+async def scoped_async(dsn: str) -> AsyncIterator[Joined]:
+    engine = create_async_engine(url(dsn, "asyncpg"), poolclass=NullPool)
+    sessions = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+    yield Joined(sessions, sessions.commit, sessions.rollback)
+    await sessions.remove()
+    await engine.dispose()
 
 
 @asynccontextmanager
@@ -93,11 +121,13 @@ async def sqlalchemy_connection(dsn: str) -> AsyncIterator[Joined]:
         yield Joined(conn, in_thread(conn.commit), in_thread(conn.rollback))
 
 
-def sqlalchemy_async(driver: str, kind: str) -> Callable[[str], Any]:
+def sqlalchemy_async(driver: str, kind: type[AsyncSession] | None = None) -> Callable[[str], Any]:
+    """A session of this kind; none: a connection."""
+
     @asynccontextmanager
     async def opened(dsn: str) -> AsyncIterator[Joined]:
         engine = create_async_engine(url(dsn, driver), poolclass=NullPool)
-        async with AsyncSession(engine) if kind == "session" else engine.connect() as conn:
+        async with engine.connect() if kind is None else kind(engine) as conn:
             yield Joined(conn, conn.commit, conn.rollback)
         await engine.dispose()
 
@@ -135,12 +165,17 @@ async def asyncpg_pool(dsn: str) -> AsyncIterator[Joined]:
 KINDS: dict[str, Callable[[str], Any]] = {
     "psycopg AsyncConnection": psycopg_async,
     "psycopg Connection": psycopg_sync,
-    "SQLAlchemy Session": sqlalchemy_session,
+    "SQLAlchemy Session": sqlalchemy_session(Session),
+    "SQLModel Session": sqlalchemy_session(sqlmodel.Session),
     "SQLAlchemy Connection": sqlalchemy_connection,
-    "SQLAlchemy AsyncSession on psycopg": sqlalchemy_async("psycopg_async", "session"),
-    "SQLAlchemy AsyncConnection on psycopg": sqlalchemy_async("psycopg_async", "connection"),
-    "SQLAlchemy AsyncSession on asyncpg": sqlalchemy_async("asyncpg", "session"),
-    "SQLAlchemy AsyncConnection on asyncpg": sqlalchemy_async("asyncpg", "connection"),
+    "SQLAlchemy AsyncSession on psycopg": sqlalchemy_async("psycopg_async", AsyncSession),
+    "SQLAlchemy AsyncConnection on psycopg": sqlalchemy_async("psycopg_async"),
+    "SQLAlchemy AsyncSession on asyncpg": sqlalchemy_async("asyncpg", AsyncSession),
+    "SQLAlchemy AsyncConnection on asyncpg": sqlalchemy_async("asyncpg"),
+    "SQLAlchemy scoped_session": scoped,
+    "SQLAlchemy async_scoped_session": scoped_async,
+    "SQLModel AsyncSession on psycopg": sqlalchemy_async("psycopg_async", SqlModelAsyncSession),
+    "SQLModel AsyncSession on asyncpg": sqlalchemy_async("asyncpg", SqlModelAsyncSession),
     "asyncpg Connection": asyncpg_connection,
     "asyncpg connection of a pool": asyncpg_pool,
 }

@@ -73,7 +73,12 @@ def unusual_dsn(dsn: str) -> str:
                     sql.Identifier(value) if literal is value else literal,
                 )
             )  # fmt: skip
-    return make_conninfo(dsn, options="-c datestyle=German -c client_encoding=LATIN1")
+    # Without the last, a server that says so is taken for one that only reads.
+    return make_conninfo(
+        dsn,
+        options="-c datestyle=German -c client_encoding=LATIN1",
+        target_session_attrs="any",
+    )
 
 
 async def test_a_server_with_unusual_defaults_works_like_any_other(unusual_dsn: str) -> None:

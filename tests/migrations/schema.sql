@@ -32,6 +32,7 @@ table commandbus.command_bus_audit
     actor text
     with autovacuum_vacuum_insert_scale_factor=0.1
     constraint command_bus_audit_pkey PRIMARY KEY (audit_id)
+    CREATE INDEX ix_audit_people ON commandbus.command_bus_audit USING btree (audit_id) WHERE ((actor IS NOT NULL) AND (event_type <> ALL (ARRAY['SENT'::text, 'RECEIVED'::text, 'AUDIT_PRUNED'::text])))
     CREATE INDEX ix_command_bus_audit_cmdid_ts ON commandbus.command_bus_audit USING btree (command_id, ts)
     CREATE UNIQUE INDEX command_bus_audit_pkey ON commandbus.command_bus_audit USING btree (audit_id)
     CREATE TRIGGER command_bus_audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON commandbus.command_bus_audit FOR EACH STATEMENT EXECUTE FUNCTION commandbus.refuse_audit_change()
@@ -182,14 +183,38 @@ table commandbus.command_bus_bulk_operation
     started_at timestamp with time zone
     finished_at timestamp with time zone
     is_governed boolean not null default false
+    reason text
+    item_limit integer
+    starts_at timestamp with time zone
+    resumed_at timestamp with time zone
+    resumed_from integer not null default 0
+    stopped_by text
+    stopped_at timestamp with time zone
     with fillfactor=50
     constraint command_bus_bulk_operation_pkey PRIMARY KEY (operation_id)
     constraint valid_bulk_counts CHECK ((((done + skipped) + failed) <= total))
     constraint valid_bulk_status CHECK ((status = ANY (ARRAY['running'::text, 'stopped'::text, 'finished'::text])))
     constraint valid_bulk_verb CHECK ((verb = ANY (ARRAY['retry'::text, 'cancel'::text, 'complete'::text])))
     CREATE INDEX ix_bulk_created ON commandbus.command_bus_bulk_operation USING btree (created_at, operation_id)
+    CREATE INDEX ix_bulk_group ON commandbus.command_bus_bulk_operation USING btree (domain, ((filter ->> 'group'::text)), created_at DESC, operation_id DESC) WHERE (filter ? 'group'::text)
     CREATE INDEX ix_bulk_running ON commandbus.command_bus_bulk_operation USING btree (domain, created_at) WHERE (status = 'running'::text)
     CREATE UNIQUE INDEX command_bus_bulk_operation_pkey ON commandbus.command_bus_bulk_operation USING btree (operation_id)
+
+table commandbus.command_bus_check_run
+    run_id bigint not null
+    kind text not null
+    domain text
+    is_fix boolean not null default false
+    actor text
+    reason text
+    started_at timestamp with time zone not null
+    touched_at timestamp with time zone not null
+    finished_at timestamp with time zone
+    error text
+    result jsonb
+    constraint command_bus_check_run_pkey PRIMARY KEY (run_id)
+    constraint valid_check_kind CHECK ((kind = ANY (ARRAY['doctor'::text, 'audit'::text])))
+    CREATE UNIQUE INDEX command_bus_check_run_pkey ON commandbus.command_bus_check_run USING btree (run_id)
 
 table commandbus.command_bus_chore
     name text not null
@@ -253,6 +278,33 @@ table commandbus.command_bus_command
     CREATE INDEX ix_command_bus_command_updated ON commandbus.command_bus_command USING brin (updated_at)
     CREATE UNIQUE INDEX uq_command_bus_command_domain_cmdid ON commandbus.command_bus_command USING btree (domain, command_id)
     CREATE UNIQUE INDEX uq_command_bus_command_global ON commandbus.command_bus_command USING btree (command_id) WHERE is_globally_unique
+
+table commandbus.command_bus_console_code
+    secret_hash bytea not null
+    token_id text not null
+    expires_at timestamp with time zone not null
+    constraint command_bus_console_code_pkey PRIMARY KEY (secret_hash)
+    CREATE UNIQUE INDEX command_bus_console_code_pkey ON commandbus.command_bus_console_code USING btree (secret_hash)
+
+table commandbus.command_bus_console_session
+    session_id uuid not null
+    secret_hash bytea not null
+    token_id text not null
+    user_id text not null
+    address text
+    agent text
+    created_at timestamp with time zone not null default now()
+    proved_at timestamp with time zone not null default now()
+    last_seen_at timestamp with time zone not null default now()
+    expires_at timestamp with time zone not null
+    ended_at timestamp with time zone
+    with fillfactor=50
+    constraint command_bus_console_session_pkey PRIMARY KEY (session_id)
+    constraint valid_session_hash CHECK ((octet_length(secret_hash) = 32))
+    CREATE INDEX ix_console_session_expires ON commandbus.command_bus_console_session USING btree (expires_at)
+    CREATE INDEX ix_console_session_user ON commandbus.command_bus_console_session USING btree (user_id, created_at)
+    CREATE UNIQUE INDEX command_bus_console_session_pkey ON commandbus.command_bus_console_session USING btree (session_id)
+    CREATE UNIQUE INDEX ix_console_session_secret ON commandbus.command_bus_console_session USING btree (secret_hash)
 
 table commandbus.command_bus_content
     batch_id uuid not null
@@ -333,6 +385,14 @@ table commandbus.command_bus_failure_group
     first_seen timestamp with time zone not null
     last_seen timestamp with time zone not null
     is_governed boolean not null default false
+    note text
+    note_by text
+    note_at timestamp with time zone
+    assignee text
+    emptied_at timestamp with time zone
+    back_at timestamp with time zone
+    back_after interval
+    back_count integer not null default 0
     with autovacuum_vacuum_scale_factor=0
     with autovacuum_vacuum_threshold=50
     with fillfactor=50
@@ -401,6 +461,17 @@ table commandbus.command_bus_governed_type
     constraint command_bus_governed_type_pkey PRIMARY KEY (domain, command_type, batch_type)
     CREATE UNIQUE INDEX command_bus_governed_type_pkey ON commandbus.command_bus_governed_type USING btree (domain, command_type, batch_type)
 
+table commandbus.command_bus_group_sample
+    domain text not null
+    fingerprint text not null
+    hour timestamp with time zone not null
+    seen bigint not null
+    total bigint not null
+    with fillfactor=50
+    constraint pk_group_sample PRIMARY KEY (domain, fingerprint, hour)
+    CREATE INDEX ix_group_sample_hour ON commandbus.command_bus_group_sample USING btree (hour)
+    CREATE UNIQUE INDEX pk_group_sample ON commandbus.command_bus_group_sample USING btree (domain, fingerprint, hour)
+
 table commandbus.command_bus_key
     domain text not null
     ordering_key text not null
@@ -448,6 +519,8 @@ table commandbus.command_bus_load
     constraint command_bus_load_pkey PRIMARY KEY (batch_id)
     constraint valid_load_status CHECK ((status = ANY (ARRAY['loading'::text, 'sealed'::text, 'failed'::text, 'canceled'::text])))
     constraint valid_start_mode CHECK ((start_mode = ANY (ARRAY['sealed'::text, 'as_it_loads'::text])))
+    CREATE INDEX ix_load_created ON commandbus.command_bus_load USING btree (created_at, batch_id)
+    CREATE INDEX ix_load_open ON commandbus.command_bus_load USING btree (created_at, batch_id) WHERE ((status = ANY (ARRAY['loading'::text, 'failed'::text])) OR ((status = 'sealed'::text) AND (rows_dispatched < rows_committed)))
     CREATE UNIQUE INDEX command_bus_load_pkey ON commandbus.command_bus_load USING btree (batch_id)
 
 table commandbus.command_bus_load_checkpoint
@@ -461,6 +534,16 @@ table commandbus.command_bus_load_checkpoint
     constraint pk_load_checkpoint PRIMARY KEY (batch_id, checkpoint_no)
     constraint valid_row_count CHECK ((row_count > 0))
     CREATE UNIQUE INDEX pk_load_checkpoint ON commandbus.command_bus_load_checkpoint USING btree (batch_id, checkpoint_no)
+
+table commandbus.command_bus_look
+    batch_id uuid not null
+    user_id text not null
+    digest text
+    first_at timestamp with time zone not null
+    last_at timestamp with time zone not null
+    constraint command_bus_look_batch_id_fkey FOREIGN KEY (batch_id) REFERENCES commandbus.command_bus_batch(batch_id) ON DELETE CASCADE
+    constraint pk_look PRIMARY KEY (batch_id, user_id)
+    CREATE UNIQUE INDEX pk_look ON commandbus.command_bus_look USING btree (batch_id, user_id)
 
 table commandbus.command_bus_migration
     version integer not null
@@ -507,6 +590,21 @@ table commandbus.command_bus_retention
     constraint pk_retention PRIMARY KEY (domain, kind)
     constraint valid_kind CHECK ((kind = ANY (ARRAY['audit'::text, 'archives'::text, 'replies'::text, 'commands'::text])))
     CREATE UNIQUE INDEX pk_retention ON commandbus.command_bus_retention USING btree (domain, kind)
+
+table commandbus.command_bus_sample
+    seconds smallint not null
+    at timestamp with time zone not null
+    domain text not null
+    queued bigint not null
+    removed bigint not null
+    completed bigint not null
+    failed bigint not null
+    parked bigint not null
+    retried bigint not null
+    with fillfactor=70
+    constraint pk_sample PRIMARY KEY (seconds, at, domain)
+    constraint valid_seconds CHECK ((seconds = ANY (ARRAY[10, 60])))
+    CREATE UNIQUE INDEX pk_sample ON commandbus.command_bus_sample USING btree (seconds, at, domain)
 
 table commandbus.command_bus_schedule
     schedule_id uuid not null
@@ -585,6 +683,25 @@ table commandbus.command_bus_slot
     CREATE INDEX ix_slot_command ON commandbus.command_bus_slot USING btree (domain, command_id)
     CREATE UNIQUE INDEX pk_slot ON commandbus.command_bus_slot USING btree (domain, gate, command_id)
 
+table commandbus.command_bus_tally
+    domain text not null
+    since timestamp with time zone not null
+    queued bigint not null default 0
+    removed bigint not null default 0
+    completed bigint not null default 0
+    failed bigint not null default 0
+    parked bigint not null default 0
+    retried bigint not null default 0
+    gone_completed bigint not null default 0
+    gone_failed bigint not null default 0
+    gone_parked bigint not null default 0
+    gone_retried bigint not null default 0
+    with autovacuum_vacuum_scale_factor=0
+    with autovacuum_vacuum_threshold=50
+    with fillfactor=50
+    constraint command_bus_tally_pkey PRIMARY KEY (domain)
+    CREATE UNIQUE INDEX command_bus_tally_pkey ON commandbus.command_bus_tally USING btree (domain)
+
 table commandbus.command_bus_troubleshooting
     domain text not null
     command_id uuid not null
@@ -645,11 +762,29 @@ table commandbus.command_bus_worker
     started_at timestamp with time zone not null default now()
     heartbeat_at timestamp with time zone not null default now()
     stuck integer not null default 0
+    version text
+    stuck_types text[] not null default '{}'::text[]
+    completed bigint not null default 0
+    failed bigint not null default 0
+    parked bigint not null default 0
+    retried bigint not null default 0
     with autovacuum_vacuum_scale_factor=0
     with autovacuum_vacuum_threshold=50
     with fillfactor=50
     constraint command_bus_worker_pkey PRIMARY KEY (worker_id)
     CREATE UNIQUE INDEX command_bus_worker_pkey ON commandbus.command_bus_worker USING btree (worker_id)
+
+table commandbus.command_bus_worker_count
+    domain text not null
+    command_type text not null
+    outcome text not null
+    count bigint not null
+    seconds double precision not null default 0
+    with autovacuum_vacuum_scale_factor=0
+    with autovacuum_vacuum_threshold=50
+    with fillfactor=50
+    constraint pk_worker_count PRIMARY KEY (domain, command_type, outcome)
+    CREATE UNIQUE INDEX pk_worker_count ON commandbus.command_bus_worker_count USING btree (domain, command_type, outcome)
 
 table commandbus.rate_limit_counter
     scope text not null
@@ -686,6 +821,7 @@ table commandbus.rate_limit_override
 
 relation S command_bus_audit_audit_id_seq
 relation S command_bus_audit_removal_removal_number_seq
+relation S command_bus_check_run_run_id_seq
 relation S command_bus_key_due_due_id_seq
 relation S command_bus_key_number
 relation c flow_fields
@@ -701,16 +837,22 @@ function commandbus.add_note(p_domain text, p_command_id uuid, p_text text, p_ac
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ff93a4c3ac2e15fd44468f95273baa39
 function commandbus.add_seal(p_number bigint, p_first bigint, p_last bigint, p_rows integer, p_oldest timestamp with time zone, p_entries bytea, p_entries_digest bytea, p_removals bytea, p_removal_numbers bigint[], p_previous bytea, p_sealed_at timestamp with time zone, p_key_id text, p_digest bytea, p_signature bytea) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 85b19fd6ca201a49ac3bdd6347439885
+function commandbus.add_worker_counts(p_items jsonb) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bfc582d535f12b3ed8993b14f76191b0
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
 function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff972e1d66c05580a45ddc6cb25b499
+function commandbus.assign_group(p_domain text, p_fingerprint text, p_assignee text, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f7e2c2a47883e7a3ed04001d14576c33
 function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text) returns void
-    sql, volatile, body 6486911b9fd3c31e25d80b7a9801db56
+    sql, volatile, body 5fba460195f1c024cad783231b61188e
 function commandbus.audit_bypass(p_domain text, p_command_ids uuid[], p_types text[], p_governed text[], p_on_behalf jsonb, p_how text, p_batch_id uuid DEFAULT NULL::uuid) returns void
     plpgsql, volatile, body 77c6823aa57ce67fa5fa1f725305a242
 function commandbus.audit_edit_bypass(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text) returns void
     plpgsql, volatile, body d45c930fa8d8ab528f0e2649b1b54be1
+function commandbus.audit_group(p_domain text, p_fingerprint text, p_event text, p_details jsonb, p_actor text, p_is_there boolean) returns void
+    plpgsql, volatile, body 8c58a53a05fd83f8978a549a5d137b53
 function commandbus.audit_id_at(p_ts timestamp with time zone) returns bigint
     plpgsql, stable, body de40e2a0bb0c016ec53b1ac68a3a61fd
 function commandbus.audit_limits(p_event text, p_actor text, p_details jsonb) returns void
@@ -725,6 +867,14 @@ function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, O
     sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
     sql, volatile, body d229875f8b14059499d0b5af6259d207
+function commandbus.batch_errors(p_domain text, p_batch_id uuid, p_scan integer DEFAULT 100000, p_failed integer DEFAULT 10000) returns TABLE(code text, parked bigint, failed bigint, sample_command_id uuid, sample_message text)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6ff8b3e5e11a9757acd6fe23ea175311
+function commandbus.batch_facts(p_domain text, p_batch_id uuid) returns TABLE(is_undecided boolean, is_sealed boolean, unqueued integer, workers integer, is_paused boolean)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body cdfdefc307dee5bf1100aef446615fe6
+function commandbus.begin_check(p_kind text, p_domain text, p_actor text, p_reason text DEFAULT NULL::text, p_seen_run bigint DEFAULT NULL::bigint) returns bigint
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 54ca97c3ac4acbee80e61fc2edcb4423
+function commandbus.begin_console_session(p_session_id uuid, p_secret_hash bytea, p_token_id text, p_user_id text, p_longest interval, p_token_ends timestamp with time zone, p_details jsonb) returns timestamp with time zone
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 412c9df244cebb3af937ec90dfa4ba96
 function commandbus.begin_cooldown(p_user text, p_now timestamp with time zone) returns void
     plpgsql, volatile, body 9ddd88ddbe874c18768cf2a72dc977de
 function commandbus.begin_flow(p_domain text, p_command_ids uuid[], p_flow commandbus.flow_fields, p_now timestamp with time zone, p_batch_id uuid, p_actor text) returns void
@@ -736,7 +886,7 @@ function commandbus.begin_submission(p_user text, p_batch_type text, p_size inte
 function commandbus.block_keys(p_domain text, p_keys text[]) returns text[]
     plpgsql, volatile, body 8fa3242c58598acb3eb0b6aa1b9315d7
 function commandbus.bulk_matches(p_domain text, p_filter jsonb, p_viewer text DEFAULT NULL::text) returns TABLE(command_id uuid, parked_at timestamp with time zone, command_type text, fingerprint text)
-    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body 7460441cbe19be4709a143fd80af5548
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ec70905ecad970ce0a188422cf459c6b
 function commandbus.cancel_batch(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7f6c3f1ad0ab2de7315c266c7dd6fecd
 function commandbus.cancel_commands(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -761,6 +911,8 @@ function commandbus.check_batches(p_domain text DEFAULT NULL::text, p_since time
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d2292c0b3bd601b38e4e1ba017a3510
 function commandbus.check_bulk(p_verb text, p_arguments jsonb, p_rate double precision) returns void
     plpgsql, immutable, body d6c439f60d0e316a35612c50c4834a9a
+function commandbus.check_bulk_start(p_limit integer, p_start_after interval) returns void
+    plpgsql, immutable, body a2a5b72eaaa04b2ca54be548f3e944ff
 function commandbus.check_commands(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 2dde74f6a10e50356bd8a24c4e906a5d
 function commandbus.check_domain(p_domain text) returns void
@@ -831,6 +983,10 @@ function commandbus.close_batches(p_batch_ids uuid[], p_now timestamp with time 
     plpgsql, volatile, body 6aa63efa262f04e540b3635ee9038f97
 function commandbus.closing_command_id(p_batch_id uuid, p_closing integer) returns uuid
     sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body dc41179f995cdc5887ba609717f60936
+function commandbus.command_events(p_domain text, p_command_id uuid, p_viewer text DEFAULT NULL::text, p_most integer DEFAULT 200, p_ends integer DEFAULT 50) returns TABLE(event commandbus.command_bus_audit, left_out integer)
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ed597067a62eace7009db95b413097ec
+function commandbus.command_facts(p_domain text, p_command_id uuid) returns TABLE(dispatch_status text, fingerprint text, parked_at timestamp with time zone, has_payload boolean, has_edit boolean, cancel_requested_at timestamp with time zone, cancel_requested_by text, worker_seen_at timestamp with time zone)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body a9818be6fd6519f4afa0758887c6a23a
 function commandbus.command_ids_of(p_messages jsonb[]) returns uuid[]
     plpgsql, stable, body 3f5c5075829f56d830dc58160d70b0e2
 function commandbus.command_meta(p_domain text, p_command_id uuid) returns text
@@ -852,13 +1008,15 @@ function commandbus.count_prunable(p_domain text, p_kind text, p_before timestam
 function commandbus.count_request(p_now timestamp with time zone DEFAULT clock_timestamp()) returns TABLE(current_value integer, reset_seconds integer)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d36e1d4190cb81594d1a8af2fae5186f
 function commandbus.count_running(p_rule commandbus.command_bus_flow_rule) returns void
-    plpgsql, volatile, body c503eb0869d3a49d83c5f970273e6b1f
+    plpgsql, volatile, body 952e81258fbdf2671530311794016142
 function commandbus.create_api_token(p_token_id text, p_user_id text, p_scopes text[], p_domains text[], p_label text, p_secret_hash bytea, p_expires_at timestamp with time zone, p_actor text DEFAULT NULL::text) returns timestamp with time zone
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 370598c6a9b4d374121a0e6301a8789a
 function commandbus.create_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text DEFAULT NULL::text, p_custom_data jsonb DEFAULT NULL::jsonb, p_created_by text DEFAULT NULL::text, p_on_complete jsonb DEFAULT NULL::jsonb, p_notifies boolean DEFAULT false, p_actor text DEFAULT NULL::text) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8922ffe86220021a62777a495450c312
 function commandbus.create_batch_for(p_domain text, p_batch_id uuid, p_commands jsonb, p_digests bytea[], p_name text, p_custom_data jsonb, p_on_behalf jsonb) returns uuid[]
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body fa94a1b488eb3dd7490d0d02742343a4
+function commandbus.create_console_code(p_secret_hash bytea, p_token_id text, p_life interval) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 551121d54e9ed607758f48e88d079ac3
 function commandbus.create_stored_batch(p_domain text, p_batch_id uuid, p_commands jsonb, p_name text, p_custom_data jsonb, p_created_by text, p_on_complete jsonb, p_notifies boolean, p_pattern text, p_dispatch_rate double precision DEFAULT NULL::double precision, p_queue text DEFAULT NULL::text, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 37ee6dd2347a1ffc851b5e38575a71b4
 function commandbus.create_ticket(p_domain text, p_batch_id uuid, p_commands jsonb, p_batch_type text, p_user text, p_reason text, p_request_id uuid, p_digest bytea, p_requires_approval boolean, p_details jsonb, p_defaults jsonb, p_expires_seconds double precision DEFAULT NULL::double precision) returns TABLE(created_at timestamp with time zone, limits jsonb, content_digest text, expires_at timestamp with time zone)
@@ -894,7 +1052,11 @@ function commandbus.doctor_domains(p_domain text) returns SETOF text
 function commandbus.domain_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, ready bigint, delayed bigint, is_estimate boolean, oldest_seconds double precision, queued_total bigint, left_total bigint, workers bigint, concurrency bigint, in_flight bigint, parked bigint, is_paused boolean)
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body aea0c26ca8332309240de74ca3635fa7
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 7d6afda1fa78d3825d6c89e6bedf29f8
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 3aec319889553668e9519c44c5488a45
+function commandbus.domain_overview(p_domains text[] DEFAULT NULL::text[], p_most integer DEFAULT 10000) returns TABLE(domain text, ready bigint, delayed bigint, waiting bigint, about text[], due_seconds double precision, parked bigint, workers bigint, silent bigint, concurrency bigint, in_flight bigint, stuck bigint, is_paused boolean, paused_until timestamp with time zone)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9a805fe902675fd1251727225cf37593
+function commandbus.domain_rates(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, as_of timestamp with time zone, since timestamp with time zone, over_seconds double precision, queued bigint, removed bigint, completed bigint, failed bigint, parked bigint, retried bigint, hour_from timestamp with time zone, minutes integer[], queued_in bigint[], removed_in bigint[])
+    plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body c815b968cf20c230045d052a947f3e4b
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
@@ -919,6 +1081,8 @@ function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attemp
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f6ab91227cddca72a3b956e96ab9789b
 function commandbus.edited_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(batch_id uuid, created_at timestamp with time zone)
     sql, stable, body e53041d4400671760cbfdfb4d69d9e4a
+function commandbus.end_console_session(p_session_id uuid, p_user_id text, p_actor text, p_details jsonb) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9b9b3a440045273b16e6479a8793182d
 function commandbus.end_expired(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f86460da3121ace64d12d5231f4053a9
 function commandbus.end_leases(p_domain text, p_items jsonb, p_status text, p_has_failed boolean, p_now timestamp with time zone, p_is_snooze boolean DEFAULT false) returns TABLE(command_id uuid, msg_id bigint, batch_id uuid, command_type text, correlation_id uuid, reply_queue text, attempts integer, data jsonb, delay_seconds double precision, reason text, error_type text, error_code text, error_msg text, failure jsonb, snoozes integer, meta jsonb)
@@ -934,7 +1098,7 @@ function commandbus.end_type_pause(p_rule commandbus.command_bus_flow_rule, p_ac
 function commandbus.end_type_pauses(p_domain text) returns void
     plpgsql, volatile, body 6e9e3d2e7a3a1e94cc840ed8b035fcf9
 function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from text, p_to text, p_outcome text, p_event text, p_data jsonb, p_reason text, p_actor text, p_is_strict boolean) returns SETOF uuid
-    plpgsql, volatile, body ac63d42402a4f8a692f070b5bbfaf9e5
+    plpgsql, volatile, body bb85d5f87508d0aa95df2f2e67576990
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
@@ -948,9 +1112,11 @@ function commandbus.ensure_target(p_domain text, p_batch_id uuid) returns void
 function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bigint[], p_keys text[], p_numbers bigint[], p_places timestamp with time zone[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 571a6e990d4b4c542fcf6b0da3c31477
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7ca8003155edbbb90932cb66f27afd07
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body f01f8a86ada7dbf66611e2a1295645a5
+    sql, immutable, body afd4cb67694448039996960145be8b91
+function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
+    plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebc917d9ee51224f7c056bc6b7db20e1
 function commandbus.expire_in(p_domain text, p_command_ids uuid[]) returns integer
@@ -987,8 +1153,12 @@ function commandbus.failure_stack(p_domain text, p_command_id uuid) returns json
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 65a690ff9df7efa19814878eb80e9c6f
 function commandbus.find_domains(p_command_id uuid) returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 21653002a11826339fa2c5cdf8a3aef8
+function commandbus.find_id(p_id uuid, p_domains text[], p_viewer text) returns TABLE(kind text, domain text, status text)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body c3fe0e03c859f6277cfe29aa9a9b289d
 function commandbus.find_request(p_user text, p_batch_type text, p_request_id uuid) returns SETOF commandbus.command_bus_batch
     sql, stable, body 0e5de7a78aa74d6e09c4d856ee9b02a9
+function commandbus.finish_check(p_run_id bigint, p_result jsonb, p_error text DEFAULT NULL::text) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ee9006c53bd9c62cd2721df339aa6295
 function commandbus.finish_dispatch(p_batch_id uuid, p_metric jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 73bc947f5949d2327f5dc42f2fdf7ff3
 function commandbus.fire_schedules(p_fires jsonb) returns TABLE(schedule_id uuid, verdict text, sent integer, skipped integer)
@@ -1009,6 +1179,8 @@ function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) retu
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
 function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, body 3abecb1114ea96986a13b705a12c2509
+function commandbus.forget_workers(p_worker text, p_silent_for interval) returns integer
+    plpgsql, volatile, body e63b4e0a397a2ee2c96f834447b81ef8
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, body f82c49e35f16686ac5f5be20c692bc2e
 function commandbus.free_unused_places(p_domain text, p_limit integer) returns SETOF uuid
@@ -1027,8 +1199,12 @@ function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integ
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
     sql, stable, body 2a9cab04dff5b6802f8188ae66f6570a
+function commandbus.group_id(p_domain text, p_fingerprint text) returns uuid
+    sql, immutable, security definer, set search_path=pg_catalog, pg_temp, body 4e248dde82d3f5db5dab5dbd697cd3dc
 function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_failure_group) returns SETOF commandbus.command_bus_failure_group
-    plpgsql, stable, set enable_seqscan=off, body 5ab552b662e086aa52bf3a70b4f8bc02
+    plpgsql, stable, set enable_seqscan=off, body bb26774fa7ec6ccad36de13d2a5a3349
+function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NULL::text[], p_hours integer DEFAULT 24, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, fingerprint text, hour timestamp with time zone, seen bigint)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body cf2e2244d7ca871f9f895a113aaea9cc
 function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.is_counted(p_batch_type text) returns boolean
@@ -1090,7 +1266,7 @@ function commandbus.leave_keys(p_domain text, p_command_ids uuid[]) returns void
 function commandbus.leave_to_next(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_now timestamp with time zone) returns void
     plpgsql, volatile, body f1b8e631d1a1bc372eb59dd4b2bfe3d2
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0253117277b83f3fb1a73c0082e53b92
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 58a50c43421446f9b4787fce9d402e92
 function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
     sql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 9c86e32c56d0c9fc692594f1c9f02419
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -1099,14 +1275,16 @@ function commandbus.limits_document(p_user text, p_defaults jsonb) returns jsonb
     sql, stable, body 84d30e6502aabe24cf0b4823c353a275
 function commandbus.list_audit(p_domain text, p_command_id uuid, p_batch_id uuid, p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_is_newest_first boolean, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text, p_hides_access boolean DEFAULT false) returns SETOF commandbus.command_bus_audit
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body aa9383e027424ca458a979bad8ee71ac
-function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4ee14c729825c5ae5dc8a94c8adeccbb
+function commandbus.list_failure_groups(p_domain text DEFAULT NULL::text, p_command_type text DEFAULT NULL::text, p_include_empty boolean DEFAULT false, p_limit integer DEFAULT 100, p_prefix text DEFAULT ''::text, p_viewer text DEFAULT NULL::text, p_search text DEFAULT NULL::text) returns SETOF commandbus.command_bus_failure_group
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body f4913554c08fa8ba7afc857b7d80f282
 function commandbus.list_keys(p_domain text, p_is_blocked boolean DEFAULT NULL::boolean, p_viewer text DEFAULT NULL::text, p_after_blocked boolean DEFAULT NULL::boolean, p_after_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_after text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(ordering_key text, head uuid, head_type text, head_status text, is_blocked boolean, waiting bigint, since timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 9239bba265021fca6ea5bfcd02df7ecb
 function commandbus.list_limit_keys(p_domain text, p_type text, p_limit integer DEFAULT 100) returns TABLE(limit_key text, running bigint, waiting bigint, oldest timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 702481ece87c756bf002bd1e93aacbb5
 function commandbus.list_limits(p_domain text DEFAULT NULL::text) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, paused_at timestamp with time zone, paused_until timestamp with time zone, paused_by text, pause_reason text, updated_at timestamp with time zone, updated_by text, running bigint, tokens double precision, waiting bigint, oldest timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body bc217b69d7ffe97e4fab906896b8b272
+function commandbus.list_people(p_domains text[], p_actor text, p_event_types text[], p_since timestamp with time zone, p_until timestamp with time zone, p_from_id bigint, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text, p_hides_access boolean DEFAULT false) returns TABLE(audit_id bigint, first_id bigint, domain text, event_type text, actor text, ts timestamp with time zone, first_ts timestamp with time zone, events bigint, command_id uuid, batch_id uuid, details_json jsonb)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 4c2a623a00eae5a8b4eb6064c0e9c2b8
 function commandbus.list_tickets(p_owner text, p_domains text[], p_batch_types text[], p_status text, p_from_at timestamp with time zone, p_from_id uuid, p_limit integer) returns TABLE(ticket_id uuid, created_at timestamp with time zone)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set enable_bitmapscan=off, set enable_sort=off, set enable_incremental_sort=off, set search_path=pg_catalog, pg_temp, body 4877fbfdc70260c0aaf6066bb75a33d2
 function commandbus.list_troubleshooting(p_domain text, p_command_type text, p_limit integer, p_offset integer, p_group text DEFAULT NULL::text) returns TABLE(domain text, command_id uuid, command_type text, reason text, parked_at timestamp with time zone, attempts integer, max_attempts integer, last_error_type text, last_error_code text, last_error_msg text, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text)
@@ -1139,6 +1317,8 @@ function commandbus.lock_waiting(p_domain text, p_command_ids uuid[]) returns uu
     plpgsql, volatile, body ac9be15220ac70f3f26a3bae429775da
 function commandbus.look_at_inbox_reply(p_domain text, p_command_id uuid) returns text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body de7ee4273436cd8d90b66802904cd603
+function commandbus.look_at_ticket(p_ticket_id uuid, p_user text, p_digest text) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 83f87e0dcd1c586482ece54d2ecd2d72
 function commandbus.look_later(p_domain text, p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4f5f83cc658152c5f8ae49437defe8d8
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
@@ -1168,13 +1348,19 @@ function commandbus.move_batch_counters(p_batch_ids uuid[], p_from text, p_to te
 function commandbus.move_messages(p_domain text, p_command_ids uuid[], p_old timestamp with time zone[], p_due timestamp with time zone) returns timestamp with time zone[]
     plpgsql, volatile, body a07ae7d99fb5b9f6e1c0d058a7a00710
 function commandbus.next_bulk(p_domain text, p_executor text, p_silent_for interval DEFAULT '00:00:05'::interval, p_can_edit boolean DEFAULT false) returns uuid
-    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 5b536c7a564d8c25af9f1e4cd5561338
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 48632d8f3df526655058f0cc2b08b3ab
 function commandbus.next_due(p_domain text) returns double precision
     sql, stable, body 399f543b3f4e46661af4df7768f50851
 function commandbus.nobody() returns uuid
     sql, immutable, body 8c74b7b7ecc77607c4f4ba6382469bd8
 function commandbus.normalise_message(p_message text) returns text
     plpgsql, immutable, body 74385378339fffff1919de28645372cf
+function commandbus.note_console_action(p_session_id uuid, p_actor text, p_details jsonb) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5c980fadbbc2657662a24e6d8dd1f6d5
+function commandbus.note_console_refusal(p_session_id uuid, p_actor text, p_details jsonb) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 87505b14a3cdcc78b205e4ad9508a568
+function commandbus.note_group(p_domain text, p_fingerprint text, p_note text, p_actor text DEFAULT NULL::text) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e3155c64b0a9dcedb313ce9d8de89122
 function commandbus.note_keys(p_domain text, p_keys text[]) returns void
     plpgsql, volatile, body 4b829f4efdfa91dddcf1b32b8d56f39a
 function commandbus.offer_commands(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_sequence_start integer DEFAULT NULL::integer) returns uuid[]
@@ -1187,6 +1373,8 @@ function commandbus.offer_unique(p_domain text, p_commands jsonb, p_batch_id uui
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0775fbfabaea75eab4c11620b0fdfa3c
 function commandbus.open_gates(p_domain text, p_now timestamp with time zone) returns TABLE(gate text, room integer)
     plpgsql, volatile, body 4ec6c2354449ae54bd55ca18ada74569
+function commandbus.operation_details() returns jsonb
+    sql, stable, body cc761edc2ed3167bea8ced48fc44d208
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c97364b658b79f940d590cc221ac6cc5
 function commandbus.operator_complete(p_domain text, p_command_ids uuid[], p_result jsonb DEFAULT NULL::jsonb, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -1231,6 +1419,8 @@ function commandbus.promote_keys(p_domain text, p_keys text[]) returns text[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=on, set enable_bitmapscan=off, body 342cbe186e34157be5fa2b1be04507dd
 function commandbus.propose_edits(p_domain text, p_command_ids uuid[], p_edits jsonb, p_actor text, p_reset_attempts boolean) returns uuid[]
     plpgsql, volatile, body c95890a45dbee87794ca3ab5c7a04bde
+function commandbus.prove_console_session(p_session_id uuid) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0c2e3a8d306789f1f5e57c0d0400c1a0
 function commandbus.prune_archives(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cfacd73de87b15bce1c51392761ca287
 function commandbus.prune_audit(p_domain text, p_before timestamp with time zone, p_limit integer, p_after text DEFAULT NULL::text, p_actor text DEFAULT NULL::text, OUT o_pruned jsonb, OUT o_after text, OUT o_is_done boolean) returns record
@@ -1246,7 +1436,7 @@ function commandbus.prune_replies(p_domain text, p_before timestamp with time zo
 function commandbus.prune_unique(p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set search_path=pg_catalog, pg_temp, body 648df0af0f4172f0b9cb0afe65a940b7
 function commandbus.prune_workers(p_silent_for interval DEFAULT '01:00:00'::interval) returns integer
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6295484c484adaac0fce49839c86fb9c
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a4df35ef078901af01ced0b6d238a135
 function commandbus.publish_replies(p_domain text, p_queues text[], p_replies jsonb[]) returns void
     plpgsql, volatile, body e186cfff7e56270ad31a5b67e94c72ff
 function commandbus.put_again(p_domain text, p_command_ids uuid[], p_messages jsonb[]) returns bigint[]
@@ -1263,6 +1453,8 @@ function commandbus.put_schedule(p_domain text, p_name text, p_schedule_id uuid,
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a2b22f21cb2cc38cd79ffe82036f77fb
 function commandbus.query_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_limit integer, p_offset integer) returns SETOF commandbus.command_bus_command
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set search_path=pg_catalog, pg_temp, body ad77f680ec032387938f09f2d167e32f
+function commandbus.queue_counts(p_domain text, p_now timestamp with time zone, p_most integer, OUT ready bigint, OUT delayed bigint, OUT waiting bigint, OUT about text[], OUT due_since timestamp with time zone) returns record
+    plpgsql, volatile, set enable_seqscan=off, set enable_bitmapscan=off, body 178695c303bde5ff5f48c5f8fff7ed32
 function commandbus.queue_domain(p_physical text) returns text
     sql, immutable, body 31664fb7f709532bcff6f18d5707742e
 function commandbus.queue_exists(p_queue text) returns boolean
@@ -1292,11 +1484,13 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 5dc4d3b2b8bebc5c65183350205702f7
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 5eed6eb8f38c639f15dcccbcdd7a459a
+    sql, immutable, body 318f11ed2a4756db85e5c2ed7d83bb23
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
-    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body c04849f49bbcaace1273f367b64cdc0a
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body c04849f49bbcaace1273f367b64cdc0a
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 367d10dc03674d82ff1053c065805452
+function commandbus.record_check(p_kind text, p_domain text, p_actor text, p_is_fix boolean, p_started_at timestamp with time zone, p_result jsonb) returns bigint
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 54c6c8116fa0cc855085605c3065db54
 function commandbus.record_keys(p_domain text, p_command_id uuid, p_event text, p_details jsonb, p_actor text) returns void
     sql, volatile, body 38684cf12541d1b6505884d13619aaed
 function commandbus.record_progress(p_domain text, p_items jsonb) returns void
@@ -1384,7 +1578,7 @@ function commandbus.request_batch_cancel(p_domain text, p_batch_id uuid, p_reaso
 function commandbus.request_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 21ce78e601caf91e82f3308e5d7f8b77
 function commandbus.requeue_commands(p_domain text, p_command_ids uuid[], p_from text[], p_actor text, p_reset_attempts boolean, p_edits jsonb DEFAULT '{}'::jsonb) returns SETOF uuid
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b5160afad3aa2d480ea13d1631d29f47
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 7fe48a49099a6a26ecf8dd19f09133bb
 function commandbus.require_batch(p_domain text, p_batch_id uuid) returns void
     plpgsql, volatile, body 59672843d633db98d5be1714559a6ac9
 function commandbus.require_bulk(p_operation_id uuid) returns text
@@ -1400,7 +1594,7 @@ function commandbus.require_ungoverned_edits(p_domain text, p_command_ids uuid[]
 function commandbus.reschedule_commands(p_domain text, p_command_ids uuid[], p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_delay_seconds double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 679a533002fd824dbce518e2825af839
 function commandbus.resume_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text, p_rate double precision DEFAULT NULL::double precision) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body e9dd9d9e8ea0f4fdcc226ea64bd3975e
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c8ef869575a49a114ecd4f5742c2ad37
 function commandbus.resume_domain(p_domain text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4262d7f4ae577d1c208e28adb13c926c
 function commandbus.resume_keys(p_domain text) returns void
@@ -1413,6 +1607,8 @@ function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABL
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5caae15809d0eefdde0eb7eaac47e0c7
+function commandbus.retry_batch_because(p_domain text, p_batch_id uuid, p_reason text, p_actor text DEFAULT NULL::text) returns integer
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d914953269d12f2357fc565edfb0a281
 function commandbus.retry_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f60590515b27843fe9c2d200035811f1
 function commandbus.retry_parked(p_domain text, p_command_ids uuid[], p_actor text, p_reset_attempts boolean, p_is_strict boolean, p_edits jsonb, p_bypass boolean) returns SETOF uuid
@@ -1440,7 +1636,11 @@ function commandbus.rule_details(p_rule commandbus.command_bus_flow_rule) return
 function commandbus.ruled_domains() returns SETOF text
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0d206a85333b77ffcfa7978814dd459f
 function commandbus.run_bulk_chunk(p_operation_id uuid, p_limit integer DEFAULT 500, p_executor text DEFAULT NULL::text, p_edits jsonb DEFAULT NULL::jsonb) returns TABLE(status text, acted integer, wait_seconds double precision)
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 12bcfd41be119fccbf0a91fe3f85b842
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7e9e4312d74ad84c5439836d43edec22
+function commandbus.sample_domains(p_every interval DEFAULT '00:00:08'::interval) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 4703dfa0d9c98ee94a6347a46126c0e7
+function commandbus.sample_groups(p_now timestamp with time zone) returns void
+    plpgsql, volatile, body d6adf9bd0053a1452773c71f1ff72361
 function commandbus.scale_metric(p_domain text, p_most integer DEFAULT 10000) returns bigint
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 968a3b0916a9e45d6702115c87b34e1c
 function commandbus.schedule_data(p_domain text, p_names text[]) returns TABLE(name text, data jsonb)
@@ -1453,6 +1653,8 @@ function commandbus.schema_id() returns oid
     sql, stable, body 0c10252a6bbebe392493c1d155437cfd
 function commandbus.seal_load(p_domain text, p_batch_id uuid, p_rows integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0b6765924a4e00487137047d4aedddba
+function commandbus.seal_state(p_most integer DEFAULT 10000) returns TABLE(seal_number bigint, sealed_to bigint, sealed_at timestamp with time zone, key_id text, unsealed bigint, oldest_unsealed_at timestamp with time zone)
+    plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body c20d16b29ee499ccb3fbd685b1e1210c
 function commandbus.seal_total(p_batch_id uuid, p_now timestamp with time zone, p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, body 396101c1336a0b5145c37a370cc691c9
 function commandbus.search_commands(p_domain text, p_command_type text, p_status text, p_batch_id uuid, p_correlation_id uuid, p_created_after timestamp with time zone, p_created_before timestamp with time zone, p_command_id uuid, p_error_code text, p_from_place timestamp with time zone, p_from_id uuid, p_limit integer, p_scan integer DEFAULT 100000, p_viewer text DEFAULT NULL::text) returns TABLE(place timestamp with time zone, command commandbus.command_bus_command)
@@ -1468,7 +1670,7 @@ function commandbus.sees_batch(p_viewer text, p_batch_id uuid) returns boolean
 function commandbus.sees_commits() returns boolean
     sql, stable, body be9f58c5515fcf338da95d2965e28d20
 function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit) returns boolean
-    plpgsql, stable, body ceb563a19fab3c11e480f10bf977a60b
+    plpgsql, stable, body ccde0309bf28d48e2987831b28d0dc6d
 function commandbus.send_by_keys(p_domain text, p_commands jsonb, p_batch_id uuid, p_actor text) returns integer
     plpgsql, volatile, body fa537d64abd976dc6feada848573db31
 function commandbus.send_command(p_domain text, p_command_type text, p_command_id uuid, p_data jsonb DEFAULT '{}'::jsonb, p_reply_to text DEFAULT NULL::text, p_correlation_id uuid DEFAULT NULL::uuid, p_delay interval DEFAULT NULL::interval, p_deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, p_priority integer DEFAULT NULL::integer, p_ordering_key text DEFAULT NULL::text, p_limit_key text DEFAULT NULL::text, p_meta jsonb DEFAULT NULL::jsonb) returns uuid
@@ -1515,14 +1717,14 @@ function commandbus.skip_key(p_domain text, p_key text, p_actor text DEFAULT NUL
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 89a922b09c418855196d0f7117b2c25a
 function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 653919e121f5555eee8255a3a223be4c
-function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint) returns uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7046f2d9ae343968b21d6cb7bf156a5b
-function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb) returns uuid
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f83e16404f0db9f36777995c3be17dbd
+function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint, p_limit integer DEFAULT NULL::integer, p_start_after interval DEFAULT NULL::interval) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body ebd3841975ec9758c2a4ab4a156c60eb
+function commandbus.start_bulk_for(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate double precision, p_everything boolean, p_expected_total bigint, p_on_behalf jsonb, p_limit integer DEFAULT NULL::integer, p_start_after interval DEFAULT NULL::interval) returns uuid
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5da7061de7ac0aff35aa9865711f6fdd
 function commandbus.still_parked(p_domain text, p_command_ids uuid[], p_parked timestamp with time zone[]) returns uuid[]
     sql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set enable_indexonlyscan=off, body 7b3ff768be39f90704b2b16eb24ca7e5
 function commandbus.stop_bulk(p_operation_id uuid, p_actor text DEFAULT NULL::text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body cb2158185119ff977c401934acee7222
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 48e1bfd547cece4f81a234f871d11a07
 function commandbus.store_commands(p_domain text, p_commands jsonb, p_batch_id uuid, p_dispatch_status text, p_sequence_start integer DEFAULT NULL::integer, p_actor text DEFAULT NULL::text) returns uuid[]
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 923be5acdcdaae87454c731cbc096501
 function commandbus.stored_messages(p_domain text, p_command_ids uuid[]) returns TABLE(command_id uuid, message text)
@@ -1551,6 +1753,8 @@ function commandbus.tokens_at(p_now timestamp with time zone, p_tokens double pr
     sql, immutable, body 562208bde74e9ab75b481818a04e79b2
 function commandbus.touch_api_token(p_token_id text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 3fef0d75ad7a8e29de390a6fdc339c25
+function commandbus.touch_check(p_run_id bigint) returns void
+    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 2095a8e1857f621ed96a9781495ae11d
 function commandbus.trigger_schedule(p_domain text, p_name text, p_command_id uuid, p_actor text DEFAULT NULL::text, p_on_behalf jsonb DEFAULT NULL::jsonb) returns text
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 66029d28bbd0e2bf16fe9769ce1c20df
 function commandbus.try_bulk(p_domain text, p_verb text, p_arguments jsonb, p_actor text, p_command_ids uuid[], p_edits jsonb, OUT o_done uuid[], OUT o_errors jsonb) returns record
@@ -1565,6 +1769,10 @@ function commandbus.unique_holders(p_domain text, p_keys text[], p_now timestamp
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body d9587c3191be51787775abb8485a3e20
 function commandbus.unpack_commands(p_domain text, p_commands jsonb, p_now timestamp with time zone) returns TABLE(n bigint, command_id uuid, type text, reply_to text, correlation_id uuid, max_attempts integer, message jsonb, has_flow boolean, deliver_at timestamp with time zone, expires_at timestamp with time zone, priority smallint, ordering_key text, limit_key text)
     sql, stable, body 56cd603d054a6e35e7b3ea889265c8db
+function commandbus.use_console_code(p_secret_hash bytea) returns text
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 1b668b43c16026b5f73b709eba1cfe0b
+function commandbus.use_console_session(p_secret_hash bytea, p_idle interval, p_is_used boolean) returns SETOF commandbus.command_bus_console_session
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a06f8519cb94d4696ee3a19013fa7355
 function commandbus.use_keys(p_domain text) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body f5171bed493c645a91fe61159ea24c05
 function commandbus.use_levels(p_domain text, p_within interval DEFAULT '00:20:00'::interval) returns void
@@ -1595,10 +1803,12 @@ function commandbus.what_is_left(p_domain text, p_include_delayed boolean) retur
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1bbe8401730d82a4aac521ec7a2b315b
 function commandbus.worker_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 500) returns TABLE(worker_id text, domain text, concurrency integer, in_flight integer, stuck integer, is_idle boolean, heartbeat_seconds double precision, up_seconds double precision)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 01d3bde91f59b9a24b59d6e115fcac68
+function commandbus.worker_counts(p_limit integer DEFAULT 10000) returns TABLE(domain text, command_type text, outcome text, count bigint, seconds double precision)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 0dbf4507164ccbefc5d4ff8beca2b396
 function commandbus.worker_gone(p_worker text) returns void
-    sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6382e9a369b6b12decadd32a942dd632
-function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 6ff25c4a4798ed12393c4af99494e5b4
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body a9b71245f758d2bc49bebf190d5da5c6
+function commandbus.worker_heartbeat(p_worker text, p_domain text, p_is_idle boolean, p_concurrency integer, p_in_flight integer, p_stuck integer DEFAULT 0, p_more jsonb DEFAULT '{}'::jsonb) returns void
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d587505c5723131edf9cf48f6684ceab
 function commandbus.write_decision(p_batch commandbus.command_bus_batch, p_decision text, p_user text, p_reason text, p_now timestamp with time zone, p_event text) returns void
     plpgsql, volatile, body fe101331d6bc8b3f1696e94cb0cc6d12
 
@@ -1616,6 +1826,10 @@ migration 19 = execution_limits
 migration 2 = governance
 migration 20 = keys
 migration 21 = meta
+migration 22 = reads_of_operators
+migration 23 = decisions
+migration 24 = console_sessions
+migration 25 = worker_counts
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

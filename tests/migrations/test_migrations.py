@@ -19,6 +19,7 @@ from commandbus.database import migrations
 from commandbus.database.migrations import Migration, check_schema, full_sql, migrate, schema_status
 from commandbus.database.pgmq.install import install_pgmq, packaged_version
 from commandbus.errors import (
+    DatabaseUnavailableError,
     InvalidSettingError,
     PermanentCommandError,
     PgmqError,
@@ -475,7 +476,8 @@ async def test_a_session_that_may_only_read_is_told_so_unless_it_is_ours(
     await empty.execute("set default_transaction_read_only = on")
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         await migrate(empty, Settings())
-    # On a connection of our own it is a default that is answered; a standby could not be.
-    assert await migrate_database(
-        empty_dsn + " options='-c default_transaction_read_only=on'", Settings()
-    )
+    reading = empty_dsn + " options='-c default_transaction_read_only=on'"
+    with pytest.raises(DatabaseUnavailableError, match="target_session_attrs=any"):
+        await migrate_database(reading, Settings())
+    # On a connection of our own it is a default that is answered, for who asks for that.
+    assert await migrate_database(reading + " target_session_attrs=any", Settings())

@@ -171,7 +171,7 @@ class Expected:
         self.replies[c.name, outcome] += 1
 
     def _give_back(self, c: Command) -> None:
-        c.is_leased = False
+        c.is_leased = c.is_alone = False
 
     def _archive(self, c: Command) -> None:
         c.is_archived |= c.is_queued

@@ -59,6 +59,8 @@ class FlowExpected:
     is_type_paused: bool = False
     #: Who has a place at the limit.
     places: set[int] = field(default_factory=set)
+    #: Keys that the next receive looks at, because the policy has changed.
+    noted: set[str] = field(default_factory=set)
     _next: int = 0
 
     def _number(self) -> int:
@@ -73,11 +75,20 @@ class FlowExpected:
         else:
             self.heads[c.key] = c.name
 
-    def send(self, name: int, kind: str, key: str | None, level: int) -> None:
+    def send(self, name: int, kind: str, key: str | None, level: int, is_due: bool = True) -> None:
         number = self._number()
-        c = Command(name, kind, key, level, number, number)
+        c = Command(name, kind, key, level, number, number, is_due=is_due)
         self.commands[name] = c
         self._place_in_key(c)
+        self._look(key)
+
+    def _look(self, key: str | None) -> None:
+        """Somebody who has the key looks at it: what is parked is stepped over, if it may be."""
+        if key is None or key not in self.heads or self.on_park == "block":
+            return
+        head = self.heads[key]
+        if head in self.commands and self.commands[head].status == PARKED:
+            self._promote(key, head)
 
     # -- the ends of leases and commands
 
@@ -138,6 +149,9 @@ class FlowExpected:
         """All that is to be had; returns (name, epoch)."""
         if self.is_paused:
             return []
+        for key in self.noted:
+            self._look(key)
+        self.noted.clear()
         open_ones = sorted(
             (c for c in self.commands.values() if c.is_open), key=lambda c: c.message
         )
@@ -201,8 +215,11 @@ class FlowExpected:
             return False
         if verb in {"retry", "operator cancel", "operator complete"}:
             return c.status == PARKED
-        if verb == "cancel":
+        if verb in {"cancel", "level"}:
             return c.status == "PENDING" and not c.is_leased
+        if verb == "move":
+            is_waiting = c.status == "PENDING" and not c.is_leased
+            return is_waiting and not c.is_expired and c.aside != "key"
         return c.is_open and (c.is_leased or c.status == "PENDING")  # a request
 
     def operate(self, verb: str, name: int) -> None:
@@ -218,10 +235,26 @@ class FlowExpected:
             else:
                 c.number = c.message
                 self._place_in_key(c)
+                self._look(c.key)
         elif verb == "request" and c.is_leased:
             c.is_marked = True
         else:
             self._end(c, "COMPLETED" if verb == "operator complete" else "CANCELED")
+
+    def move(self, name: int, is_due: bool) -> None:
+        """Another time: it leaves the limit where it waits, and asks again when it is due."""
+        c = self.commands[name]
+        c.aside, c.is_due = "", is_due
+
+    def set_policy(self, on_park: str) -> None:
+        """The keys that are blocked go on by the next receive, or by who sends to them."""
+        if on_park == "skip" and self.on_park == "block":
+            self.noted |= set(self.blocked)
+        self.on_park = on_park
+
+    def skip(self, key: str) -> None:
+        """An operator steps over what blocks a key."""
+        self._promote(key, self.blocked[key])
 
     def end_expired(self) -> None:
         for name in sorted(self.commands, key=lambda n: self.commands[n].number):

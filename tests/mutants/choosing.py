@@ -69,30 +69,74 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     "tokens": ("test_tokens",),
     "settings": ("test_support",),
     "flow": ("test_flow_twins", "test_pause", "test_flow", "test_gates", "test_keys"),
-    "pause": ("test_flow_twins", "test_pause", "test_gates"),
-    "expiry": ("test_flow", "test_outcomes", "test_second_times"),
-    "timetable": ("test_flow", "test_reschedule"),
-    "reschedule": ("test_reschedule",),
-    "cancels": ("test_cancels", "test_outcomes", "test_second_times"),
-    "gates": ("test_flow_twins", "test_gates", "test_gate_races"),
+    "pause": ("test_flow_races", "test_flow_twins", "test_time_twins", "test_pause", "test_gates"),
+    "expiry": (
+        "test_flow_races",
+        "test_time_twins",
+        "test_flow",
+        "test_outcomes",
+        "test_second_times",
+    ),
+    "timetable": ("test_time_twins", "test_flow", "test_reschedule"),
+    "reschedule": (
+        "test_time_twins",
+        "test_reschedule",
+    ),
+    "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
+    "gates": ("test_flow_races", "test_flow_twins", "test_gates", "test_gate_races"),
     "gate_rules": (
+        "test_new_limits",
+        "test_flow_races",
         "test_flow_twins",
         "test_gates",
     ),
-    "gate_reads": ("test_gates",),
+    "gate_reads": (
+        "test_flow_twins",
+        "test_gates",
+    ),
     "activity": ("test_activity",),
-    "gate_upkeep": ("test_gates", "test_gate_races", "test_doctor"),
+    "gate_upkeep": (
+        "test_flow_races",
+        "test_flow_twins",
+        "test_gates",
+        "test_gate_races",
+        "test_doctor",
+    ),
     "keys": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
     "key_turns": ("test_flow_twins", "test_keys", "test_key_races", "test_key_interleavings"),
-    "key_operator": ("test_keys",),
-    "key_reads": ("test_keys",),
+    "key_operator": (
+        "test_flow_races",
+        "test_flow_twins",
+        "test_keys",
+    ),
+    "key_reads": (
+        "test_flow_twins",
+        "test_keys",
+    ),
     "key_doctor": ("test_key_repair", "test_doctor"),
-    "levels": ("test_levels",),
-    "schedules": ("test_schedules",),
-    "firing": ("test_schedules",),
-    "unique": ("test_unique",),
-    "unique_sends": ("test_unique", "test_sending"),
-    "progress": ("test_cancels",),
+    "levels": (
+        "test_time_twins",
+        "test_levels",
+    ),
+    "schedules": (
+        "test_flow_races",
+        "test_time_twins",
+        "test_schedules",
+    ),
+    "firing": (
+        "test_flow_races",
+        "test_time_twins",
+        "test_schedules",
+    ),
+    "unique": (
+        "test_time_twins",
+        "test_unique",
+    ),
+    "unique_sends": ("test_time_twins", "test_unique", "test_sending"),
+    "progress": (
+        "test_time_twins",
+        "test_cancels",
+    ),
     "emptying": ("test_emptying",),
 }
 
@@ -154,13 +198,13 @@ class CallMap:
 def _likely(mutant: Mutant) -> tuple[str, ...]:
     """The files that were written for this kind of guard."""
     if mutant.kind in {"lock order", "for update", "skip locked"}:
-        return ("test_lock_order",)
+        return ("test_lock_order", "test_flow_races")
     if "pruning_since" in mutant.was:
         return ("test_retention",)
     if "domain" in mutant.was and mutant.kind in {"where", "if"}:
         return (
             "test_twins", "test_twins_apart", "test_bulk_twins", "test_retention_twins",
-            "test_doctor_twins", "test_read_twins", "test_flow_twins",
+            "test_doctor_twins", "test_read_twins", "test_flow_twins", "test_time_twins",
         )  # fmt: skip
     return ()
 

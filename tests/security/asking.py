@@ -15,8 +15,9 @@ from commandbus.troubleshooting.model import BulkFilter, BulkVerb
 from tests.http_world import caller
 from tests.integration.governed import caller as member
 from tests.integration.http_farm import APPROVALS, BATCHES, LIMITS, POWER, VMS
-from tests.integration.http_shop import work_off
+from tests.integration.http_shop import group_of, work_off
 from tests.security.parking import parking
+from tests.waiting import until
 
 #: Who asks. Nobody else does anything while a route is asked.
 ANN = caller(*EVERYTHING, user="ann")
@@ -24,7 +25,7 @@ ANN = caller(*EVERYTHING, user="ann")
 APP, DECIDER = member("app", *EVERYTHING), member("petra", *EVERYTHING)
 REASON = {"reason": "because"}
 #: Routes that change nothing the audit tells of: they look, or hand out and take back replies.
-QUIET = {"preview_bulk", "preview_edit", "lease_replies", "acknowledge_replies"}
+QUIET = {"preview_bulk", "preview_edit", "lease_replies", "acknowledge_replies", "start_doctor"}
 
 Asked = tuple[str, dict[str, Any] | None]
 
@@ -91,6 +92,15 @@ class World:
         )
         await self.bus._store.settle(domain, [parking(lease) for lease in leases])
         return ticket
+
+    async def examined(self) -> int:
+        """The number of the last run of the doctor, once none goes on."""
+
+        async def ended() -> int | None:
+            found = await self.bus.upkeep.runs.last()
+            return found.last.run_id if found.last and not found.is_running else None
+
+        return int(await until(ended, "the end of the doctor's run"))
 
 
 def url(*parts: object) -> str:
@@ -165,6 +175,30 @@ def _on_parked(verb: str, body: Any) -> Any:
         return url("troubleshooting/shop", (await world.parked())[1], verb), body
 
     return ask
+
+
+def _on_group(verb: str, body: Any) -> Any:
+    async def ask(world: World) -> Asked:
+        await world.parked()
+        return url("failure-groups/shop", group_of("shop"), verb), body
+
+    return ask
+
+
+async def _start_doctor(world: World) -> Asked:
+    return url("doctor/runs"), {"domain": "shop"}
+
+
+async def _fix_findings(world: World) -> Asked:
+    _, command_id = await world.parked()
+    async with world.bus._store.transaction() as transaction:
+        await transaction.conn.execute(
+            "delete from commandbus.command_bus_troubleshooting where command_id = %s",
+            (command_id,),
+        )
+    await world.examined()
+    await world.bus.upkeep.doctor(domain="shop", operator="app")
+    return url("doctor/fixes"), {"run_id": await world.examined(), "domain": "shop", **REASON}
 
 
 async def _start_bulk(world: World) -> Asked:
@@ -337,6 +371,8 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "cancel_parked": [_on_parked("cancel", REASON)],
     "complete_parked": [_on_parked("complete", REASON)],
     "note_command": [_on_parked("notes", {"text": "hm"})],
+    "note_failure_group": [_on_group("note", {"text": "hm"})],
+    "assign_failure_group": [_on_group("assignee", {"assignee": "bob"})],
     "preview_bulk": [_preview],
     "preview_edit": [_preview_edit],
     "start_bulk": [_start_bulk],
@@ -370,4 +406,7 @@ ASKING: dict[str, list[Callable[[World], Awaitable[Asked]]]] = {
     "exempt_user": [_exempt],
     "unexempt_user": [_unexempt],
     "set_user_limits": [_limits],
+    # These go on in the background, so nothing comes after them.
+    "start_doctor": [_start_doctor],
+    "fix_findings": [_fix_findings],
 }

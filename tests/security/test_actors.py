@@ -62,6 +62,10 @@ async def test_every_changing_route_leaves_its_caller_in_every_line_of_the_audit
                 found = await news(conn, before)
                 assert bool(found) is (name not in QUIET), f"{name}: {found}"
                 assert {actor for _, actor in found} <= {"ann"}, f"{name}: {found}"
+    await world.examined()
+    repairs = [each for each in await news(conn, 0) if each[0] == "DOCTOR_REPAIR"]
+    assert len(repairs) > 1  # who asked for them, and what was repaired
+    assert {actor for _, actor in repairs} == {"ann"}
 
 
 async def _ask(client: httpx2.AsyncClient, method: str, path: str, body: Any) -> httpx2.Response:

@@ -24,6 +24,7 @@ async def test_every_get_has_a_head_with_the_same_headers_and_no_body(world: Wor
         "domain": DOMAIN, "command_id": world.child, "batch_id": world.batch, "user_id": "ann",
         "operation_id": world.bulk, "token_id": world.token, "name": "nightly",
         "ordering_key": "account:42", "command_type": "Work",
+        "fingerprint": world.fingerprint, "some_id": world.child,
     }  # fmt: skip
     changing = {"x-request-id", "ratelimit", "ratelimit-policy"}
     checked = 0

@@ -455,6 +455,7 @@ class Issuer:
     headers: str = ""
     answer: Callable[[asyncio.StreamWriter], Any] | None = None
     requests: list[bytes] = field(default_factory=list)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
     port: int = 0
     now: float = 0.0
 
@@ -463,8 +464,9 @@ class Issuer:
         return f"http://127.0.0.1:{self.port}/keys?x=1"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+        self.writers.append(writer)
         try:
+            self.requests.append(await reader.readuntil(b"\r\n\r\n"))
             if self.answer is not None:
                 await self.answer(writer)
             else:
@@ -474,8 +476,8 @@ class Issuer:
                 )
                 writer.write(head.encode() + body)
                 await writer.drain()
-        except ConnectionError:
-            pass  # the service did not want to hear more
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the service did not want to hear more, or to ask after all
         finally:
             writer.close()
 
@@ -495,6 +497,10 @@ async def issuing(**options: Any) -> AsyncIterator[tuple[Issuer, JwtAuth]]:
         fetching_task = source._fetching
         if fetching_task is not None:
             fetching_task.cancel()
+        for writer in issuer.writers:
+            writer.transport.abort()  # or one that still waits would be found open by another test
+        for _ in range(3):
+            await asyncio.sleep(0)
         gc.collect()
 
 

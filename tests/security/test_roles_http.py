@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 
@@ -15,7 +17,7 @@ from tests.integration.http_shop import fill
 from tests.integration.test_http_governed_matrix import LOOSE
 from tests.integration.test_http_matrix import ask, operations
 from tests.security.roled import RoledDatabase, roled_database
-from tests.waiting import working
+from tests.waiting import until, working
 
 pytestmark = pytest.mark.postgres
 
@@ -44,6 +46,37 @@ async def test_every_route_works_in_the_role_of_the_service(database: RoledDatab
                 answer = await ask(client, method, path, shop, operation)
                 # 409: what was asked before has done it.
                 assert answer.status_code in {200, 202, 204, 409}, f"{method} {path} {answer.text}"
+
+
+async def test_the_doctor_examines_and_repairs_in_the_role_of_the_service(
+    database: RoledDatabase,
+) -> None:
+    async with database.bus("migrator") as owner, database.bus("api") as bus:
+        shop = await fill(owner)
+        async with owner._store.transaction() as transaction:
+            await transaction.conn.execute(
+                "delete from commandbus.command_bus_troubleshooting where command_id = %s",
+                (shop.parked[0],),
+            )
+        async with client_of(app_of(bus), "root") as client:
+
+            async def end_of(begun: httpx2.Response) -> dict[str, Any]:
+                assert begun.status_code == 202, begun.text
+
+                async def ended() -> dict[str, Any] | None:
+                    found = (await client.get("/api/v1/doctor")).json()
+                    return None if found["is_running"] else found
+
+                found = await until(ended, "the end of the run")
+                assert found["newer"] is None, found["newer"]["error"]
+                assert found["last"]["run_id"] == begun.json()["run_id"]
+                last: dict[str, Any] = found["last"]
+                return last
+
+            seen = await end_of(await client.post("/api/v1/doctor/runs"))
+            form = {"run_id": seen["run_id"], "reason": "because"}
+            done = await end_of(await client.post("/api/v1/doctor/fixes", json=form))
+            assert str(shop.parked[0]) in str(done["repairs"])
 
 
 async def test_governed_batches_are_submitted_decided_and_done_by_their_roles(

@@ -125,7 +125,7 @@ FOR_SOME: list[tuple[str, set[str]]] = [
     ("select commandbus.edit_for('shop', '{}', true, '{}', '{\"may_bypass\": true}')", {"api"}),
     ("select commandbus.start_bulk_for(gen_random_uuid(), 'shop', 'retry', '{}', '{}', null, true,"
      " null, '{\"may_bypass\": true}')", {"api"}),
-    ("select * from commandbus.repair_queues('shop', 'x', 1)", {"operator"}),
+    ("select * from commandbus.repair_queues('shop', 'x', 1)", {"operator", "api"}),
     ("select commandbus.create_api_token(replace(gen_random_uuid()::text, '-', ''), 'x', '{read}',"
      " null, null, 'x', null)", {"api"}),
     ("select secret_hash from commandbus.command_bus_api_token", {"api"}),

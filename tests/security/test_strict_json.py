@@ -61,6 +61,7 @@ async def test_every_body_of_the_service_is_read_strictly(world: World) -> None:
         "domain": "shop", "command_id": world.child, "batch_id": world.batch, "user_id": "ann",
         "operation_id": world.bulk, "token_id": world.token, "sequence_no": 1,
         "name": "nightly", "ordering_key": "account:42", "command_type": "Work",
+        "fingerprint": world.fingerprint,
     }  # fmt: skip
     checked = 0
     async with client_of(world.app) as client:

@@ -208,3 +208,37 @@ async def test_a_lost_lease_learns_of_no_request(db: Session) -> None:
         "select * from commandbus.keep_leases(%s, %s, 60)", DOMAIN, Jsonb([held.item()])
     )
     assert [(row["command_id"], row["is_lost"]) for row in kept] == [(held.command_id, True)]
+
+
+async def test_a_request_of_what_was_parked_meanwhile_is_refused_though_it_is_marked(
+    db: Session,
+) -> None:
+    held = await db.put("IN_PROGRESS")
+    await db.rows(REQUEST, DOMAIN, [held.command_id])
+    await db.settle("park", held.item(reason="PERMANENT", **FAILURE))
+    told = await db.rows("select commandbus.cancel_requests(%s, %s)", DOMAIN, Jsonb([held.item()]))
+    assert told == []
+    with pytest.raises(psycopg.Error, match="IN_TROUBLESHOOTING_QUEUE"):
+        await db.rows(REQUEST, DOMAIN, [held.command_id])
+
+
+async def test_a_request_is_not_granted_by_what_a_twin_elsewhere_has(db: Session) -> None:
+    done = await db.put("COMPLETED")
+    db.domain = "orders"
+    await db.send(done.command_id)
+    await db.receive()
+    await db.rows(REQUEST, "orders", [done.command_id])
+    with pytest.raises(psycopg.Error, match="it is COMPLETED"):
+        await db.rows(REQUEST, DOMAIN, [done.command_id])
+
+
+async def test_a_request_for_a_batch_counts_what_workers_have_and_leaves_the_others(
+    db: Session,
+) -> None:
+    batch_id = await db.batch()
+    held, waiting = await db.send(uuid4(), uuid4(), batch_id=batch_id)
+    await db.receive(1)
+    request = "select commandbus.request_batch_cancel(%s, %s, 'why')"
+    assert [await db.value(request, DOMAIN, batch_id) for _ in range(2)] == [1, 0]
+    assert await db.status(waiting) == "PENDING"
+    assert (await db.command(held))["cancel_reason"] == "why"

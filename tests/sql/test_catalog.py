@@ -69,6 +69,17 @@ async def test_the_words_in_python_are_those_of_the_check_constraint(
     assert set(re.findall(r"'(\w+)'::", definition)) == {word.value for word in words}
 
 
+async def every_console_event(db: Session, token: str) -> None:
+    session = uuid4()
+    await db.rows(
+        "select commandbus.begin_console_session(%s, %s, %s, 'ada', '12 hours', null, '{}')",
+        session, b"x" * 32, token,
+    )  # fmt: skip
+    await db.rows("select commandbus.note_console_action(%s, 'ada', '{}')", session)
+    await db.rows("select commandbus.note_console_refusal(%s, 'ada', '{}')", session)
+    await db.rows("select commandbus.end_console_session(%s, 'ada', 'ada', '{}')", session)
+
+
 async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) -> None:
     batch = await db.batch()
     for status in CommandStatus:
@@ -117,6 +128,12 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     )
     for verb in ("stop_bulk", "resume_bulk", "run_bulk_chunk"):
         await db.rows(f"select commandbus.{verb}(%s)", bulk)
+    for verb in ("note_group", "assign_group"):
+        await db.rows(
+            f"select commandbus.{verb}(g.domain, g.fingerprint, 'x')"
+            " from commandbus.command_bus_failure_group g where g.domain = %s",
+            db.domain,
+        )
     for decision in ("approve", "reject"):
         ticket = await submitted(db, requires_approval=True)
         await db.rows(
@@ -145,6 +162,7 @@ async def test_the_events_in_python_are_those_that_the_sql_records(db: Session) 
     new = uuid4().hex
     await db.rows("select commandbus.rotate_api_token(%s, %s, 'y')", token, new)
     await db.rows("select commandbus.revoke_api_token(%s)", new)
+    await every_console_event(db, token)
     await every_schedule_event(db)
     unique = "select commandbus.send_unique(%s, 'Work', %s, '{}', 'k', 'waiting', 'replace')"
     for _ in range(2):

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.sql.conftest import Open
 from tests.sql.helpers import DOMAIN, FAILURE, Held, Session
@@ -276,6 +277,19 @@ async def test_a_new_limit_counts_what_runs_and_a_lower_one_stops_nothing(db: Se
     assert await db.status(running[2].command_id) == "IN_PROGRESS"
     await complete(db, running[2])
     assert [h.command_id for h in await db.receive()] == [ids[3]]
+
+
+async def test_a_new_limit_counts_a_lease_that_has_lapsed_and_is_extended_late(db: Session) -> None:
+    await sent(db, 2)
+    (running,) = await db.receive(1)
+    await db.lapse(running)
+    await limit(db, max_running=1)
+    lost = await db.rows(
+        "select commandbus.extend_leases(%s, %s, 60)", DOMAIN, Jsonb([running.item()])
+    )
+    assert lost == []
+    assert await db.receive() == []
+    assert len(await places(db)) == 1
 
 
 async def test_removing_a_limit_makes_its_waiters_due_in_chunks(db: Session) -> None:

@@ -71,6 +71,7 @@ async def test_a_listing_of_tickets_reads_a_page_whatever_is_asked(db: Session) 
         assert len(rows) == (1 if asked[3] == "FAILED" and asked[0] is None else len(rows))
 
 
+@pytest.mark.long
 async def test_commands_of_a_batch_are_found_deep_inside_without_reading_what_is_before(
     db: Session,
 ) -> None:

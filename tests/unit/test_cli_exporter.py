@@ -10,7 +10,7 @@ import pytest
 from commandbus.cli import exporter as module
 from commandbus.cli.exporter import DatabaseText
 from commandbus.errors import DatabaseUnavailableError
-from commandbus.upkeep.figures import DomainFigures, Figures, LimitFigures
+from commandbus.upkeep.figures import DomainFigures, Figures, LimitFigures, WorkerCount
 
 
 class Database:
@@ -31,6 +31,9 @@ class Database:
 
     async def limits(self) -> list[LimitFigures]:
         return [LimitFigures("shop", "Pack", 1, 2)]
+
+    async def worker_counts(self) -> list[WorkerCount]:
+        return [WorkerCount("shop", "Pack", "completed", 5, 0.0)]
 
     def pool(self) -> dict[str, int]:
         return {"max": 10, "size": 1, "available": 1, "waiting": 0}

@@ -135,7 +135,7 @@ def test_every_listing_has_a_limit_and_those_of_pages_a_cursor() -> None:
 
     assert set(listings) == {
         "list", "audit", "batch list", "tsq list", "tsq groups", "bulk list", "bulk show",
-        "token list", "seals list", "schedule list", "keys list", "keys show",
+        "token list", "seals list", "schedule list", "keys list", "keys show", "loads",
     }  # fmt: skip
     assert {name for name, found in listings.items() if "--cursor" not in found} == {
         "tsq groups", "seals list", "keys show",

@@ -28,6 +28,7 @@ from commandbus.worker import executor as executor_module
 from commandbus.worker.completer import Completer
 from commandbus.worker.execution import Execution
 from commandbus.worker.executor import Executor
+from commandbus.worker.totals import Totals
 from tests.unit.stubs import StubStore, a_lease, soon, turns
 
 
@@ -42,6 +43,7 @@ class Bench:
         self.extended: list[tuple[Lease, float]] = []
         self.rooms = 0
         self.backlog = 0
+        self.totals = Totals()
         self.settled = asyncio.Event()
         self.settled.set()
         self.gate = asyncio.Event()
@@ -425,9 +427,9 @@ async def test_the_solitude_of_a_suspect_that_has_ended_is_over(
     bench.submit(third)
     await soon(lambda: third in bench.started)
     # A timer of the first must not end the solitude of the third.
-    bench.executor._end_solitude((first.command_id, first.lease_epoch))
+    bench.executor._end_solitude((first.command_id.int, first.lease_epoch))
     assert bench.executor.wanted() == 0
-    bench.executor._end_solitude((third.command_id, third.lease_epoch))
+    bench.executor._end_solitude((third.command_id.int, third.lease_epoch))
     assert bench.executor.wanted() == 1
 
 

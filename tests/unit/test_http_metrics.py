@@ -21,7 +21,7 @@ from commandbus.http.metrics import (
 )
 from commandbus.monitoring.catalogue import MAX_DOMAINS, OTHER
 from commandbus.testing import fake_bus
-from commandbus.upkeep.figures import DomainFigures, GovernedFigures, LimitFigures
+from commandbus.upkeep.figures import DomainFigures, GovernedFigures, LimitFigures, WorkerCount
 from tests.http_world import app_of, client_of, problem
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -168,6 +168,9 @@ class Asked:
     async def domains(self) -> list[DomainFigures]:
         return [a_domain("shop")]
 
+    async def worker_counts(self) -> list[WorkerCount]:
+        return [WorkerCount("shop", "Work", "completed", 7, 0.0)]
+
     async def limits(self) -> list[LimitFigures]:
         return [LimitFigures("shop", "Work", 10, 7)]
 
@@ -186,6 +189,8 @@ async def test_the_database_is_asked_once_for_many_scrapes() -> None:
         await metrics.refresh(cast("Any", asked), 60)
     assert len(asked.since) == 1
     assert line(metrics, 'commandbus_tsq_depth{domain="shop"}') == "4.0"
+    labels = '{domain="shop",outcome="completed",type="Work"}'
+    assert line(metrics, f"commandbus_workers_commands_total{labels}") == "7.0"
 
     for _ in range(2):
         await metrics.refresh(cast("Any", asked), 0)

@@ -112,6 +112,33 @@ _TICKET = (
 )
 #: Every view with every field. None shows an API token, the queue of commands or a lease epoch.
 SHOWN_FIELDS = {
+    "DomainOverviewView": "domain ready delayed waiting about due_seconds parked workers "
+    "silent concurrency in_flight stuck is_paused paused_until later rates seconds_to_drain",
+    "LoadItem": "batch_id domain source start status rows_committed rows_dispatched "
+    "checkpoints_done rate error created_at checkpoint_at idle_seconds name "
+    "created_by batch_status is_open is_interrupted resume_command",
+    "RatesView": "as_of in_rate out_rate completed_rate failed_rate parked_rate retried_rate "
+    "hour_from in_hour out_hour",
+    "TrendView": "domain fingerprint hours",
+    "WorkerView": "worker_id domain concurrency in_flight stuck stuck_types is_idle version "
+    "started_at heartbeat_at heartbeat_seconds completed failed parked retried "
+    "process is_silent",
+    "WorkersView": "items has_more",
+    "CheckRunView": "run_id domain is_fix actor reason started_at finished_at error is_running "
+    "is_healthy findings since repairs",
+    "ChoreView": "name started_at domain",
+    "DatabaseSettingView": "name value updated_at",
+    "DoctorView": "last newer is_running fixable",
+    "FindingView": "code severity domain found examples meaning advice can_fix",
+    "IdentifiedView": "kind domain status",
+    "PersonEventView": "audit_id first_id domain event_type actor ts first_ts events "
+    "command_id batch_id details",
+    "RetentionView": "domain kind updated_by updated_at keep_seconds",
+    "SealStateView": "seal_number sealed_to sealed_at key_id unsealed has_more oldest_unsealed_at "
+    "verified",
+    "SettingsView": "version schema_version server_version database of_database of_process "
+    "of_service",
+    "VerificationView": "verified_at is_intact window_seconds rows seals findings",
     "Canceled": "count canceled requested",
     "Accepted": "domain command_id command_type status is_repeat outcome status_url",
     "Acknowledged": "acknowledged lost",
@@ -127,9 +154,29 @@ SHOWN_FIELDS = {
     "canceled_count in_troubleshooting_count created_at started_at completed_at",
     "BulkItemView": "item_no command_id outcome detail acted_at",
     "BulkMatchView": "fingerprint command_type error_class error_code message matched",
-    "BulkPreviewView": "domain total groups",
-    "BulkView": "operation_id domain verb conditions rate actor status total done skipped failed "
-    "created_at started_at finished_at edited_paths",
+    "BatchErrorView": "code parked failed sample_command_id sample_message",
+    "BatchErrorsView": "codes is_complete",
+    "BatchPaceView": "recent_per_second overall_per_second seconds_left_low seconds_left_high",
+    "BatchStandingView": "sentence pace errors",
+    "LifeStepView": "event seconds_since_previous seconds_since_sent attempt",
+    "AttemptView": "number worker started_at ended_at outcome error_code error_message stack",
+    "LifeFactsView": "fingerprint parked_at has_payload has_edit cancel_requested_at "
+    "cancel_requested_by worker_seen_at",
+    "LifeView": "command sentence steps left_out attempts actions facts siblings has_more_siblings",
+    "LookView": "user_id digest first_at last_at",
+    "RejectedView": "ticket changes child_count",
+    "ConsiderationView": "ticket description is_dangerous has_preview looks earlier "
+    "rejected why_not",
+    "ItemChangeView": "sequence_no before after problem",
+    "GroupsView": "items is_cut",
+    "BulkSampleView": "command_id command_type fingerprint parked_at attempts "
+    "error_code error_message correlation_id batch_id",
+    "ListView[GroupView]": "items",
+    "BulkPreviewView": "domain total groups samples",
+    "BulkView": "operation_id domain verb conditions rate actor status total done "
+    "skipped failed created_at started_at finished_at edited_paths reason "
+    "limit starts_at stopped_by stopped_at per_second seconds_left "
+    "last_sign_at sentence",
     "ChildView": "ticket_id sequence_no status error_message attempt_count last_attempt_at",
     "CommandDetail": f"{_COMMAND} progress payload meta stack parent_ticket_id sequence_no "
     "status_url",
@@ -147,8 +194,10 @@ SHOWN_FIELDS = {
     "ExecutionLimitView": "domain type per_key max_running rate per burst paused_at paused_until "
     "paused_by pause_reason updated_at updated_by running tokens waiting oldest",
     "ExemptionView": "user_id exempted_by reason expires_at created_at",
-    "GroupView": "domain fingerprint command_type error_class error_code message sample_message "
-    "sample_command_id parked_count total_seen first_seen last_seen first_frame last_frame",
+    "GroupView": "domain fingerprint command_type error_class error_code message "
+    "sample_message sample_command_id parked_count total_seen first_seen "
+    "last_seen first_frame last_frame note note_by note_at assignee "
+    "emptied_at back_at back_count audit_id back_after_seconds sentence",
     "Health": "status checks",
     "KeyPlaceView": "place command_id command_type status number since is_blocking",
     "KeyPolicyView": "domain on_park",

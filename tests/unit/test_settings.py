@@ -39,6 +39,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "worker_pool_size": (6, 1_000),
     "handler_pool_size": (1, 1_000),
     "connect_timeout_seconds": (0.1, 600),
+    "deadline_seconds": (0.5, 3_600),
     "statement_timeout_seconds": (0.1, 3_600),
 }
 NUMBERS = [spec.name for spec in fields(Settings) if type(spec.default) in {int, float}]
@@ -165,6 +166,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         "handler_timeout_seconds": "7.5",
         "worker_pool_size": "12", "handler_pool_size": "9", "allow_autocommit_conn": "true",
         "connect_timeout_seconds": "2", "statement_timeout_seconds": "9",
+        "deadline_seconds": "5",
         "redact_keys": "iban,tax_no", "max_global_pending_batches": "11",
         "max_global_api_requests": "12", "max_user_pending_batches": "13",
         "user_cooldown_seconds": "14", "max_user_pending_children": "15", "self_approval": "yes",
@@ -186,6 +188,7 @@ def test_every_field_is_read_from_the_environment() -> None:
         handler_timeout_seconds=7.5,
         worker_pool_size=12, handler_pool_size=9, allow_autocommit_conn=True,
         connect_timeout_seconds=2.0, statement_timeout_seconds=9.0, redact_keys="iban,tax_no",
+        deadline_seconds=5.0,
         max_global_pending_batches=11, max_global_api_requests=12, max_user_pending_batches=13,
         user_cooldown_seconds=14, max_user_pending_children=15, self_approval=True,
         token_pepper="salt and", token_pepper_old="salt,sugar", unpeppered_tokens=False,

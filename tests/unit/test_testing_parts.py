@@ -130,8 +130,11 @@ def test_the_bus_takes_what_a_command_bus_takes() -> None:
 
 
 def test_only_a_fake_bus_has_an_in_memory_store() -> None:
+    class Pool:
+        """No pool at all."""
+
     with pytest.raises(InvalidSettingError, match="fake_bus"):
-        store_of(CommandBus(pool=object()))
+        store_of(CommandBus(pool=Pool()))
 
 
 async def test_commands_can_join_a_batch(fake: CommandBus) -> None:

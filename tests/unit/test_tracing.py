@@ -24,7 +24,8 @@ from commandbus import (
 )
 from commandbus.errors import InvalidSettingError
 from commandbus.middleware.guarding import Guard
-from commandbus.middleware.opentelemetry import LINKED, OpenTelemetry
+from commandbus.middleware.opentelemetry import OpenTelemetry
+from commandbus.middleware.travelling import LINKED
 from commandbus.testing import fake_bus, run_until_idle, store_of
 
 SECRET = "hunter-two-4711"

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ APP = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def dsn():
+def dsn() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)  # root's server runs as another account
     server = EmbeddedPostgres(folder / "pg", settings={"fsync": "off"})
@@ -25,20 +26,20 @@ def dsn():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def manage(dsn, *words):
+def manage(dsn: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::ResourceWarning", "manage.py", *words],
         cwd=APP, env={**os.environ, "DATABASE_DSN": dsn}, capture_output=True, text=True,
     )  # fmt: skip
 
 
-def test_the_application_passes_its_own_tests(dsn):
+def test_the_application_passes_its_own_tests(dsn: str) -> None:
     done = manage(dsn, "test", "--noinput")
     assert done.returncode == 0, done.stderr
     assert "Ran 4 tests" in done.stderr
 
 
-def test_commands_work_on_the_database_of_the_project(dsn):
+def test_commands_work_on_the_database_of_the_project(dsn: str) -> None:
     assert manage(dsn, "migrate", "--verbosity", "0").returncode == 0
     assert manage(dsn, "makemigrations", "--check").returncode == 0
     place = "from orders.services import place; place('A-9', 5)"

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -36,8 +37,8 @@ async def client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
     # As a server does it: the state of the lifespan is a part of every request.
     async with app.router.lifespan_context(app) as state:
 
-        async def with_state(scope, receive, send):
-            await app({**scope, "state": dict(state)}, receive, send)
+        async def with_state(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "state": dict(state or {})}, receive, send)
 
         transport = httpx2.ASGITransport(app=with_state)
         async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as found:

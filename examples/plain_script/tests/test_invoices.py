@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from commandbus.embedded import EmbeddedPostgres
 
@@ -37,14 +38,17 @@ def server() -> Iterator[EmbeddedPostgres]:
 def dsn(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> str:
     """A database for each test."""
     with psycopg.connect(server.dsn, autocommit=True) as conn:
-        conn.execute(f"create database {request.node.name}")
+        name = sql.Identifier(request.node.name)
+        conn.execute(sql.SQL("create database {}").format(name))
     return server.dsn_for(request.node.name)
 
 
 def counts(dsn: str) -> tuple[int, int]:
     with psycopg.connect(dsn) as conn:
         query = "select (select count(*) from invoice), (select count(*) from payment)"
-        return conn.execute(query).fetchone()
+        found = conn.execute(query).fetchone()
+    assert found is not None
+    return found[0], found[1]
 
 
 def run(dsn: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -57,13 +61,14 @@ def run(dsn: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_it_prints_what_the_readme_says(dsn: str) -> None:
     readme = (HERE / "README.md").read_text(encoding="utf-8")
-    expected = re.search(r"```text\n(.*?)```", readme, re.DOTALL)[1]
+    block = re.search(r"```text\n(.*?)```", readme, re.DOTALL)
+    assert block is not None
     lines = re.findall(r"^python invoices\.py ([a-z. ]*[a-z])", readme, re.MULTILINE)
 
     done = [run(dsn, *line.split()) for line in lines]
 
     assert [each.returncode for each in done] == [0] * len(done), [each.stderr for each in done]
-    assert "".join(each.stdout for each in done) == expected
+    assert "".join(each.stdout for each in done) == block[1]
 
 
 def test_a_file_with_a_wrong_line_leaves_nothing(dsn: str, tmp_path: Path) -> None:

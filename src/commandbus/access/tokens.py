@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 
 from commandbus.access.model import ApiToken, NewToken, Scope, StoredToken
 from commandbus.access.peppers import HASH_BYTES, Peppers
+from commandbus.access.sessions import ConsoleSessions
 from commandbus.access.users import check_new_user
 from commandbus.access.weaknesses import TOKENS_IN_USE, token_findings
 from commandbus.database.store import Store
@@ -82,6 +83,8 @@ class Tokens:
     def __init__(self, store: Store, peppers: Peppers) -> None:
         self._store = store
         self._peppers = peppers
+        #: What browsers have in place of a token.
+        self.sessions = ConsoleSessions(store, peppers)
 
     async def create(
         self,

@@ -13,12 +13,24 @@ from commandbus.batches.model import (
     progress_of,
 )
 from commandbus.batches.queues import MessageQueue
+from commandbus.batches.standing import (
+    BatchError,
+    BatchErrors,
+    BatchFacts,
+    BatchPace,
+    batch_sentence,
+    pace_of,
+)
 
 __all__ = [
     "BatchAction",
     "BatchActions",
     "BatchCancel",
+    "BatchError",
+    "BatchErrors",
+    "BatchFacts",
     "BatchOptions",
+    "BatchPace",
     "BatchProgress",
     "BatchWait",
     "Batches",
@@ -27,6 +39,8 @@ __all__ = [
     "DispatchStatus",
     "MessageQueue",
     "RecoveryReport",
+    "batch_sentence",
+    "pace_of",
     "progress_of",
     "waits_for",
 ]

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, LiteralString, Unpack
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from commandbus.batches.actions import BatchActions
-from commandbus.batches.callbacks import Completions, check_callback
+from commandbus.batches.batch_reads import BatchReads
+from commandbus.batches.callbacks import Completions
 from commandbus.batches.cancels import cancel_all
 from commandbus.batches.dispatch import Dispatch, check_mode, log_creation
 from commandbus.batches.listing import page_batch_commands, page_batches
@@ -22,17 +23,19 @@ from commandbus.batches.model import (
     DispatchResult,
     RecoveryReport,
 )
+from commandbus.batches.preparing import new_batch
 from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
 from commandbus.commands.drafting import drafted
 from commandbus.commands.preparing import Preparer
+from commandbus.commands.repeating import check_retry, create_again
 from commandbus.commands.sending import repeats_named
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch, OnBehalf
 from commandbus.database.rows import BATCHES_WHERE, raise_if_known
 from commandbus.database.store import Store
-from commandbus.errors import BatchNotFoundError, InvalidInputError
+from commandbus.errors import InvalidInputError
 from commandbus.middleware.base import Drafts
 from commandbus.models import (
     EVERYTHING,
@@ -48,11 +51,9 @@ from commandbus.models import (
 from commandbus.names import (
     check_domain,
     check_operator,
-    check_text,
     check_uuid,
 )
 from commandbus.paging import MAX_LIMIT, Page, check_page
-from commandbus.payload import encode_json
 from commandbus.settings import Settings
 from commandbus.typed.commands import TypedCommand
 
@@ -66,7 +67,6 @@ _CREATE_FOR: LiteralString = (
     "select {schema}.create_batch_for(%s, %s, cast(%s as jsonb), cast(%s as bytea[]),"
     " cast(%s as text), cast(%s as jsonb), cast(%s as jsonb))"
 )
-_SEES: LiteralString = "select {schema}.visible_batch(%s, %s)"
 _OPEN: LiteralString = (
     BATCHES_WHERE + "b.status in ('PENDING', 'IN_PROGRESS')"
     " and (cast(%s as text) is null or b.domain = %s)"
@@ -74,39 +74,17 @@ _OPEN: LiteralString = (
 )
 
 
-def new_batch(
-    preparer: Preparer, domain: str, options: BatchOptions, batch_id: UUID | None = None
-) -> NewBatch:
-    """Check and encode what is said of a batch, for the one transaction or for a load."""
-    if unknown := options.keys() - BatchOptions.__annotations__.keys():
-        raise TypeError(f"a batch has no option {', '.join(sorted(unknown))}")
-    if options.get("on_complete") is not None:
-        check_callback(options["on_complete"])
-    name, created_by = options.get("name"), options.get("created_by")
-    custom_data, closing = options.get("custom_data"), options.get("on_complete_command")
-    return NewBatch(
-        batch_id=uuid4() if batch_id is None else check_uuid(batch_id, "batch_id"),
-        domain=check_domain(domain),
-        name=None if name is None else check_text(name, "name", max_length=255),
-        custom_data=None if custom_data is None else encode_json(custom_data, what="custom_data"),
-        created_by=None if created_by is None else check_text(created_by, "created_by"),
-        on_complete=None if closing is None else preparer.closing_command(domain, closing),
-        notifies=options.get("on_complete") is not None,
-        actor=check_operator(options.get("actor")),
-    )
-
-
 def _count(commands: Sequence[BatchCommand | TypedCommand]) -> int:
     return len(commands) if commands else 0
 
 
-class Batches:
+class Batches(BatchReads):
     """The verbs of a batch. Pages, dispatch, relay and recovery need PostgreSQL."""
 
     def __init__(
         self, store: Store, preparer: Preparer, settings: Settings, completions: Completions
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._preparer = preparer
         self._settings = settings
         self._completions = completions
@@ -119,15 +97,16 @@ class Batches:
         *,
         conn: Any = None,
         on_behalf: OnBehalf | None = None,
+        retry_for: float | None = None,
         **options: Unpack[BatchOptions],
     ) -> UUID:
-        """Create a batch with all its commands, or nothing.
+        """Create a batch with all its commands, or nothing; without a database, try `retry_for` s.
 
         `on_behalf` (`bus.governance.on_behalf_of`): for a caller, who creates it and to whom
         governed command types are refused.
         """
         with self._preparer.drafting.around(domain, _count(commands), is_many=True) as drafts:
-            return await self._create(domain, commands, conn, on_behalf, options, drafts)
+            return await self._create(domain, commands, conn, on_behalf, retry_for, options, drafts)
 
     async def _create(
         self,
@@ -135,22 +114,28 @@ class Batches:
         commands: Sequence[BatchCommand | TypedCommand],
         conn: Any,
         on_behalf: OnBehalf | None,
+        retry_for: float | None,
         options: BatchOptions,
         drafts: Drafts | None,
     ) -> UUID:
+        check_retry(retry_for, conn)
         batch, prepared = await self._prepare(domain, commands, options, drafts)
         began = time.perf_counter()
         ids = (command.command_id for command in prepared)
         if on_behalf is not None:
-            if conn is not None or batch.on_complete is not None or batch.notifies:
-                raise InvalidInputError("a batch on behalf of a caller has no conn or on_complete")
+            if conn or retry_for is not None or batch.on_complete is not None or batch.notifies:
+                raise InvalidInputError(
+                    "a batch on behalf of a caller has no conn, retry_for or on_complete"
+                )
             with repeats_named(ids):
                 await self._create_for(
                     on_behalf, replace(batch, created_by=on_behalf.user_id), prepared
                 )
             return batch.batch_id
         with repeats_named(ids), self._completions.announced(batch, options.get("on_complete")):
-            transaction = await self._store.create_batch(batch, prepared, conn=conn)
+            transaction = await create_again(
+                self._store, batch, prepared, conn=conn, retry_for=retry_for
+            )
             if transaction is not None:
                 self._completions.depends_on(domain, batch.batch_id, transaction)
         spent_ms = round((time.perf_counter() - began) * 1000, 3)
@@ -167,7 +152,7 @@ class Batches:
             on_behalf.refuse_governed({command.command_type for command in prepared})
             await self._store.create_batch(batch, prepared)
             return
-        gateway, domain = self._store.gateway, batch.domain
+        gateway, domain = self._store.gateway.patient, batch.domain
         await gateway.ensure_domain(domain)
         params = (
             domain, batch.batch_id, encoding.sends(prepared),
@@ -267,27 +252,6 @@ class Batches:
         after = known.unconfirmed_after_seconds if unconfirmed_after is None else unconfirmed_after
         return await recover_dispatch(self._store, check_domain(domain), grace, after)
 
-    async def get(
-        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING
-    ) -> BatchMetadata | None:
-        """One batch, or None."""
-        wanted = check_uuid(batch_id, "batch_id")
-        found = await self._store.get_batch(check_domain(domain), wanted)
-        if found is not None and viewer.owner is not None:
-            # Whose it is never changes.
-            is_seen = await self._store.gateway.value(_SEES, (viewer.owner, wanted))
-            return found if is_seen else None
-        return found
-
-    async def require(
-        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING
-    ) -> BatchMetadata:
-        """One batch; raises BatchNotFoundError if there is none."""
-        found = await self.get(domain, batch_id, viewer=viewer)
-        if found is None:
-            raise BatchNotFoundError(domain, check_uuid(batch_id, "batch_id"))
-        return found
-
     async def actions(
         self, domain: str, batch_id: UUID, load: LoadMetadata | None = None
     ) -> BatchActions:
@@ -380,15 +344,25 @@ class Batches:
         """The same; returns how many were canceled, and of how many that was requested."""
         return await cancel_all(self._store, domain, batch_id, reason, operator, running=running)
 
-    async def retry(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> int:
+    async def retry(
+        self,
+        domain: str,
+        batch_id: UUID,
+        *,
+        reason: str | None = None,
+        operator: str | None = None,
+    ) -> int:
         """Send the failed and the parked commands of a batch again; returns how many.
 
         All in one transaction. A batch that had ended is open again, and ends, and calls back,
-        once more. A repeat finds nothing to do.
+        once more. A repeat finds nothing to do. The `reason` is in the audit of the batch.
         """
         check_domain(domain)
-        batch = check_uuid(batch_id, "batch_id")
-        retried = await self._store.retry_batch(domain, batch, actor=check_operator(operator))
+        batch, actor = check_uuid(batch_id, "batch_id"), check_operator(operator)
+        if reason is None:
+            retried = await self._store.retry_batch(domain, batch, actor=actor)
+        else:
+            retried = await self._retry_because(domain, batch, reason, actor)
         if retried:
             self._completions.rearm(domain, batch)
         return retried

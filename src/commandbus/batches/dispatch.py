@@ -150,7 +150,7 @@ class Dispatch:
                 await self.store.create_batch(batch, commands)
                 run.queued = len(commands)
                 return
-            gateway = self.store.gateway
+            gateway = self.store.gateway.patient
             await gateway.ensure_domain(domain)
             params = (
                 domain, batch.batch_id, encoding.sends(commands), *encoding.batch(batch),

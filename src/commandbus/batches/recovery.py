@@ -35,7 +35,7 @@ async def recover_dispatch(
     It stops at the first page of which nothing could be queued: then the queue is to blame, and
     all commands would lose an attempt for it.
     """
-    gateway = store.gateway
+    gateway = store.gateway.patient
     settings = gateway.settings
     total = RecoveryReport()
     # All of them before the walk, which begins with the oldest and never goes back.

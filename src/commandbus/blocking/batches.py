@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from commandbus.batches.batch import Batches
     from commandbus.batches.model import BatchCancel, BatchOptions, DispatchResult, RecoveryReport
     from commandbus.batches.queues import MessageQueue
+    from commandbus.batches.standing import BatchErrors, BatchFacts
     from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
     from commandbus.models import (
@@ -33,13 +34,35 @@ if TYPE_CHECKING:
 class BlockingBatches(BlockingFacet["Batches"]):
     """The verbs of a batch. Pages, dispatch, relay and recovery need PostgreSQL."""
 
+    def get(
+        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING,
+    ) -> BatchMetadata | None:
+        """One batch, or None."""
+        return self._bridge.run(self._facet.get(domain, batch_id, viewer=viewer))
+
+    def require(
+        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING,
+    ) -> BatchMetadata:
+        """One batch; raises BatchNotFoundError if there is none."""
+        return self._bridge.run(self._facet.require(domain, batch_id, viewer=viewer))
+
+    def facts(self, batch: BatchMetadata) -> BatchFacts:
+        """What `batch_sentence` needs to say why a batch is open. One read, by key."""
+        return self._bridge.run(self._facet.facts(batch))
+
+    def errors(self, batch: BatchMetadata) -> BatchErrors:
+        """What failed or is parked of a batch, by error code."""
+        return self._bridge.run(self._facet.errors(batch))
+
     def create(
         self, domain: str, commands: Sequence[BatchCommand | TypedCommand], *, conn: Any = None,
-        on_behalf: OnBehalf | None = None, **options: Unpack[BatchOptions],
+        on_behalf: OnBehalf | None = None, retry_for: float | None = None,
+        **options: Unpack[BatchOptions],
     ) -> UUID:
-        """Create a batch with all its commands, or nothing."""
+        """Create a batch with all its commands, or nothing; without a database, try `retry_for`
+        s."""
         return self._bridge.run(self._facet.create(
-            domain, commands, conn=conn, on_behalf=on_behalf, **options,
+            domain, commands, conn=conn, on_behalf=on_behalf, retry_for=retry_for, **options,
         ))
 
     def dispatch(
@@ -65,18 +88,6 @@ class BlockingBatches(BlockingFacet["Batches"]):
         return self._bridge.run(self._facet.recover_dispatch(
             domain, grace_seconds=grace_seconds, unconfirmed_after=unconfirmed_after,
         ))
-
-    def get(
-        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING,
-    ) -> BatchMetadata | None:
-        """One batch, or None."""
-        return self._bridge.run(self._facet.get(domain, batch_id, viewer=viewer))
-
-    def require(
-        self, domain: str, batch_id: UUID, *, viewer: Viewer = EVERYTHING,
-    ) -> BatchMetadata:
-        """One batch; raises BatchNotFoundError if there is none."""
-        return self._bridge.run(self._facet.require(domain, batch_id, viewer=viewer))
 
     def actions(
         self, domain: str, batch_id: UUID, load: LoadMetadata | None = None,
@@ -124,9 +135,14 @@ class BlockingBatches(BlockingFacet["Batches"]):
             domain, batch_id, reason, running=running, operator=operator,
         ))
 
-    def retry(self, domain: str, batch_id: UUID, *, operator: str | None = None) -> int:
+    def retry(
+        self, domain: str, batch_id: UUID, *, reason: str | None = None,
+        operator: str | None = None,
+    ) -> int:
         """Send the failed and the parked commands of a batch again; returns how many."""
-        return self._bridge.run(self._facet.retry(domain, batch_id, operator=operator))
+        return self._bridge.run(self._facet.retry(
+            domain, batch_id, reason=reason, operator=operator,
+        ))
 
     def wait(self, domain: str, batch_id: UUID, *, timeout: float | None = None) -> BatchMetadata:
         """Wait until a batch has ended, in whichever process it is worked on."""

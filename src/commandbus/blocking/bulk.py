@@ -29,9 +29,39 @@ if TYPE_CHECKING:
 class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
     """Starts, runs, stops and shows bulk operations."""
 
-    def preview(self, chosen: BulkFilter, *, viewer: Viewer = EVERYTHING) -> BulkPreview:
-        """What matches now, counted by failure group, most first."""
-        return self._bridge.run(self._facet.preview(chosen, viewer=viewer))
+    def get(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation | None:
+        """One operation, or None."""
+        return self._bridge.run(self._facet.get(operation_id, viewer=viewer))
+
+    def require(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation:
+        """One operation; raises BulkOperationNotFoundError if there is none."""
+        return self._bridge.run(self._facet.require(operation_id, viewer=viewer))
+
+    def page(
+        self, domain: str | None = None, *, status: BulkStatus | None = None,
+        group: str | None = None, viewer: Viewer = EVERYTHING, limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BulkOperation]:
+        """Operations, newest first, page by page."""
+        return self._bridge.run(self._facet.page(
+            domain, status=status, group=group, viewer=viewer, limit=limit, cursor=cursor,
+        ))
+
+    def page_items(
+        self, operation_id: UUID, *, outcome: BulkOutcome | None = None, limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[BulkItem]:
+        """The commands of an operation and what became of each, in their order, page by page."""
+        return self._bridge.run(self._facet.page_items(
+            operation_id, outcome=outcome, limit=limit, cursor=cursor,
+        ))
+
+    def preview(
+        self, chosen: BulkFilter, *, samples: int = 0, viewer: Viewer = EVERYTHING,
+    ) -> BulkPreview:
+        """What matches now, counted by failure group, most first; `total` is for
+        `expected_total`."""
+        return self._bridge.run(self._facet.preview(chosen, samples=samples, viewer=viewer))
 
     def preview_edit(
         self, chosen: BulkFilter, edit: PayloadEdit, *, examples: int = 10,
@@ -44,14 +74,15 @@ class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
         self, verb: BulkVerb, chosen: BulkFilter, *, edit: PayloadEdit | None = None,
         reason: str | None = None, result_data: Any = None, reset_attempts: bool = True,
         rate: float | None = None, operator: str | None = None, operation_id: UUID | None = None,
-        everything: bool = False, expected_total: int | None = None,
-        on_behalf: OnBehalf | None = None,
+        everything: bool = False, expected_total: int | None = None, limit: int | None = None,
+        start_after: float | None = None, on_behalf: OnBehalf | None = None,
     ) -> BulkOperation:
-        """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete"."""
+        """Decide for many parked commands: "retry", "cancel" or "complete"."""
         return self._bridge.run(self._facet.start(
             verb, chosen, edit=edit, reason=reason, result_data=result_data,
             reset_attempts=reset_attempts, rate=rate, operator=operator, operation_id=operation_id,
-            everything=everything, expected_total=expected_total, on_behalf=on_behalf,
+            everything=everything, expected_total=expected_total, limit=limit,
+            start_after=start_after, on_behalf=on_behalf,
         ))
 
     def run(self, operation_id: UUID, *, on_progress: BulkProgress | None = None) -> BulkOperation:
@@ -67,29 +98,3 @@ class BlockingBulkOperations(BlockingFacet["BulkOperations"]):
     ) -> BulkOperation:
         """Go on where it was left, at another rate if one is given."""
         return self._bridge.run(self._facet.resume(operation_id, rate=rate, operator=operator))
-
-    def get(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation | None:
-        """One operation, or None."""
-        return self._bridge.run(self._facet.get(operation_id, viewer=viewer))
-
-    def require(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation:
-        """One operation; raises BulkOperationNotFoundError if there is none."""
-        return self._bridge.run(self._facet.require(operation_id, viewer=viewer))
-
-    def page(
-        self, domain: str | None = None, *, status: BulkStatus | None = None,
-        viewer: Viewer = EVERYTHING, limit: int = 100, cursor: str | None = None,
-    ) -> Page[BulkOperation]:
-        """Operations, newest first, page by page."""
-        return self._bridge.run(self._facet.page(
-            domain, status=status, viewer=viewer, limit=limit, cursor=cursor,
-        ))
-
-    def page_items(
-        self, operation_id: UUID, *, outcome: BulkOutcome | None = None, limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[BulkItem]:
-        """The commands of an operation and what became of each, in their order, page by page."""
-        return self._bridge.run(self._facet.page_items(
-            operation_id, outcome=outcome, limit=limit, cursor=cursor,
-        ))

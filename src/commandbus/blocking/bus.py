@@ -45,13 +45,17 @@ class BlockingBus(BlockingVerbs):
         data_dir: Path | None = None,
         handlers: Handlers | None = None,
         middleware: Sequence[Middleware] = (),
+        wait_seconds: float = 0.0,
     ) -> Self:
-        """A bus on the database that `CommandBus.connect` would take."""
+        """A bus on the database that `CommandBus.connect` would take.
+
+        While no server accepts writes, opening it waits for one, for `wait_seconds`.
+        """
 
         def connect() -> AbstractAsyncContextManager[CommandBus]:
             return CommandBus.connect(
                 dsn, settings=settings, retry_policy=retry_policy, data_dir=data_dir,
-                handlers=handlers, middleware=middleware,
+                handlers=handlers, middleware=middleware, wait_seconds=wait_seconds,
             )  # fmt: skip
 
         def build(store: Store, found: Settings) -> CommandBus:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
+from commandbus.governance.considering import MAX_ITEMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from commandbus.access.model import Caller
     from commandbus.database.model import OnBehalf
     from commandbus.flow import SendOptions
+    from commandbus.governance.considering import Consideration, ItemChange
     from commandbus.governance.deciding import Among
     from commandbus.governance.model import (
         BatchTicket, ChildRetry, ChildStatus, ChildTicket, Exemption, GovernedType, Item,
@@ -146,6 +148,20 @@ class BlockingGovernance(BlockingFacet["Governance"]):
     def item_type(self, batch_id: UUID) -> type[Any] | None:
         """What the payloads of a batch must fit, if it is governed and declared here."""
         return self._bridge.run(self._facet.item_type(batch_id))
+
+    def consider(self, caller: Caller, ticket_id: UUID) -> Consideration:
+        """What was decided before, who has looked, and whether the caller can decide."""
+        return self._bridge.run(self._facet.consider(caller, ticket_id))
+
+    def preview(
+        self, caller: Caller, ticket_id: UUID, *, after: int = 0, limit: int = MAX_ITEMS,
+    ) -> list[ItemChange]:
+        """What each item of a ticket that waits would change, as its batch type says; masked."""
+        return self._bridge.run(self._facet.preview(caller, ticket_id, after=after, limit=limit))
+
+    def why_not_decide(self, caller: Caller, waiting: Undecided) -> str | None:
+        """Why this caller cannot decide about what waits; None: they can. Reads nothing."""
+        return self._facet.why_not_decide(caller, waiting)
 
     def submit(
         self, caller: Caller, batch_type: str, items: Sequence[Item], *,

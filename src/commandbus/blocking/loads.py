@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
 from commandbus.loads.model import LoadStart
+from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any, Unpack
     from uuid import UUID
     from commandbus.database.model import OnBehalf
     from commandbus.flow import SendOptions
+    from commandbus.loads.listing import LoadOverview
     from commandbus.loads.load import Loads
-    from commandbus.loads.model import LoadMetadata, LoadResult, OnProgress
-    from commandbus.models import BatchCommand, BatchCompletionCallback
+    from commandbus.loads.model import LoadMetadata, LoadResult, LoadStatus, OnProgress
+    from commandbus.models import BatchCommand, BatchCompletionCallback, Viewer
+    from commandbus.paging import Page
 
 
 class BlockingLoads(BlockingFacet["Loads"]):
@@ -70,6 +74,17 @@ class BlockingLoads(BlockingFacet["Loads"]):
     def get(self, domain: str, batch_id: UUID) -> LoadMetadata | None:
         """How far a load is, from any process; None if there is no such load."""
         return self._bridge.run(self._facet.get(domain, batch_id))
+
+    def page(
+        self, *, domains: Collection[str] | None = None, status: LoadStatus | None = None,
+        is_open: bool = False, viewer: Viewer = EVERYTHING, limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[LoadOverview]:
+        """Loads of all domains or of those that are named, newest first."""
+        return self._bridge.run(self._facet.page(
+            domains=domains, status=status, is_open=is_open, viewer=viewer, limit=limit,
+            cursor=cursor,
+        ))
 
     def created_by(self, domain: str, batch_id: UUID) -> str | None:
         """Who began a load, if that was said; raises if there is no such load."""

@@ -13,10 +13,11 @@ from commandbus.blocking.bridge import BlockingFacet
 from commandbus.models import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from datetime import datetime
     from typing import Any
     from uuid import UUID
+    from commandbus.commands.people import Identified, PersonEvent
     from commandbus.commands.search import Search
     from commandbus.commands.tail import AuditTail
     from commandbus.models import (
@@ -35,6 +36,25 @@ class BlockingAuditTail(BlockingFacet["AuditTail"]):
 
 class BlockingSearch(BlockingFacet["Search"]):
     """Searches that never read a whole table. `bus.search`; all but `progress` need PostgreSQL."""
+
+    def people(
+        self, *, domains: Collection[str] | None = None, actor: str | None = None,
+        event_types: Iterable[AuditEventType] | None = None, since: datetime | None = None,
+        until: datetime | None = None, viewer: Viewer = EVERYTHING, limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[PersonEvent]:
+        """What people did, newest first: all events that name an actor, but sends."""
+        return self._bridge.run(self._facet.people(
+            domains=domains, actor=actor, event_types=event_types, since=since, until=until,
+            viewer=viewer, limit=limit, cursor=cursor,
+        ))
+
+    def identify(
+        self, some_id: UUID, *, domains: Collection[str] | None = None,
+        viewer: Viewer = EVERYTHING,
+    ) -> list[Identified]:
+        """What this id is the id of, in these domains; nothing that the viewer may not see."""
+        return self._bridge.run(self._facet.identify(some_id, domains=domains, viewer=viewer))
 
     def scheduled(
         self, domain: str, *, command_type: str | None = None, viewer: Viewer = EVERYTHING,

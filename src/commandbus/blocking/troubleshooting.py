@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
 from commandbus.models import EVERYTHING
+from commandbus.troubleshooting.groups import MAX_GROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
     from uuid import UUID
     from commandbus.database.model import OnBehalf
     from commandbus.models import TroubleshootingItem, Viewer
     from commandbus.paging import Page
-    from commandbus.troubleshooting.model import FailureGroup
+    from commandbus.troubleshooting.life import CommandLife
+    from commandbus.troubleshooting.model import FailureGroup, GroupList
     from commandbus.troubleshooting.queue import Troubleshooting
 
 
@@ -36,11 +38,47 @@ class BlockingTroubleshooting(BlockingFacet["Troubleshooting"]):
             limit=limit,
         ))
 
+    def find_groups(
+        self, domain: str | None = None, *, search: str | None = None,
+        command_type: str | None = None, include_empty: bool = False, viewer: Viewer = EVERYTHING,
+        limit: int = MAX_GROUPS,
+    ) -> GroupList:
+        """The same, at most MAX_GROUPS, and whether there are more."""
+        return self._bridge.run(self._facet.find_groups(
+            domain, search=search, command_type=command_type, include_empty=include_empty,
+            viewer=viewer, limit=limit,
+        ))
+
+    def note_group(
+        self, domain: str, fingerprint: str, text: str | None, *, operator: str | None = None,
+    ) -> FailureGroup:
+        """Put a remark on a group; None takes it off. The audit keeps all of them."""
+        return self._bridge.run(self._facet.note_group(
+            domain, fingerprint, text, operator=operator,
+        ))
+
+    def assign_group(
+        self, domain: str, fingerprint: str, assignee: str | None, *, operator: str | None = None,
+    ) -> FailureGroup:
+        """Say who looks after a group; None: nobody. It is in the audit."""
+        return self._bridge.run(self._facet.assign_group(
+            domain, fingerprint, assignee, operator=operator,
+        ))
+
     def require_group(
         self, fingerprint: str, domain: str | None = None, *, viewer: Viewer = EVERYTHING,
     ) -> FailureGroup:
         """The one group whose fingerprint begins so; raises if there is none, or several."""
         return self._bridge.run(self._facet.require_group(fingerprint, domain, viewer=viewer))
+
+    def life(
+        self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING,
+        domains: Iterable[str] | None = None,
+    ) -> CommandLife:
+        """What happened to a command and why it stands where it stands; no payload."""
+        return self._bridge.run(self._facet.life(
+            domain, command_id, viewer=viewer, domains=domains,
+        ))
 
     def page(
         self, domain: str | None, *, command_type: str | None = None, group: str | None = None,

@@ -11,24 +11,60 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commandbus.blocking.bridge import BlockingFacet
+from commandbus.models import EVERYTHING
+from commandbus.upkeep.overview import WORKERS_SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
     from pathlib import Path
-    from commandbus.models import CommandStatus
+    from commandbus.models import CommandStatus, Viewer
     from commandbus.upkeep.activity import Watch
-    from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures, LimitFigures
+    from commandbus.upkeep.figures import (
+        DomainFigures, Figures, GovernedFigures, LimitFigures, WorkerCount,
+    )
     from commandbus.upkeep.findings import Diagnosis
     from commandbus.upkeep.heads import Head
+    from commandbus.upkeep.overview import DomainOverview, DomainRates, GroupTrend, WorkerOverview
     from commandbus.upkeep.retention import PruneResult, RetentionRule
     from commandbus.upkeep.sealing import SealResult
     from commandbus.upkeep.service import Upkeep
+    from commandbus.upkeep.states import Chore, SealState, SettingsOverview
     from commandbus.upkeep.verification import AuditVerification
 
 
 class BlockingFigures(BlockingFacet["Figures"]):
     """`bus.upkeep.figures`; needs PostgreSQL."""
+
+    def overview(self, domains: Collection[str] | None = None) -> list[DomainOverview]:
+        """How all domains stand, or those that are named: one query, bounded whatever is
+        queued."""
+        return self._bridge.run(self._facet.overview(domains))
+
+    def rates(self, domains: Collection[str] | None = None) -> dict[str, DomainRates]:
+        """What comes and goes, with the last hour minute by minute: one query for all domains."""
+        return self._bridge.run(self._facet.rates(domains))
+
+    def group_trends(
+        self, domain: str | None = None, fingerprints: Collection[str] | None = None, *,
+        hours: int = 24, viewer: Viewer = EVERYTHING,
+    ) -> list[GroupTrend]:
+        """How often failure groups were seen in the last hours; those that were not are
+        missing."""
+        return self._bridge.run(self._facet.group_trends(
+            domain, fingerprints, hours=hours, viewer=viewer,
+        ))
+
+    def workers(
+        self, domains: Collection[str] | None = None, *, limit: int = WORKERS_SHOWN,
+    ) -> list[WorkerOverview]:
+        """Workers with a sign of life in the last hour or so, the most silent first."""
+        return self._bridge.run(self._facet.workers(domains, limit=limit))
+
+    def worker_counts(self) -> list[WorkerCount]:
+        """What workers have counted since the first of them told it; workers of today and
+        before."""
+        return self._bridge.run(self._facet.worker_counts())
 
     def knows_domain(self, domain: str) -> bool:
         """Whether the queues of a domain are in the database."""
@@ -67,6 +103,18 @@ class BlockingUpkeep(BlockingFacet["Upkeep"]):
         """As `CommandBus.upkeep.figures`."""
         find = lambda: self._bridge.find("upkeep.figures")  # noqa: E731
         return BlockingFigures(self._bridge, find)
+
+    def seal_state(self) -> SealState:
+        """How far the audit is sealed, and what its last verification found; reads little."""
+        return self._bridge.run(self._facet.seal_state())
+
+    def chores(self, domains: Collection[str] | None = None) -> list[Chore]:
+        """When each chore was begun last; of chores of single domains those of these domains."""
+        return self._bridge.run(self._facet.chores(domains))
+
+    def settings_overview(self) -> SettingsOverview:
+        """The settings of the database and of this process, for people; secrets are masked."""
+        return self._bridge.run(self._facet.settings_overview())
 
     def seal_audit(
         self, *, new_key: bool = False, seconds: float | None = None,

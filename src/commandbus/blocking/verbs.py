@@ -59,9 +59,9 @@ class BlockingVerbs:
         """Stop all workers gracefully: nothing new is leased, running handlers may finish."""
         return self._bridge.run(self._bus.stop())
 
-    def monitor(self) -> Monitor:
+    def monitor(self, *, counts: bool = False) -> Monitor:
         """Begin to measure: what is sent, and the workers that are started from now on."""
-        return self._bus.monitor()
+        return self._bus.monitor(counts=counts)
 
     @property
     def started_domains(self) -> list[str]:
@@ -197,37 +197,37 @@ class BlockingVerbs:
         self, domain: str, command_type: str, command_id: UUID, data: dict[str, Any],
         reply_to: str | None = None, correlation_id: UUID | None = None, *,
         batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
-        conn: Any = None, **options: Unpack[SendOptions],
+        conn: Any = None, retry_for: float | None = None, **options: Unpack[SendOptions],
     ) -> UUID: ...
     @overload
     def send(
         self, command: TypedCommand, /, *, command_id: UUID | None = None,
         reply_to: str | None = None, correlation_id: UUID | None = None,
         batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
-        conn: Any = None, **options: Unpack[SendOptions],
+        conn: Any = None, retry_for: float | None = None, **options: Unpack[SendOptions],
     ) -> UUID: ...
     def send(
         self, domain: Any, command_type: Any = None, command_id: Any = None, data: Any = None,
         reply_to: str | None = None, correlation_id: UUID | None = None, *,
         batch_id: UUID | None = None, max_attempts: int | None = None, actor: str | None = None,
-        conn: Any = None, **options: Unpack[SendOptions],
+        conn: Any = None, retry_for: float | None = None, **options: Unpack[SendOptions],
     ) -> UUID:
         """Send a command; returns its id. A second send of the id raises DuplicateCommandError."""
         return self._bridge.run_on(conn, lambda bus: bus.send(
             domain, command_type, command_id, data, reply_to, correlation_id, batch_id=batch_id,
-            max_attempts=max_attempts, actor=actor, conn=conn, **options,
+            max_attempts=max_attempts, actor=actor, conn=conn, retry_for=retry_for, **options,
         ))
 
     def send_many(
         self, domain: str, commands: Iterable[BatchCommand | TypedCommand], *,
         batch_id: UUID | None = None, max_attempts: int | None = None,
         on_duplicate: Literal["refuse", "skip"] = "refuse", actor: str | None = None,
-        conn: Any = None,
+        conn: Any = None, retry_for: float | None = None,
     ) -> SendReport:
         """Send many commands in one transaction: all of them, or, on any error, none."""
         return self._bridge.run_on(conn, lambda bus: bus.send_many(
             domain, commands, batch_id=batch_id, max_attempts=max_attempts,
-            on_duplicate=on_duplicate, actor=actor, conn=conn,
+            on_duplicate=on_duplicate, actor=actor, conn=conn, retry_for=retry_for,
         ))
 
     @overload
@@ -277,13 +277,13 @@ class BlockingVerbs:
         on_complete: BatchCompletionCallback | None = None,
         on_complete_command: BatchCommand | TypedCommand | None = None,
         created_by: str | None = None, max_attempts: int | None = None, actor: str | None = None,
-        conn: Any = None,
+        conn: Any = None, retry_for: float | None = None,
     ) -> UUID:
         """Create a batch with all commands atomically; returns the batch_id."""
         return self._bridge.run(self._bus.create_batch(
             domain, commands, name=name, custom_data=custom_data, on_complete=on_complete,
             on_complete_command=on_complete_command, created_by=created_by,
-            max_attempts=max_attempts, actor=actor, conn=conn,
+            max_attempts=max_attempts, actor=actor, conn=conn, retry_for=retry_for,
         ))
 
     def get_batch(self, domain: str, batch_id: UUID) -> BatchMetadata | None:

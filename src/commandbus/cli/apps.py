@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,23 +91,23 @@ def _where(error: BaseException) -> str:
 
 
 @asynccontextmanager
-async def open_app(name: str, place: Place) -> AsyncIterator[CommandBus]:
+async def open_app(name: str, place: Place, wait_seconds: float = 0.0) -> AsyncIterator[CommandBus]:
     """The bus of an application, with its handlers registered."""
+    connect = partial(
+        CommandBus.connect, place.dsn, data_dir=place.data_dir, wait_seconds=wait_seconds
+    )
     target = load_app(name)
     if isinstance(target, CommandBus):
         _refuse_place(name, place)
         yield target
         return
     if isinstance(target, Handlers):
-        async with CommandBus.connect(place.dsn, data_dir=place.data_dir, handlers=target) as bus:
+        async with connect(handlers=target) as bus:
             yield bus
         return
     match _required_arguments(name, target):
         case 1:
-            async with (
-                CommandBus.connect(place.dsn, data_dir=place.data_dir) as bus,
-                _opened(name, target, bus),
-            ):
+            async with connect() as bus, _opened(name, target, bus):
                 yield bus
         case 0:
             _refuse_place(name, place)

@@ -29,6 +29,7 @@ from commandbus.cli.options import (
     Listing,
     OneBatch,
     Reason,
+    ReasonWhy,
     WithRunning,
     parse_seconds,
 )
@@ -210,7 +211,9 @@ def _confirm(question: str) -> None:
 
 
 @command(batch, "retry")
-async def retry_batch(frame: Frame, one: OneBatch, *, by: By = None) -> View:
+async def retry_batch(
+    frame: Frame, one: OneBatch, *, reason: ReasonWhy = None, by: By = None
+) -> View:
     """Send the commands again that failed or are parked.
 
     Parked is what waits in troubleshooting. A batch that had ended is open again.
@@ -219,7 +222,7 @@ async def retry_batch(frame: Frame, one: OneBatch, *, by: By = None) -> View:
         found = await session.find_batch(one)
         where, wanted = found.domain, found.batch_id
         (await session.bus.batches.actions(where, wanted)).require_retryable()
-        retried = await session.bus.batches.retry(where, wanted, operator=by)
+        retried = await session.bus.batches.retry(where, wanted, reason=reason, operator=by)
         found = await session.bus.batches.require(where, wanted)
     text = f"{retried:,} commands are queued again." if retried else "Nothing to send again."
     return _state_view(found, text, retried=retried)

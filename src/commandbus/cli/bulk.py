@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ import typer
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
     DomainFilter,
+    GroupFilter,
     Listing,
     OneCommand,
     Operator,
@@ -46,6 +48,7 @@ from commandbus.troubleshooting.model import (
     BulkStatus,
     BulkVerb,
 )
+from commandbus.troubleshooting.sentences import bulk_sentence
 
 bulk = typer.Typer(
     help="Decisions for many parked commands at once; `tsq retry|cancel|complete` starts them.",
@@ -63,13 +66,14 @@ async def decide(
     wanted = parse_uuid(choice.operation_id, "--id") or uuid4()
     async with frame.open() as session:
         if choice.only_id is not None and not frame.as_json and "edit" not in arguments:
-            return await _decide_for_one(session, choice, verb, {"operator": operator, **arguments})
+            return await _decide_for_one(session, choice, verb, operator, arguments)
         chosen = await choice.filter(session)
         if choice.dry_run:
             return await _preview(session, chosen, verb)
         operation = await session.bus.bulk.start(
             verb, chosen, rate=rate, operator=operator, operation_id=wanted, everything=choice.yes,
-            expected_total=choice.expect, **arguments,
+            expected_total=choice.expect, limit=choice.only, start_after=choice.start_after,
+            **arguments,
         )  # fmt: skip
         if not frame.as_json:
             if operation.operation_id != wanted:
@@ -80,7 +84,7 @@ async def decide(
 
 
 async def _decide_for_one(
-    session: Session, choice: Choice, verb: BulkVerb, arguments: dict[str, Any]
+    session: Session, choice: Choice, verb: BulkVerb, operator: str | None, given: dict[str, Any]
 ) -> View:
     where, wanted = await session.find(OneCommand(str(choice.only_id), choice.domain))
     queue = session.bus.troubleshooting
@@ -90,7 +94,12 @@ async def _decide_for_one(
         BulkVerb.COMPLETE: (queue.complete, "completed"),
     }
     act, done = verbs[verb]
-    await act(where, wanted, **arguments)
+    arguments = dict(given)
+    # Only a cancel takes it along, for the reply; of the others it becomes a note.
+    reason = None if verb is BulkVerb.CANCEL else arguments.pop("reason", None)
+    await act(where, wanted, operator=operator, **arguments)
+    if reason is not None:
+        await queue.note(where, wanted, reason, operator=operator)
     return View.line(f"{wanted} is {done}", domain=where, command_id=wanted)
 
 
@@ -127,7 +136,7 @@ async def _see_through(
         lines.append(f"`commandbus bulk show {name}` shows which were not, and why")
     is_incomplete = operation.failed or (waits and not operation.is_finished)
     code = ExitCode.FAILED if is_incomplete else ExitCode.OK
-    return View(_bulk_json(operation), lambda: say("\n".join(lines)), code)
+    return View(bulk_json(operation), lambda: say("\n".join(lines)), code)
 
 
 @command(bulk, "list")
@@ -138,13 +147,17 @@ async def list_operations(
     status: Annotated[
         str | None, typer.Option("--status", "-s", help="Only running, stopped or finished ones.")
     ] = None,
+    group: GroupFilter = None,
     listing: Listing,
 ) -> View:
     """List bulk operations, newest first."""
     wanted = check_choice_or_none(BulkStatus, status, "status")
     async with frame.open() as session:
-        page = await session.bus.bulk.page(domain, status=wanted, **listing.of_page)
-    return page_view(page, "operations", _OPERATIONS.print, to_json=_bulk_json)
+        if group is not None:
+            found = await session.bus.troubleshooting.require_group(group, domain)
+            domain, group = found.domain, found.fingerprint
+        page = await session.bus.bulk.page(domain, status=wanted, group=group, **listing.of_page)
+    return page_view(page, "operations", OPERATIONS.print, to_json=bulk_json)
 
 
 @command(bulk, "show")
@@ -172,7 +185,7 @@ async def show(
             found = await session.bus.bulk.page_items(wanted, outcome=each, **listing.of_page)
             page = Page((page.items + found.items)[: listing.limit], only and found.next_cursor)
     items = page_view(page, "items", partial(_print_operation, operation))
-    return View({**_bulk_json(operation), **items.document}, items.print)
+    return View({**bulk_json(operation), **items.document}, items.print)
 
 
 @command(bulk, "stop")
@@ -182,7 +195,7 @@ async def stop(frame: Frame, operation_id: BulkId, *, operator: Operator = None)
     async with frame.open() as session:
         operation = await session.bus.bulk.stop(wanted, operator=operator)
     text = f"{wanted} is stopped; {operation.left:,} of {operation.total:,} were not acted on"
-    return View(_bulk_json(operation), lambda: say(text))
+    return View(bulk_json(operation), lambda: say(text))
 
 
 @command(bulk, "resume")
@@ -204,7 +217,7 @@ async def resume(
 # -- as a document, and as text
 
 
-def _bulk_json(operation: BulkOperation) -> dict[str, Any]:
+def bulk_json(operation: BulkOperation) -> dict[str, Any]:
     """An operation as `--json` prints it, secrets masked."""
     return {**jsonable(operation), "arguments": redact_value(operation.arguments)}
 
@@ -227,13 +240,9 @@ def bulk_step(operation: BulkOperation) -> Step:
 
 
 def _pace(operation: BulkOperation) -> str:
-    if operation.started_at is None or operation.heartbeat_at is None:
+    if operation.per_second is None:
         return ""
-    seconds = (operation.heartbeat_at - operation.started_at).total_seconds()
-    if seconds <= 0 or not operation.acted:
-        return ""
-    per_second = operation.acted / seconds
-    return rate_text(per_second, operation.left / per_second)
+    return rate_text(operation.per_second, operation.left / operation.per_second)
 
 
 _MATCHES = Table[BulkMatch](
@@ -243,7 +252,7 @@ _MATCHES = Table[BulkMatch](
     Column("ERROR", lambda each: error_text(each.error_code, each.message), may_fold=True),
 )
 
-_OPERATIONS = Table[BulkOperation](
+OPERATIONS = Table[BulkOperation](
     Column("ID", lambda each: each.operation_id),
     Column("DOMAIN", lambda each: each.domain),
     Column("VERB", lambda each: each.verb),
@@ -271,10 +280,12 @@ def _print_operation(operation: BulkOperation, items: Sequence[BulkItem]) -> Non
         [
             ("domain", operation.domain),
             ("status", styled_status(operation.status)),
+            ("stands", text_of(bulk_sentence(operation, datetime.now(UTC)))),
             ("items", counts_text(operation)),
             ("chosen", text_of(chosen or (f"{len(ids):,} ids" if ids else "everything"))),
+            ("only", text_of(operation.limit and f"the {operation.limit:,} parked longest")),
             ("rate", "no limit" if operation.rate is None else f"{operation.rate:g}/s"),
-            ("reason", text_of(operation.arguments.get("reason"))),
+            ("reason", text_of(operation.reason)),
             ("edits", text_of(", ".join(operation.edited_paths))),
             ("by", text_of(operation.actor)),
             ("created", operation.created_at),

@@ -73,7 +73,8 @@ async def doctor(
     if seals is not None or keep is not None or approved:
         raise InvalidInputError("--seals, --keep and --approved go with --audit")
     with working("examining …", quiet=frame.as_json):
-        async with frame.open() as session:
+        # A standby is looked at too, and is a finding; what is repaired is on the primary.
+        async with frame.open(only_reads=not fix) as session:
             found = await session.bus.upkeep.doctor(
                 domain=domain, window=window, full=full, fix=fix, operator=operator
             )

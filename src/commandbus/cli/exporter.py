@@ -8,7 +8,7 @@ import time
 from typing import Annotated
 
 from commandbus.cli.declared import option
-from commandbus.cli.frame import Frame, Place
+from commandbus.cli.frame import WAIT_SECONDS, Frame, Place, WaitForServer
 from commandbus.cli.logs import Logs
 from commandbus.cli.worker import run_until_signal, run_until_stopped
 from commandbus.errors import CommandBusError
@@ -52,10 +52,11 @@ class DatabaseText:
         figures = self._figures
         try:
             domains, limits = await figures.domains(), await figures.limits()
+            counts = await figures.worker_counts()
         except CommandBusError as error:
             _log.warning("the database does not answer: %s", redact_text(str(error)))
             return exposition(no_database())
-        return exposition(gauges(domains, limits, figures.pool()))
+        return exposition(gauges(domains, limits, figures.pool(), counts))
 
 
 def exporter(
@@ -63,6 +64,7 @@ def exporter(
     http: Annotated[
         str, option("--http", metavar="HOST:PORT", help="Where to serve /metrics and /livez.")
     ] = "127.0.0.1:8082",
+    wait: WaitForServer = WAIT_SECONDS,
     logs: Logs,
     place: Place,
 ) -> None:
@@ -74,7 +76,7 @@ def exporter(
     sock = Address.parse(http).bind()
 
     async def work() -> bool:
-        async with Frame(place=place).open() as session:
+        async with Frame(place=place).open(wait_seconds=wait) as session:
             source = DatabaseText(session.bus.upkeep.figures)
             server = MonitorServer(sock, Pages(source.text, {"/livez": list}))
             server.start()

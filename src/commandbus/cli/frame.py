@@ -49,6 +49,16 @@ DataDir = Annotated[
         "--data-dir", metavar="FOLDER", help="Use the embedded server with its data in this folder."
     ),
 ]
+#: How long processes that run until they are stopped wait for a server when they start.
+WAIT_SECONDS = 30.0
+WaitForServer = Annotated[
+    float,
+    option(
+        "--wait",
+        metavar="SECONDS",
+        help="Wait this long for a server that accepts writes, before giving up.",
+    ),
+]
 AsJson = Annotated[bool, option("--json", help="Print one JSON document.")]
 
 
@@ -127,21 +137,34 @@ class Frame:
     place: Place
 
     @asynccontextmanager
-    async def open(self, *, creates: bool = False) -> AsyncIterator[Session]:
+    async def open(
+        self, *, creates: bool = False, wait_seconds: float = 0.0, only_reads: bool = False
+    ) -> AsyncIterator[Session]:
         """Open a bus. Unless it `creates`, a database without our schema is refused, not set up:
-        a look at the wrong database must not leave tables there.
+        a look at the wrong database must not leave tables there. `only_reads`: a standby will do.
         """
-        from commandbus.wiring import database_status, find_dsn, open_store
+        from commandbus.wiring import (
+            any_server,
+            database_status,
+            find_dsn,
+            open_store,
+            until_writable,
+        )
 
         settings = Settings.from_env()
-        address = find_dsn(self.place.dsn)
+        dsn = self.place.dsn
+        address = find_dsn(dsn)
+        if address is not None and only_reads:
+            dsn = address = any_server(address)
+        if address is not None and wait_seconds:
+            await until_writable(address, settings, wait_seconds)
         if address is not None and not creates:
             status = await database_status(address, settings)
             if status.installed_version is None:
                 raise SchemaMissingError(
                     f"the database has no schema {settings.schema!r}; run `commandbus db init`"
                 )
-        async with open_store(self.place.dsn, settings, data_dir=self.place.data_dir) as opened:
+        async with open_store(dsn, settings, data_dir=self.place.data_dir) as opened:
             store = opened[1]
             bus = CommandBus(store=store, settings=settings)
             try:

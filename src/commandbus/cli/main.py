@@ -27,6 +27,7 @@ from commandbus.cli import (
     keys,
     limits,
     list,  # noqa: A004  (each module has the name of its command)
+    open,  # noqa: A004  (the same)
     pause,
     priority,
     probe,
@@ -42,6 +43,7 @@ from commandbus.cli import (
     tsq,
     up,
     worker,
+    workers,
 )
 from commandbus.cli.ending import describe_error, exit_code_of, root_cause
 from commandbus.cli.frame import command
@@ -141,6 +143,7 @@ command(app, "up", panel="Run")(up.up)
 command(app, "down", panel="Run")(down.down)
 command(app, "worker", panel="Run")(worker.worker)
 command(app, "serve", panel="Run")(serve.serve)
+command(app, "open", panel="Run")(open.open_console)
 command(app, "scheduler", panel="Run")(scheduler.scheduler)
 command(app, "exporter", panel="Run")(exporter.exporter)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
@@ -149,6 +152,8 @@ command(app, "send", panel="Send and look")(send.send)
 command(app, "show", panel="Send and look")(show.show)
 command(app, "top", panel="Send and look")(top.top)
 command(app, "list", panel="Send and look")(list.list_commands)
+command(app, "workers", panel="Send and look")(workers.workers)
+command(app, "loads", panel="Send and look")(workers.loads)
 command(app, "audit", panel="Send and look")(audit.audit)
 app.add_typer(batch.batch, name="batch", rich_help_panel="Send and look")
 app.add_typer(schedule.schedule, name="schedule", rich_help_panel="Send and look")

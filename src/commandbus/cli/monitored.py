@@ -1,11 +1,15 @@
-"""The option `--http` of `worker`: metrics and health on a port of the process."""
+"""Where a worker shows its metrics and its health: on a port (`--http`), in a file
+(`--health-file`), or to the parent that started several of them (`--processes`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from commandbus.bus import CommandBus
@@ -13,6 +17,8 @@ from commandbus.cli.declared import option
 
 if TYPE_CHECKING:
     import socket
+
+    from commandbus.monitoring.server import Pages
 
 _log = logging.getLogger("commandbus.cli")
 
@@ -24,6 +30,56 @@ Http = Annotated[
         help="Serve /metrics, /livez, /readyz and /startupz there. Default: not at all.",
     ),
 ]
+HealthFilePath = Annotated[
+    Path | None,
+    option(
+        "--health-file",
+        metavar="FILE",
+        help="Write the health there every two seconds, for `commandbus health --file`.",
+    ),
+]
+Counted = Annotated[
+    bool,
+    option(
+        "--counts",
+        help="Add what was counted to the database every five seconds, for metrics of the service.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Where a worker shows how it is."""
+
+    http: Http = None
+    health_file: HealthFilePath = None
+    counts: Counted = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether on this machine."""
+        return self.http is not None or self.health_file is not None
+
+    @contextmanager
+    def of(self, pages: Pages, sock: socket.socket | None) -> Iterator[None]:
+        """Show these pages while a block runs."""
+        from commandbus.monitoring.health_file import HealthFile
+        from commandbus.monitoring.server import MonitorServer
+
+        server = None if sock is None else MonitorServer(sock, pages)
+        file = None if self.health_file is None else HealthFile(self.health_file, pages)
+        if file is not None:
+            file.start()
+        if server is not None:
+            server.start()
+            _log.info("metrics and health are at %s", server.url)
+        try:
+            yield
+        finally:
+            if server is not None:
+                server.stop()
+            if file is not None:
+                file.stop()
 
 
 def bound(address: str | None) -> socket.socket | None:
@@ -36,20 +92,27 @@ def bound(address: str | None) -> socket.socket | None:
 
 
 @asynccontextmanager
-async def monitored(bus: CommandBus, sock: socket.socket | None) -> AsyncIterator[None]:
-    """Measure the bus, and serve that, while a block runs."""
-    if sock is None:
+async def monitored(
+    bus: CommandBus, shown: Shown, sock: socket.socket | None, reports_to: int | None = None
+) -> AsyncIterator[None]:
+    """Measure the bus, and show that, while a block runs; `reports_to`: a pipe of the parent."""
+    if not shown.is_here and not shown.counts and reports_to is None:
         yield
         return
-    from commandbus.monitoring.server import MonitorServer
-
-    monitor = bus.monitor()
+    monitor = bus.monitor(counts=shown.counts)
     watching = asyncio.create_task(monitor.watch_loop())
-    server = MonitorServer(sock, monitor.pages())
-    server.start()
-    _log.info("metrics and health are at %s", server.url)
     try:
-        yield
+        if reports_to is None:
+            with shown.of(monitor.pages(), sock):
+                yield
+            return
+        from commandbus.monitoring.reports import Reporter
+
+        reporter = Reporter(reports_to, monitor)
+        reporter.start()
+        try:
+            yield
+        finally:
+            reporter.stop()
     finally:
         watching.cancel()
-        server.stop()

@@ -28,6 +28,10 @@ GroupFilter = Annotated[
         "--group", "-g", metavar="FINGERPRINT", help="A failure group; how it begins is enough."
     ),
 ]
+OneGroup = Annotated[
+    str,
+    typer.Argument(metavar="FINGERPRINT", help="The failure group; how it begins is enough."),
+]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="The id of the batch.")]
 InBatch = Annotated[
     str | None, typer.Option("--batch", metavar="UUID", help="Only this batch and its commands.")
@@ -112,6 +116,9 @@ By = Annotated[str | None, _actor("--by")]
 Reason = Annotated[
     str, typer.Option("--reason", "-r", help="Why; it is stored, and the reply contains it.")
 ]
+ReasonWhy = Annotated[
+    str | None, typer.Option("--reason", "-r", help="Why; it is stored, and the audit has it.")
+]
 WithRunning = Annotated[
     bool, typer.Option("--running", help="Ask workers to end what they have; it may still succeed.")
 ]
@@ -133,6 +140,7 @@ class Again:
     keep_attempts: Annotated[
         bool, typer.Option("--keep-attempts", help="Do not count attempts from zero again.")
     ] = False
+    reason: ReasonWhy = None
     operator: Operator = None
 
 

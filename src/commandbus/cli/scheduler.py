@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from commandbus.cli.frame import Frame, Place
+from commandbus.cli.frame import WAIT_SECONDS, Frame, Place, WaitForServer
 from commandbus.cli.logs import Logs
 from commandbus.cli.output import say
 from commandbus.cli.worker import run_until_signal, run_until_stopped
 from commandbus.settings import Settings
 
 
-def scheduler(*, logs: Logs, place: Place) -> None:
+def scheduler(*, wait: WaitForServer = WAIT_SECONDS, logs: Logs, place: Place) -> None:
     """Fire schedules and do maintenance, without handlers, until Ctrl-C or SIGTERM.
 
     Workers and the HTTP service fire schedules too: this is for a database where none of them
@@ -20,7 +20,7 @@ def scheduler(*, logs: Logs, place: Place) -> None:
     logs.start()
 
     async def work() -> bool:
-        async with Frame(place=place).open() as session:
+        async with Frame(place=place).open(wait_seconds=wait) as session:
             running = Scheduler(session.store, Settings.from_env()).serve()
             return await run_until_signal(session.bus, [running], None, _greet)
 

@@ -15,7 +15,7 @@ import typer
 
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
-from commandbus.cli.frame import Frame, Place
+from commandbus.cli.frame import WAIT_SECONDS, Frame, Place, WaitForServer
 from commandbus.cli.logs import Logs
 from commandbus.cli.output import say
 from commandbus.cli.worker import run_until_signal, run_until_stopped
@@ -48,6 +48,11 @@ Port = Annotated[
 ]
 
 
+NoConsole = Annotated[
+    bool, typer.Option("--no-console", help="Without the console, the web page under /console.")
+]
+
+
 def serve(
     *,
     app: Annotated[
@@ -64,6 +69,8 @@ def serve(
         AuthKind | None, typer.Option("--auth", help="How callers prove who they are.")
     ] = None,
     prefix: Annotated[str, typer.Option(help="Before every path, for example /bus.")] = "",
+    no_console: NoConsole = False,
+    wait: WaitForServer = WAIT_SECONDS,
     logs: Logs,
     place: Place,
 ) -> None:
@@ -76,8 +83,9 @@ def serve(
     settings = http_settings(host, port, auth)
 
     async def work() -> bool:
-        async with _opened(app, place) as bus:
-            server = http_server(bus, settings, prefix=prefix)
+        async with _opened(app, place, wait) as bus:
+            console = False if no_console else None
+            server = http_server(bus, settings, prefix=prefix, console=console)
             await warn(bus, settings)
             return await run_until_signal(bus, [], server, partial(_greet, server))
 
@@ -90,17 +98,19 @@ def _greet(server: HttpServer) -> None:
     gc.collect()
     gc.freeze()
     say(f"[bold green]commandbus serves[/] {server.url}")
+    if server.console_url is not None:
+        say(f"Console: {server.console_url} (`commandbus open` signs you in)")
     say("Stop with Ctrl-C.")
     sys.stdout.flush()
 
 
 @asynccontextmanager
-async def _opened(app: str | None, place: Place) -> AsyncIterator[CommandBus]:
+async def _opened(app: str | None, place: Place, wait: float) -> AsyncIterator[CommandBus]:
     if app is not None:
-        async with open_app(app, place) as bus:
+        async with open_app(app, place, wait) as bus:
             yield bus
         return
-    async with Frame(place=place).open() as session:
+    async with Frame(place=place).open(wait_seconds=wait) as session:
         yield session.bus
 
 
@@ -148,6 +158,7 @@ def http_server(
     prefix: str = "",
     session: SessionToken | None = None,
     is_demo: bool = False,
+    console: bool | None = None,
 ) -> HttpServer:
     """The service of a bus, on its address already. `session`: a token that it accepts too."""
     from commandbus.http.app import create_app
@@ -160,6 +171,7 @@ def http_server(
         settings=settings,
         prefix=prefix,
         routers=(demo.router,) if is_demo else (),
+        console=console,
     )
     return HttpServer(app, settings, bind(settings.host, settings.port))
 

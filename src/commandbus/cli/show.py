@@ -66,6 +66,7 @@ async def read_command(session: Session, one: OneCommand, shown: Shown) -> dict[
         raise CommandNotFoundError(domain, command_id)
     events = await session.bus.get_audit_trail(domain, command_id, limit=MAX_EVENTS)
     document: dict[str, Any] = {"command": found, "events": _steps(found, events)}
+    document["sentence"] = (await session.bus.troubleshooting.life(domain, command_id)).sentence
     if found.leased_by is not None:
         told = await session.bus.search.progress(domain, [command_id])
         document["progress"] = told.get(command_id)
@@ -102,6 +103,7 @@ def print_command(document: dict[str, Any], shown: Shown) -> None:
     """Print what `read_command` has read."""
     command: CommandMetadata = document["command"]
     say(f"[bold]{command.command_type}[/]  {command.command_id}")
+    say(escaped(document["sentence"]))
     told: Progress | None = document.get("progress")
     facts = [*_facts(command), *([] if told is None else [("progress", progress_text(told))])]
     meta: dict[str, str] = document["meta"] or {}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from commandbus.cli import tsq_edit
-from commandbus.cli.bulk import decide
+from commandbus.cli.bulk import OPERATIONS, bulk_json, decide
 from commandbus.cli.export import Export
 from commandbus.cli.frame import Frame, Session, View, command, page_view
 from commandbus.cli.options import (
@@ -19,18 +19,34 @@ from commandbus.cli.options import (
     Limit,
     LongListing,
     OneCommand,
+    OneGroup,
     Operator,
     Reason,
+    ReasonWhy,
     TypeFilter,
     parse_json,
 )
-from commandbus.cli.output import Column, Table, duration, error_text, escaped, jsonable, say
+from commandbus.cli.output import (
+    Column,
+    Table,
+    duration,
+    error_text,
+    escaped,
+    jsonable,
+    print_fields,
+    say,
+    text_of,
+)
 from commandbus.cli.show import Shown, print_command, read_command
 from commandbus.cli.tsq_choice import Choice
 from commandbus.errors import InvalidInputError
 from commandbus.models import CommandMetadata, TroubleshootingItem
 from commandbus.troubleshooting.actions import Action, allowed_actions
-from commandbus.troubleshooting.model import BulkVerb, FailureGroup
+from commandbus.troubleshooting.model import BulkOperation, BulkVerb, FailureGroup
+from commandbus.troubleshooting.sentences import group_sentence
+
+#: Operations on a cause that its view shows.
+GROUP_OPERATIONS = 10
 
 tsq = typer.Typer(
     help="The troubleshooting queue: commands that failed for good and wait for a decision.",
@@ -102,6 +118,10 @@ async def groups(
     domain: Annotated[str | None, typer.Argument(metavar="[DOMAIN]")] = None,
     *,
     command_type: TypeFilter = None,
+    search: Annotated[
+        str | None,
+        typer.Option("--search", metavar="TEXT", help="Only causes with this text, in any case."),
+    ] = None,
     include_empty: Annotated[
         bool, typer.Option("--empty", help="Also causes without parked commands.")
     ] = False,
@@ -109,10 +129,57 @@ async def groups(
 ) -> View:
     """List what waits by cause, most first: one line for a thousand failures of one kind."""
     async with frame.open() as session:
-        found = await session.bus.troubleshooting.groups(
-            domain, command_type=command_type, include_empty=include_empty, limit=limit
+        found = await session.bus.troubleshooting.find_groups(
+            domain, search=search, command_type=command_type, include_empty=include_empty,
+            limit=limit,
+        )  # fmt: skip
+
+    def show_groups() -> None:
+        _GROUPS.print(found.groups)
+        if found.is_cut:
+            say(f"There are more than {len(found.groups):,} causes; narrow it with --search.")
+
+    return View({"groups": found.groups, "is_cut": found.is_cut}, show_groups)
+
+
+@command(tsq, "group")
+async def group(frame: Frame, fingerprint: OneGroup, *, domain: DomainFilter = None) -> View:
+    """Show one cause: how often it was seen, whether it came back, and what was done about it."""
+    async with frame.open() as session:
+        found = await session.bus.troubleshooting.require_group(fingerprint, domain)
+        page = await session.bus.bulk.page(
+            found.domain, group=found.fingerprint, limit=GROUP_OPERATIONS
         )
-    return View({"groups": found}, lambda: _GROUPS.print(found))
+    return View(
+        {"group": found, "operations": [bulk_json(each) for each in page.items]},
+        lambda: _print_group(found, page.items),
+    )
+
+
+@command(tsq, "assign")
+async def assign(
+    frame: Frame,
+    fingerprint: OneGroup,
+    assignee: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Left out: nobody looks after it.")
+    ] = None,
+    *,
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="TEXT", help="A remark about the cause.")
+    ] = None,
+    domain: DomainFilter = None,
+    operator: Operator = None,
+) -> View:
+    """Say who looks after a cause, and leave a remark on it."""
+    async with frame.open() as session:
+        queue = session.bus.troubleshooting
+        found = await queue.require_group(fingerprint, domain)
+        where, wanted = found.domain, found.fingerprint
+        if note is not None:
+            await queue.note_group(where, wanted, note, operator=operator)
+        found = await queue.assign_group(where, wanted, assignee, operator=operator)
+    who = "nobody" if assignee is None else assignee
+    return View({"group": found}, lambda: say(f"{escaped(who)} looks after {wanted}"))
 
 
 @command(tsq, "show")
@@ -154,7 +221,7 @@ command(tsq, "edit")(tsq_edit.edit)
 @command(tsq, "retry")
 async def retry(frame: Frame, choice: Choice, again: Again) -> View:
     """Send parked commands again, with the same payload: one by its id, or many by cause."""
-    arguments = {"reset_attempts": not again.keep_attempts}
+    arguments = {"reset_attempts": not again.keep_attempts, "reason": again.reason}
     return await decide(frame, choice, BulkVerb.RETRY, again.operator, arguments)
 
 
@@ -171,10 +238,11 @@ async def complete(
     data: Annotated[
         str | None, typer.Option(metavar="JSON", help="The result that the replies contain.")
     ] = None,
+    reason: ReasonWhy = None,
     operator: Operator = None,
 ) -> View:
     """End parked commands as COMPLETED: their work was done in another way."""
-    arguments = {"result_data": parse_json(data, "--data")}
+    arguments = {"result_data": parse_json(data, "--data"), "reason": reason}
     return await decide(frame, choice, BulkVerb.COMPLETE, operator, arguments)
 
 
@@ -238,6 +306,28 @@ _GROUPS = Table[FailureGroup](
     Column("ERROR", _cause, may_fold=True),
     empty=_NOTHING,
 )
+
+
+def _print_group(group: FailureGroup, operations: Sequence[BulkOperation]) -> None:
+    now = datetime.now(UTC)
+    say(f"[bold]{_cause(group)}[/]")
+    print_fields(
+        [
+            ("group", group.fingerprint),
+            ("domain", group.domain),
+            ("type", group.command_type),
+            ("stands", text_of(group_sentence(group, now))),
+            ("first seen", group.first_seen),
+            ("last seen", group.last_seen),
+            ("assignee", text_of(group.assignee)),
+            ("note", text_of(group.note)),
+            ("by", text_of(group.note_by)),
+            ("example", group.sample_command_id),
+        ]
+    )
+    if operations:
+        say()
+        OPERATIONS.print(operations)
 
 
 def _next_steps(command: CommandMetadata, has_payload: bool) -> list[dict[str, str]]:

@@ -24,7 +24,7 @@ from commandbus.errors import InvalidInputError
 from commandbus.names import check_domain
 from commandbus.troubleshooting.model import BulkFilter
 
-_OPTIONS = "--group, --type, --code, --batch, --parked-after, --parked-before or --all"
+_OPTIONS = "--group, --type, --code, --batch, --parked-after, --parked-before, --failed-of or --all"
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
@@ -77,6 +77,29 @@ class Choice:
             help="Refuse if it is not N commands that match, the number that --dry-run printed.",
         ),
     ] = None
+    only: Annotated[
+        int | None,
+        typer.Option(
+            "--only",
+            metavar="N",
+            min=1,
+            help="Only the N that are parked longest: to try it first.",
+        ),
+    ] = None
+    start_after: Annotated[
+        float | None,
+        typer.Option(
+            "--start-after",
+            metavar="SECONDS",
+            help="Do nothing yet for so long: `bulk stop` then undoes all of it.",
+        ),
+    ] = None
+    failed_of: Annotated[
+        str | None,
+        typer.Option(
+            "--failed-of", metavar="UUID", help="What failed in this operation, if it still waits."
+        ),
+    ] = None
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Everything that matches is meant.")] = (
         False
     )
@@ -95,6 +118,8 @@ class Choice:
             self._is_unfiltered
             and self.wait
             and not (self.rate or self.dry_run or self.operation_id or self.expect)
+            and self.only is None
+            and self.start_after is None
         )
         return self.ids[0] if self.ids and len(self.ids) == 1 and is_plain else None
 
@@ -104,7 +129,7 @@ class Choice:
             each is not None
             for each in (
                 self.group, self.command_type, self.code, self.batch, self.parked_after,
-                self.parked_before,
+                self.parked_before, self.failed_of,
             )
         )  # fmt: skip
 
@@ -129,6 +154,9 @@ class Choice:
         if group is not None:
             found = await session.bus.troubleshooting.require_group(group, domain)
             domain, group = found.domain, found.fingerprint
+        failed_of = parse_uuid(self.failed_of, "--failed-of")
+        if domain is None and failed_of is not None:
+            domain = (await session.bus.bulk.require(failed_of)).domain
         if domain is None and batch is not None:
             domain = (await session.find_batch(OneBatch(str(batch)))).domain
         if domain is None:
@@ -136,7 +164,7 @@ class Choice:
         return BulkFilter(
             check_domain(domain), self.command_type, self.code, group, batch,
             _moment(self.parked_after, "--parked-after"),
-            _moment(self.parked_before, "--parked-before"),
+            _moment(self.parked_before, "--parked-before"), failed_of=failed_of,
         )  # fmt: skip
 
     async def _named(self, session: Session, ids: list[str]) -> BulkFilter:

@@ -79,22 +79,29 @@ async def edit(
         )
     arguments: dict[str, Any] = {"reset_attempts": not again.keep_attempts}
     if wanted is None:
-        return await _edit_one(frame, choice, {**arguments, "operator": again.operator}, edited)
+        return await _edit_one(frame, choice, again, arguments, edited)
     if change.preview or choice.dry_run:
         async with frame.open() as session:
             return await _preview(session, choice, wanted, change.examples)
     return await decide(
-        frame, choice, BulkVerb.RETRY, again.operator, {**arguments, "edit": wanted}
-    )
+        frame, choice, BulkVerb.RETRY, again.operator,
+        {**arguments, "reason": again.reason, "edit": wanted},
+    )  # fmt: skip
 
 
-async def _edit_one(frame: Frame, choice: Choice, arguments: dict[str, Any], edited: Any) -> View:
+async def _edit_one(
+    frame: Frame, choice: Choice, again: Again, arguments: dict[str, Any], edited: Any
+) -> View:
     if choice.only_id is None:
         raise InvalidInputError("--data is the whole payload of one command; name its id, no more")
     async with frame.open() as session:
         domain, wanted = await session.find(OneCommand(choice.only_id, choice.domain))
-        retry = session.bus.troubleshooting.retry
-        is_sent = await retry(domain, wanted, payload=edited, **arguments)
+        queue = session.bus.troubleshooting
+        is_sent = await queue.retry(
+            domain, wanted, payload=edited, operator=again.operator, **arguments
+        )
+        if again.reason is not None:
+            await queue.note(domain, wanted, again.reason, operator=again.operator)
     became = "is queued again, edited"
     if not is_sent:
         became = "stays parked: it belongs to a governed batch, and its edit waits for an approval"

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,11 +20,11 @@ import typer
 from commandbus.addresses import url
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import open_app
-from commandbus.cli.frame import Place
+from commandbus.cli.frame import WAIT_SECONDS, Place
 from commandbus.cli.logs import Logs
 from commandbus.cli.options import actor_or_login
 from commandbus.cli.output import print_fields, say, text_of
-from commandbus.cli.serve import AuthKind, Host, Port, http_server, http_settings, warn
+from commandbus.cli.serve import AuthKind, Host, NoConsole, Port, http_server, http_settings, warn
 from commandbus.cli.session import is_terminal, kept_fresh, new_session, write_token
 from commandbus.cli.worker import Workers, run_until_stopped, serve, shell_quoted
 from commandbus.errors import InvalidSettingError
@@ -39,6 +39,15 @@ DEMO_APP = "commandbus.demo.vms:setup"
 
 
 @dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the service was asked to be; None: as it comes."""
+
+    host: str | None
+    port: int | None
+    console: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Web:
     """The service beside the workers, and the token to use it with."""
 
@@ -48,6 +57,8 @@ class _Web:
     token_file: Path | None
     user: str
     is_demo: bool
+    #: Signs in to the console once, within a minute; empty: nobody could see it.
+    code: str = ""
 
 
 def up(
@@ -61,6 +72,7 @@ def up(
     host: Host = None,
     port: Port = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Only the workers.")] = False,
+    no_console: NoConsole = False,
     token_file: Annotated[
         Path | None,
         typer.Option("--token-file", help="Write the token to this file, for scripts."),
@@ -77,6 +89,7 @@ def up(
 
     logs.start()
     name = _app_name(app, demo)
+    wanted = _Wanted(host, port, False if no_console else None)
 
     async def work() -> bool:
         async with database(place.dsn, place.data_dir) as address:
@@ -87,8 +100,8 @@ def up(
             os.environ[DSN_VARIABLE] = address
             async with (
                 _told_to_down(folder),
-                open_app(name, Place()) as bus,
-                nullcontext() if no_http else _web(bus, host, port, token_file, demo) as web,
+                open_app(name, Place(), WAIT_SECONDS) as bus,
+                nullcontext() if no_http else _web(bus, wanted, token_file, demo) as web,
             ):
                 greet = partial(_greet, folder, address, name, web)
                 return await serve(bus, name, workers, None if web is None else web.server, greet)
@@ -116,12 +129,14 @@ def _app_name(app: str | None, demo: bool) -> str:
 
 @asynccontextmanager
 async def _web(
-    bus: CommandBus, host: str | None, port: int | None, token_file: Path | None, is_demo: bool
+    bus: CommandBus, wanted: _Wanted, token_file: Path | None, is_demo: bool
 ) -> AsyncIterator[_Web]:
     user = actor_or_login(None) or "commandbus"
     # One that nobody can see is not made.
     session = new_session(user) if token_file is not None or is_terminal() else None
-    web = _Web(_free_server(bus, host, port, session, is_demo), session, token_file, user, is_demo)
+    web = _Web(_free_server(bus, wanted, session, is_demo), session, token_file, user, is_demo)
+    if session is not None and is_terminal() and web.server.console_url is not None:
+        web = replace(web, code=await bus.tokens.sessions.new_code(session.token_id))
     await warn(bus)
     if session is None:
         yield web
@@ -131,21 +146,18 @@ async def _web(
 
 
 def _free_server(
-    bus: CommandBus,
-    host: str | None,
-    port: int | None,
-    session: SessionToken | None,
-    is_demo: bool,
+    bus: CommandBus, wanted: _Wanted, session: SessionToken | None, is_demo: bool
 ) -> HttpServer:
-    settings = http_settings(host, port, AuthKind.TOKEN)
+    def build(port: int | None) -> HttpServer:
+        settings = http_settings(wanted.host, port, AuthKind.TOKEN)
+        return http_server(bus, settings, session=session, is_demo=is_demo, console=wanted.console)
+
     try:
-        return http_server(bus, settings, session=session, is_demo=is_demo)
+        return build(wanted.port)
     except InvalidSettingError:
-        if port is not None:
+        if wanted.port is not None:
             raise
-        # No port was asked for: any free one will do.
-        settings = http_settings(host, 0, AuthKind.TOKEN)
-        return http_server(bus, settings, session=session, is_demo=is_demo)
+        return build(0)  # no port was asked for: any free one will do
 
 
 def _tell_token(text: str) -> None:
@@ -163,6 +175,10 @@ def _greet(
     fields = [("database", text_of(where)), ("app", text_of(app)), ("domains", ", ".join(domains))]
     if web is not None:
         fields.append(("http", web.server.url))
+        if web.server.console_url is not None:
+            # Behind the # the code is seen by the browser only, not by a server or a log.
+            code = f"sign-in#{web.code}" if web.code else ""
+            fields.append(("console", text_of(f"{web.server.console_url}{code}")))
         if web.session is not None and web.token_file is not None:
             # Only now: who waits for the file may ask at once.
             write_token(web.token_file, web.session.text)

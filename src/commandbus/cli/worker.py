@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from commandbus.bus import CommandBus
 from commandbus.cli.apps import AppError, open_app
 from commandbus.cli.declared import argument, option
-from commandbus.cli.frame import Place
+from commandbus.cli.frame import WAIT_SECONDS, Place, WaitForServer
 from commandbus.cli.logs import Logs
-from commandbus.cli.monitored import Http, bound, monitored
+from commandbus.cli.monitored import Shown, bound, monitored
 from commandbus.cli.output import ExitCode, print_error
+from commandbus.cli.processes import Job, Processes, check_processes, run_processes
 from commandbus.cli.systemd import Manager
 from commandbus.errors import DomainPausedError, InvalidInputError
 
@@ -76,7 +77,9 @@ def worker(
     *,
     workers: Workers,
     end: End,
-    http: Http = None,
+    processes: Processes = 1,
+    shown: Shown,
+    wait: WaitForServer = WAIT_SECONDS,
     logs: Logs,
     place: Place,
 ) -> None:
@@ -85,13 +88,29 @@ def worker(
     The app is Handlers, a function `setup(bus)` that registers handlers, a CommandBus, or a
     function that opens one. The first signal lets running handlers finish; the second stops at
     once. Either way, leases go back. With --until-empty it ends by itself; if a domain is paused,
-    at once.
+    at once. With --processes a process that ends by itself is started again.
     """
     logs.start()
-    sock = bound(http)
+    if check_processes(processes) > 1:
+        run_processes(Job(app, workers, end, logs, place, wait, shown.counts), processes, shown)
+    else:
+        run_one(app, workers, end, place, wait, shown)
+
+
+def run_one(
+    app: str,
+    workers: Workers,
+    end: End,
+    place: Place,
+    wait: float,
+    shown: Shown,
+    reports_to: int | None = None,
+) -> None:
+    """The workers of one process; `reports_to`: a pipe of the parent that started it."""
+    sock = bound(shown.http)
 
     async def work() -> bool:
-        async with open_app(app, place) as bus, monitored(bus, sock):
+        async with open_app(app, place, wait) as bus, monitored(bus, shown, sock, reports_to):
             return await serve(bus, app, workers, end=end)
 
     run_until_stopped(work)

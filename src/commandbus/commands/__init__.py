@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commandbus.commands.ordering import KeyPlace, OnPark, OrderingKey, OrderingKeys
+    from commandbus.commands.people import Identified, PersonEvent
     from commandbus.commands.replies import LeasedReply
     from commandbus.commands.search import Search
     from commandbus.commands.tail import AuditTail
 
 __all__ = [
     "AuditTail",
+    "Identified",
     "KeyPlace",
     "LeasedReply",
     "OnPark",
     "OrderingKey",
     "OrderingKeys",
+    "PersonEvent",
     "Search",
 ]
 
 _HOMES = {
     "AuditTail": "tail",
+    "Identified": "people",
     "LeasedReply": "replies",
+    "PersonEvent": "people",
     "Search": "search",
     **dict.fromkeys(("KeyPlace", "OnPark", "OrderingKey", "OrderingKeys"), "ordering"),
 }

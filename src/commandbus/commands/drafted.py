@@ -55,21 +55,10 @@ class DraftedSending:
         self._sending = sending
         self._drafting = sending.preparer.drafting
 
-    async def send(
-        self,
-        domain: str,
-        command: NewCommand,
-        *,
-        batch_id: UUID | None = None,
-        actor: str | None = None,
-        conn: Any = None,
-    ) -> UUID:
+    async def send(self, domain: str, command: NewCommand, **place: Unpack[SendPlace]) -> UUID:
         """Send one command."""
         with self._drafting.around(domain) as drafts:
-            command = drafted(domain, command, drafts)
-            return await self._sending.send(
-                domain, command, batch_id=batch_id, actor=actor, conn=conn
-            )
+            return await self._sending.send(domain, drafted(domain, command, drafts), **place)
 
     async def send_many(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 from uuid import UUID
 
 from commandbus.commands.preparing import Preparer
@@ -27,18 +27,10 @@ class MeteredSending(Sending):
         super().__init__(store, preparer, max_send_many=max_send_many)
         self._metrics = metrics
 
-    async def send(
-        self,
-        domain: str,
-        command: NewCommand,
-        *,
-        batch_id: UUID | None = None,
-        actor: str | None = None,
-        conn: Any = None,
-    ) -> UUID:
+    async def send(self, domain: str, command: NewCommand, **place: Unpack[SendPlace]) -> UUID:
         """Send one command; returns the id of what is there now."""
         began = time.monotonic()
-        sent = await super().send(domain, command, batch_id=batch_id, actor=actor, conn=conn)
+        sent = await super().send(domain, command, **place)
         # Another id: a command that holds the unique key is there already, and nothing was sent.
         if sent == command.command_id:
             self._metrics.sent(domain, [command.command_type], time.monotonic() - began)

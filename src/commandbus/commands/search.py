@@ -13,11 +13,12 @@ from uuid import UUID
 
 import orjson
 
+from commandbus.commands.people import People, audit_criteria, check_ids, check_range
 from commandbus.commands.tail import AuditTail
 from commandbus.commands.timetable import Timetable
 from commandbus.database.rows import AUDIT_COLUMNS, COMMAND_COLUMNS, COMMANDS_WHERE, command_of
 from commandbus.database.store import Store
-from commandbus.errors import CommandNotFoundError, DuplicateCommandError, InvalidSettingError
+from commandbus.errors import CommandNotFoundError, DuplicateCommandError
 from commandbus.meta import decode_meta, shown_meta
 from commandbus.models import (
     EVERYTHING,
@@ -29,7 +30,6 @@ from commandbus.models import (
     Viewer,
 )
 from commandbus.names import (
-    check_choice,
     check_choice_or_none,
     check_domain,
     check_names,
@@ -77,7 +77,7 @@ _FAILURE_STACK: LiteralString = "select {schema}.failure_stack(%s, %s)"
 _FIND_DOMAINS: LiteralString = "select * from {schema}.find_domains(%s)"
 
 
-class Search(Timetable):
+class Search(Timetable, People):
     """Searches that never read a whole table. `bus.search`; all but `progress` need PostgreSQL."""
 
     def __init__(self, store: Store, secret_keys: SecretKeys) -> None:
@@ -112,8 +112,8 @@ class Search(Timetable):
         """
         state = check_choice_or_none(CommandStatus, status, "status")
         check_names(domain, command_type)
-        _check_ids(command_id=command_id, batch_id=batch_id, correlation_id=correlation_id)
-        _check_range(created_after=created_after, created_before=created_before)
+        check_ids(command_id=command_id, batch_id=batch_id, correlation_id=correlation_id)
+        check_range(created_after=created_after, created_before=created_before)
         if error_code is not None:
             check_text(error_code, "error_code", max_length=200)
         check_page(limit)
@@ -124,7 +124,7 @@ class Search(Timetable):
         )  # fmt: skip
         bound = (criteria, viewer.owner)
         at, after = position_of(cursor, bound, _read_place) or (None, None)
-        rows = await self._store.gateway.rows(
+        rows = await self._store.gateway.patient.rows(
             _SEARCH_COMMANDS, (*criteria, at, after, limit, SCAN_LIMIT, viewer.owner)
         )
         # A last row without a command says how far the search looked before it stopped early.
@@ -153,13 +153,13 @@ class Search(Timetable):
     ) -> Page[AuditEvent]:
         """Audit events by what is known of them."""
         check_page(limit)
-        criteria = _audit_criteria(
+        criteria = audit_criteria(
             command_id=command_id, batch_id=batch_id, domain=domain, actor=actor,
             event_types=event_types, since=since, until=until,
         )  # fmt: skip
         bound = (criteria, newest_first, viewer)
         start = position_of(cursor, bound, read_number)
-        rows = await self._store.gateway.rows(
+        rows = await self._store.gateway.patient.rows(
             _LIST_AUDIT,
             (
                 *criteria, start, newest_first, limit, SCAN_LIMIT, viewer.owner,
@@ -187,7 +187,7 @@ class Search(Timetable):
 
     def tail(self, *, limit: int = 50, **criteria: Any) -> AuditTail:
         """The latest events, and new ones as they happen; `criteria` as for `audit`."""
-        bound = (_audit_criteria(**criteria), False, EVERYTHING)
+        bound = (audit_criteria(**criteria), False, EVERYTHING)
         return AuditTail(self, limit, criteria, lambda number: cursor_of([number], bound))
 
     async def require(
@@ -253,43 +253,3 @@ class Search(Timetable):
 
 def _read_place(at: str, command_id: str | None) -> tuple[datetime, UUID | None]:
     return read_moment(at), None if command_id is None else UUID(command_id)
-
-
-def _audit_criteria(
-    *,
-    domain: str | None = None,
-    command_id: UUID | None = None,
-    batch_id: UUID | None = None,
-    actor: str | None = None,
-    event_types: Iterable[AuditEventType] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> tuple[Any, ...]:
-    """The criteria of `audit`, checked, in the order of list_audit."""
-    check_names(domain)
-    _check_ids(command_id=command_id, batch_id=batch_id)
-    if actor is not None:
-        check_text(actor, "actor", max_length=200)
-    kinds = None
-    if event_types is not None:
-        kinds = [check_choice(AuditEventType, each, "event") for each in event_types]
-    _check_range(since=since, until=until)
-    return domain, command_id, batch_id, actor, kinds, since, until
-
-
-def _check_ids(**ids: Any) -> None:
-    for name, value in ids.items():
-        if value is not None:
-            check_uuid(value, name)
-
-
-def _check_range(**moments: Any) -> None:
-    """Check two moments, of which the first must be earlier."""
-    for name, value in moments.items():
-        if value is not None and not (isinstance(value, datetime) and value.tzinfo):
-            raise InvalidSettingError(f"{name} must be a datetime with a time zone")
-    first, last = moments.values()
-    if first is not None and last is not None and first >= last:
-        raise InvalidSettingError(
-            f"{' is not before '.join(moments)}, so nothing can be found; swap them?"
-        )

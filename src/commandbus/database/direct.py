@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, LiteralString, NoReturn, Protocol, TypeVar, Unpack, cast
+from typing import Any, LiteralString, Protocol, TypeVar, Unpack, cast
 from uuid import UUID
 
 import psycopg
@@ -20,6 +20,7 @@ from commandbus.database.connections import Row, Statement, run_blocking
 from commandbus.database.foreign import refuse_unusual
 from commandbus.database.gateway import Gateway, Session
 from commandbus.database.model import Sent
+from commandbus.database.own_connections import OurBlockingConnection
 from commandbus.database.postgres import PostgresStore
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import SendPlace
@@ -70,11 +71,6 @@ def finish(work: Coroutine[Any, Any, Result]) -> Result:
             raise InvalidOperationError(_NEEDS_LOOP) from None
         raise
     work.close()
-    raise InvalidOperationError(_NEEDS_LOOP)
-
-
-def refuse_to_wait() -> NoReturn:
-    """Refuse what needs an event loop."""
     raise InvalidOperationError(_NEEDS_LOOP)
 
 
@@ -129,7 +125,12 @@ class DirectGateway(Gateway):
                 self.seat.ran(statement.psycopg.decode(), time.monotonic() - started)
 
     @asynccontextmanager
-    async def transaction(self, domain: str = "") -> AsyncIterator[Session]:
+    async def transaction(
+        self,
+        domain: str = "",
+        *,
+        first: LiteralString | None = None,  # noqa: ARG002  (too late for it)
+    ) -> AsyncIterator[Session]:
         """One transaction, or a savepoint in the one that is open."""
         with translated(domain), self.seat.transaction():
             yield DirectSession(self)
@@ -177,7 +178,8 @@ class DirectGateway(Gateway):
                 with self.seat.connection() as own:
                     run_blocking(own, statement, params)
                 return
-            with psycopg.connect(address_of(self.seat.parameters), autocommit=True) as other:
+            address = address_of(self.seat.parameters)
+            with OurBlockingConnection.connect(address, autocommit=True) as other:
                 run_blocking(other, statement, params)
 
 
@@ -203,15 +205,19 @@ class DirectSession(Session):
             return [], error.sqlstate
 
 
-class DirectStore(PostgresStore):
+class PoollessStore(PostgresStore):
+    """A store whose statements run at once, in the thread of the caller."""
+
+    @property
+    def _pool(self) -> Any:  # type: ignore[override]  # there is none, and what needs one waits
+        raise InvalidOperationError(_NEEDS_LOOP)
+
+
+class DirectStore(PoollessStore):
     """The store on the connection of a seat: what sends, operates and reads."""
 
     def __init__(self, seat: Seat, settings: Settings, known: set[str]) -> None:
         self.gateway = DirectGateway(seat, settings, known)
-
-    @property
-    def _pool(self) -> Any:  # type: ignore[override]  # there is none, and what needs one waits
-        refuse_to_wait()
 
     async def send(
         self,

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from typing import Any, LiteralString, cast
 
 from commandbus.database.connections import Row, Statement
-from commandbus.database.direct import refuse_to_wait
+from commandbus.database.direct import PoollessStore
 from commandbus.database.foreign import run_on_foreign_blocking
 from commandbus.database.gateway import LEVELS_SECONDS, Gateway
 from commandbus.database.migrations import migrations
-from commandbus.database.postgres import PostgresStore
 from commandbus.database.sqlstate import translated
 from commandbus.settings import Settings
 
@@ -103,14 +102,10 @@ class CallerGateway(Gateway):
             self._keyed_domains.add(domain)
 
 
-class CallerStore(PostgresStore):
+class CallerStore(PoollessStore):
     """The store on connections of callers: what sends and cancels."""
 
     gateway: CallerGateway
 
     def __init__(self, settings: Settings) -> None:
         self.gateway = CallerGateway(settings)
-
-    @property
-    def _pool(self) -> Any:  # type: ignore[override]  # there is none, and what needs one waits
-        refuse_to_wait()

@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, LiteralString
 from uuid import UUID
 
-import psycopg
-
 from commandbus.database import encoding
 from commandbus.database.connections import Row, Statement, run_blocking
+from commandbus.database.deadlines import Limit
 from commandbus.database.model import Lease, Said
+from commandbus.database.own_connections import OurBlockingConnection
 from commandbus.database.sessions import prepare_blocking
 
 _KEEP: LiteralString = (
     "select command_id, is_lost from {schema}.keep_leases(%s, cast(%s as jsonb), %s)"
 )
+#: Seconds between the end of a statement by the server and its end by us.
+SPARE_SECONDS = 1.0
 RECORD_PROGRESS: LiteralString = "select {schema}.record_progress(%s, cast(%s as jsonb))"
 
 
@@ -34,7 +36,7 @@ class PostgresExtender:
         self._timeout_seconds = timeout_seconds
         self._keep = statement(_KEEP)
         self._record_progress = statement(RECORD_PROGRESS)
-        self._conn: psycopg.Connection[Any] | None = None
+        self._conn: OurBlockingConnection | None = None
 
     def extend(
         self, domain: str, leases: Sequence[Lease], seconds: int
@@ -48,7 +50,9 @@ class PostgresExtender:
     def _run(self, statement: Statement, params: Row) -> list[Row]:
         if self._conn is None or self._conn.broken:
             self.close()
-            self._conn = psycopg.Connection.connect(self._conninfo, **self._kwargs)
+            self._conn = OurBlockingConnection.connect(self._conninfo, **self._kwargs)
+            # A little longer than the server has, and less than a lease.
+            self._conn.limit = Limit(self._timeout_seconds + SPARE_SECONDS)
             prepare_blocking(self._conn, self._timeout_seconds)
         return run_blocking(self._conn, statement, params)
 

@@ -8,7 +8,6 @@ imported. Their settings are the application's: nothing here changes one.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 from contextlib import suppress
 from typing import Any
@@ -30,6 +29,7 @@ async def run_on_foreign(
 ) -> list[Row]:
     """Run a statement in the transaction of the caller's own connection."""
     params = _in_ascii(statement, params)
+    conn = _unscoped(conn)
     origin = _origin(conn)
     try:
         if origin == "psycopg":
@@ -140,7 +140,7 @@ def _is_outside(conn: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) ->
 async def _run_sqlalchemy(
     conn: Any, statement: Statement, params: Row, may_autocommit: bool
 ) -> list[Row]:
-    if inspect.iscoroutinefunction(conn.execute):
+    if _is_asynchronous(conn):
         rows: list[Row] = await conn.run_sync(
             _run_sqlalchemy_blocking, statement, params, may_autocommit
         )
@@ -196,9 +196,15 @@ def run_on_foreign_blocking(
 
 def is_blocking(conn: Any) -> bool:
     """Whether this is a connection, or session, whose calls wait: one that is not asynchronous."""
-    if isinstance(_bare(conn), psycopg.Connection):
+    conn = _bare(conn)
+    if isinstance(conn, psycopg.Connection):
         return True
-    return _origin(conn) == "sqlalchemy" and not inspect.iscoroutinefunction(conn.execute)
+    return _origin(conn) == "sqlalchemy" and not _is_asynchronous(conn)
+
+
+def _is_asynchronous(conn: Any) -> bool:
+    """Of SQLAlchemy's. Not by its `execute`: SQLModel has a plain function around that."""
+    return hasattr(conn, "run_sync")
 
 
 def _bare(conn: Any) -> Any:
@@ -206,6 +212,16 @@ def _bare(conn: Any) -> Any:
     if hasattr(conn, "ensure_connection") and hasattr(conn, "alias"):
         conn.ensure_connection()
         return conn.connection
+    return _unscoped(conn)
+
+
+def _unscoped(conn: Any) -> Any:
+    """The session of this thread, or task, of one of SQLAlchemy's scoped sessions.
+
+    Asked for here: a call in another thread would get the session of that thread.
+    """
+    if _origin(conn) == "sqlalchemy" and callable(registry := getattr(conn, "registry", None)):
+        return registry()
     return conn
 
 

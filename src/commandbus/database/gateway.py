@@ -14,11 +14,21 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, LiteralString, TypeVar, overload
+from copy import copy
+from typing import Any, LiteralString, Self, TypeVar, overload
 
 import psycopg
 
-from commandbus.database.connections import AsyncPool, Row, Statement, borrowed, run
+from commandbus.database.connections import (
+    AsyncPool,
+    Row,
+    Statement,
+    allow_long,
+    borrowed,
+    deadlines,
+    has_timeout,
+    run,
+)
 from commandbus.database.foreign import refuse_unusual, run_on_foreign
 from commandbus.database.inspection import SchemaDifferences, inspect_schema
 from commandbus.database.migrations import check_schema
@@ -27,6 +37,8 @@ from commandbus.errors import InvalidInputError
 from commandbus.settings import Settings
 
 Value = TypeVar("Value")
+
+_SNAPSHOT: LiteralString = "set transaction isolation level repeatable read, read only"
 
 #: Seconds after which a process says again that a domain uses levels.
 LEVELS_SECONDS = 600.0
@@ -99,6 +111,19 @@ class Gateway(Statements):
         #: When to say again that a domain uses levels, by the monotonic clock.
         self._leveled_until: dict[str, float] = {}
         self._keyed_domains: set[str] = set()
+        self._is_patient = False
+        if pool is not None:
+            deadlines.setdefault(pool, settings.deadline_seconds)
+
+    @property
+    def patient(self) -> Self:
+        """The same for statements that may take long: as long as the server gives a sign of life.
+
+        On connections of workers each is four round trips, because the server must be told.
+        """
+        found = copy(self)
+        found._is_patient = True
+        return found
 
     def statement(self, text: LiteralString) -> Statement:
         """The statement in the style of each driver, made once."""
@@ -112,7 +137,11 @@ class Gateway(Statements):
         with translated(domain):
             if conn is not None:
                 return await self.run_on_foreign(conn, statement, params)
-            async with borrowed(self.pool) as own:
+            async with borrowed(self.pool, is_patient=self._is_patient) as own:
+                if self._is_patient and has_timeout(own):
+                    async with own.transaction():
+                        await allow_long(own)
+                        return await run(own, statement, params)
                 return await run(own, statement, params)
 
     async def run_on_foreign(self, conn: Any, statement: Statement, params: Row) -> list[Row]:
@@ -121,17 +150,26 @@ class Gateway(Statements):
         return await run_on_foreign(conn, statement, params, may_autocommit=may_autocommit)
 
     @asynccontextmanager
-    async def transaction(self, domain: str = "") -> AsyncIterator[Session]:
-        """One transaction: leaving the block commits, an error rolls back."""
+    async def transaction(
+        self, domain: str = "", *, first: LiteralString | None = None
+    ) -> AsyncIterator[Session]:
+        """One transaction: leaving the block commits, an error rolls back.
+
+        `first` is a statement that must come before all others.
+        """
         with translated(domain):
-            async with borrowed(self.pool) as conn, conn.transaction():
+            is_patient = self._is_patient
+            async with borrowed(self.pool, is_patient=is_patient) as conn, conn.transaction():
+                if first is not None:
+                    await conn.execute(first)
+                if is_patient:
+                    await allow_long(conn)
                 yield Session(self, conn)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Session]:
         """One read-only transaction: all its statements see the database at the same moment."""
-        async with self.transaction() as session:
-            await session.conn.execute("set transaction isolation level repeatable read, read only")
+        async with self.transaction(first=_SNAPSHOT) as session:
             yield session
 
     async def check(self) -> None:
@@ -154,7 +192,8 @@ class Gateway(Statements):
         if not self._known_domains:
             await self.check()
         if domain not in self._known_domains:
-            await self.rows("select {schema}.ensure_domain(%s)", (domain,), domain=domain)
+            # DDL, behind that of all others who begin at the same time.
+            await self.patient.rows("select {schema}.ensure_domain(%s)", (domain,), domain=domain)
             self._known_domains.add(domain)
 
     async def ensure_levels(self, domain: str) -> None:

@@ -18,6 +18,7 @@ from psycopg.pq import TransactionStatus
 
 from commandbus.database import encoding
 from commandbus.database.connections import ConnectionSource
+from commandbus.database.deadlines import Limit
 from commandbus.database.foreign import (
     async_driver_of,
     driver_of,
@@ -27,6 +28,7 @@ from commandbus.database.foreign import (
 )
 from commandbus.database.gateway import Gateway, Session
 from commandbus.database.model import Outcome
+from commandbus.database.own_connections import OurBlockingConnection
 from commandbus.database.sessions import prepare_shared_blocking
 from commandbus.database.sqlstate import translated
 from commandbus.errors import InvalidSettingError
@@ -86,7 +88,9 @@ class PostgresTransactions:
         # On the loop: the application may give the address by a coroutine.
         resolving = asyncio.run_coroutine_threadsafe(self._source.resolve(), self._loop)
         conninfo, kwargs = resolving.result(RESOLVE_SECONDS)
-        conn: psycopg.Connection[Any] = psycopg.Connection.connect(conninfo, **kwargs)
+        conn = OurBlockingConnection.connect(conninfo, **kwargs)
+        # How long the statements of a handler take is for the application to decide.
+        conn.limit = Limit(self._source.deadline_seconds, is_patient=True)
         try:
             prepare_shared_blocking(conn)
         except BaseException:

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from math import ceil
+from operator import itemgetter
 from typing import Any, LiteralString, TypeGuard, Unpack
 from uuid import UUID
 
@@ -28,10 +30,10 @@ from commandbus.database.flows import PostgresFlow
 from commandbus.database.gateway import Gateway
 from commandbus.database.model import Lease, NewBatch, Outcome, OutcomeKind, QueuedReply, Said
 from commandbus.database.own_transactions import SETTLE_OWN, PostgresTransactions
-from commandbus.database.pgmq.notify import PostgresListener
+from commandbus.database.pgmq.notify import PROBE_SECONDS, PostgresListener
 from commandbus.database.rows import raise_if_known, raw_leases
 from commandbus.database.sends import PostgresSends
-from commandbus.database.sessions import UnreadableAnswerError
+from commandbus.database.sessions import Timeouts, UnreadableAnswerError
 from commandbus.database.sqlstate import translated
 from commandbus.database.store import ReceiveOptions, RetryOptions, Store, WorkerFigures
 from commandbus.errors import DatabaseError
@@ -92,18 +94,31 @@ _ARCHIVE_REPLIES: LiteralString = "select {schema}.archive_replies(%s, cast(%s a
 _TAKE_INBOX_REPLY: LiteralString = "select {schema}.take_inbox_reply(%s, %s)"
 #: How long the leases of one domain may take to be extended, in seconds.
 EXTEND_TIMEOUT_SECONDS = 5.0
-_HEARTBEAT: LiteralString = "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s, %s)"
+#: A statement with more commands than this may take long.
+LONG_COMMANDS = 2_000
+_HEARTBEAT: LiteralString = (
+    "select {schema}.worker_heartbeat(%s, %s, %s, %s, %s, %s, cast(%s as jsonb))"
+)
 _HEARTBEATS: LiteralString = (
     "select {schema}.worker_heartbeat("
-    " b.worker, b.domain, b.is_idle, b.concurrency, b.in_flight, b.stuck)"
+    " b.worker, b.domain, b.is_idle, b.concurrency, b.in_flight, b.stuck, b.more)"
     " from jsonb_to_recordset(cast(%s as jsonb)) b(worker text, domain text, is_idle boolean,"
-    " concurrency int, in_flight int, stuck int) order by b.worker"
+    " concurrency int, in_flight int, stuck int, more jsonb) order by b.worker"
 )
 _WHAT_IS_LEFT: LiteralString = "select {schema}.what_is_left(%s, %s)"
 _WORKER_GONE: LiteralString = "select {schema}.worker_gone(%s)"
 _DECLARE_SECRETS: LiteralString = "select {schema}.declare_secrets(%s, cast(%s as jsonb))"
 
+#: The message in a row of receive_commands.
+_MESSAGE = itemgetter(2)
+
 _log = logging.getLogger("commandbus.receiver")
+
+
+def worker_timeouts(settings: Settings) -> Timeouts:
+    """How long the server lets statements of workers go on."""
+    longest = settings.statement_timeout_seconds
+    return Timeouts(statement=min(longest, settings.server_seconds), long=longest)
 
 
 def _is_alone(commands: Iterable[NewCommand]) -> TypeGuard[list[NewCommand]]:
@@ -171,14 +186,13 @@ class PostgresStore(PostgresSends, PostgresFlow):
             if isinstance(error.__cause__, UnreadableAnswerError):
                 await self._give_back(domain, error.__cause__.answer)
             raise
-        leases = [Lease(domain, *row) for row in rows]
-        leases.sort(key=lambda lease: lease.msg_id)
-        return leases
+        rows.sort(key=_MESSAGE)
+        return [Lease(domain, *row) for row in rows]
 
     async def _receive_with_due(self, domain: str, params: Row) -> list[Lease]:
         rows = await self.gateway.rows(_RECEIVE_WITH_DUE, (domain, *params), domain=domain)
         now = time.monotonic()
-        rows.sort(key=lambda row: row[2])  # the message
+        rows.sort(key=_MESSAGE)
         due = (None if row[-1] is None else now - float(row[-1]) for row in rows)
         return [
             replace(Lease(domain, *row[:-1]), due_at=at) for row, at in zip(rows, due, strict=True)
@@ -279,7 +293,9 @@ class PostgresStore(PostgresSends, PostgresFlow):
         await self._ensure_flow(domain, commands)
         document = encoding.sends(commands)
         params = (domain, batch.batch_id, document, *encoding.batch(batch), batch.actor)
-        known = await self.gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)
+        is_long = len(commands) > LONG_COMMANDS
+        gateway = self.gateway.patient if is_long else self.gateway
+        known = await gateway.value(_CREATE_BATCH, params, domain=domain, conn=conn)
         raise_if_known(domain, known)
         if conn is None or not batch.notifies:
             return None
@@ -289,17 +305,17 @@ class PostgresStore(PostgresSends, PostgresFlow):
         self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
     ) -> int:
         params = (domain, batch_id, reason, actor)
-        return int(await self.gateway.value(_CANCEL_BATCH, params, domain=domain))
+        return int(await self.gateway.patient.value(_CANCEL_BATCH, params, domain=domain))
 
     async def request_batch_cancel(
         self, domain: str, batch_id: UUID, *, reason: str, actor: str | None
     ) -> int:
         params = (domain, batch_id, reason, actor)
-        return int(await self.gateway.value(_REQUEST_BATCH_CANCEL, params, domain=domain))
+        return int(await self.gateway.patient.value(_REQUEST_BATCH_CANCEL, params, domain=domain))
 
     async def retry_batch(self, domain: str, batch_id: UUID, *, actor: str | None) -> int:
         params = (domain, batch_id, actor)
-        return int(await self.gateway.value(_RETRY_BATCH, params, domain=domain))
+        return int(await self.gateway.patient.value(_RETRY_BATCH, params, domain=domain))
 
     # -- replies
 
@@ -330,9 +346,7 @@ class PostgresStore(PostgresSends, PostgresFlow):
                 size,
                 timeout_seconds=settings.connect_timeout_seconds,
                 # How long the statements of a handler take is for the application to decide.
-                statement_timeout_seconds=None
-                if purpose == "handlers"
-                else settings.statement_timeout_seconds,
+                timeouts=Timeouts() if purpose == "handlers" else worker_timeouts(settings),
                 is_shared=purpose == "handlers",
             )
         try:
@@ -344,17 +358,23 @@ class PostgresStore(PostgresSends, PostgresFlow):
         conninfo, kwargs = await ConnectionSource.of(self._pool).resolve()
         # One connection extends the leases of all domains: where one hangs, the others must not
         # wait until their leases are over.
-        timeout = min(self.gateway.settings.statement_timeout_seconds, EXTEND_TIMEOUT_SECONDS)
+        timeouts = worker_timeouts(self.gateway.settings)
+        timeout = min(timeouts.statement or EXTEND_TIMEOUT_SECONDS, EXTEND_TIMEOUT_SECONDS)
         return PostgresExtender(conninfo, kwargs, self.gateway.statement, timeout)
 
     def listener(self) -> PostgresListener:
-        mark = schema_mark(self.gateway.settings.schema)
-        return PostgresListener(ConnectionSource.of(self._pool).connect, mark=mark)
+        settings = self.gateway.settings
+        source = ConnectionSource.of(self._pool)
+        return PostgresListener(
+            partial(source.connect, is_patient=False),
+            mark=schema_mark(settings.schema),
+            probe_seconds=min(PROBE_SECONDS, settings.deadline_seconds / 2),
+        )
 
     async def heartbeat(self, worker: str, domain: str, **figures: Unpack[WorkerFigures]) -> None:
         params = (
             worker, domain, figures["is_idle"], figures["concurrency"], figures["in_flight"],
-            figures.get("stuck", 0),
+            figures.get("stuck", 0), encoding.dump(dict(figures.get("more", {}))),
         )  # fmt: skip
         await self.gateway.rows(_HEARTBEAT, params)
 

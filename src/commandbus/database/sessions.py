@@ -10,9 +10,8 @@ ourselves.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
@@ -24,6 +23,8 @@ from psycopg.rows import tuple_row
 from psycopg.types import TypesRegistry
 from psycopg.types.array import register_all_arrays
 from psycopg.types.json import set_json_dumps, set_json_loads
+
+from commandbus.database.own_connections import OurConnection
 
 Row = tuple[Any, ...]
 
@@ -40,7 +41,6 @@ _CARRIED = {
 _SHARED = {
     "client_encoding": "UTF8",
     "standard_conforming_strings": "on",  # literals of PGMQ's functions mean something else without
-    "default_transaction_read_only": "off",
 }
 _PLANS = (
     "bitmapscan", "hashagg", "hashjoin", "incremental_sort", "indexonlyscan", "indexscan",
@@ -59,7 +59,7 @@ _OURS = {
     "quote_all_identifiers": "off",
     "row_security": "on",
     "transform_null_equals": "off",
-    # Ended by statement_timeout; a listener is idle for as long as nothing happens.
+    # A listener is idle for as long as nothing happens.
     "lock_timeout": "0",
     "transaction_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -76,7 +76,8 @@ _LOOK: LiteralString = (
     "select pg_catalog.pg_backend_pid(),"
     " pg_catalog.current_setting('default_transaction_isolation') <> 'read committed'"
     " or pg_catalog.current_setting('default_transaction_read_only') <> 'off'"
-    " or pg_catalog.current_setting('default_transaction_deferrable') <> 'off'"
+    " or pg_catalog.current_setting('default_transaction_deferrable') <> 'off',"
+    " pg_catalog.current_setting('default_transaction_read_only') <> 'off'"
 )
 # A setting that this version of PostgreSQL does not have is left out.
 _SET: LiteralString = (
@@ -128,39 +129,57 @@ class OurBlockingCursor(psycopg.Cursor[Row]):
         return ADAPTERS
 
 
-class OurConnection(psycopg.AsyncConnection[Any]):
-    """A connection that we opened."""
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long the server lets statements of a session go on; None: as it likes.
 
-    #: Behind a pooler whose sessions begin transactions in an unusual way.
-    begins_itself = False
-    #: Seconds for one statement, where the session cannot be told; None: the session knows.
-    seconds: float | None = None
+    Shorter than the deadline on our side: a statement that the server ends is undone, and one that
+    we leave may go on there, with its locks.
+    """
+
+    #: For one statement, in seconds.
+    statement: float | None = None
+    #: The same for one that may take long.
+    long: float | None = None
+    #: For one lock.
+    lock: float | None = None
 
 
 def session_settings(
-    *, is_pooled: bool, is_shared: bool, timeout_seconds: float | None
+    *, is_pooled: bool, is_shared: bool, is_read_only: bool, timeouts: Timeouts
 ) -> dict[str, str]:
     """What to set in a session: one of ours, or one that also runs statements of handlers."""
-    settings = _SHARED if is_shared else _OURS
+    settings = dict(_SHARED if is_shared else _OURS)
     if is_pooled:
         # Anything else would stay behind in a session that other programs use next.
         return {name: value for name, value in settings.items() if name in _CARRIED}
-    if timeout_seconds is None:
-        return settings
-    return settings | {"statement_timeout": f"{round(timeout_seconds * 1000)}ms"}
+    if is_read_only:
+        # Asked for with target_session_attrs=any. Not otherwise: a server that is made read-only
+        # later is so for us too.
+        settings["default_transaction_read_only"] = "off"
+    if timeouts.statement is not None:
+        settings["statement_timeout"] = milliseconds(timeouts.statement)
+    if timeouts.lock is not None:
+        settings["lock_timeout"] = milliseconds(timeouts.lock)
+    return settings
+
+
+def milliseconds(seconds: float) -> str:
+    """A time as PostgreSQL takes it."""
+    return f"{round(seconds * 1000)}ms"
 
 
 async def prepare(
-    conn: psycopg.AsyncConnection[Any], *, is_shared: bool, timeout_seconds: float | None
+    conn: psycopg.AsyncConnection[Any], *, is_shared: bool, timeouts: Timeouts
 ) -> None:
     """Make sure of the session behind a connection that was just opened."""
     cursor = OurCursor(conn)
     await cursor.execute(_LOOK)
-    ((backend, is_unusual),) = await cursor.fetchall()
+    ((backend, is_unusual, is_read_only),) = await cursor.fetchall()
     # A pooler tells its clients numbers of its own making.
     is_pooled = backend != conn.info.backend_pid
     settings = session_settings(
-        is_pooled=is_pooled, is_shared=is_shared, timeout_seconds=timeout_seconds
+        is_pooled=is_pooled, is_shared=is_shared, is_read_only=is_read_only, timeouts=timeouts
     )
     await cursor.execute(_SET, (list(settings), list(settings.values())))
     if is_pooled:
@@ -172,20 +191,24 @@ async def prepare(
     if not is_shared and is_unusual:
         await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         await conn.set_deferrable(False)
-    if is_pooled and not is_shared and isinstance(conn, OurConnection):
+    if not isinstance(conn, OurConnection):
+        return
+    if is_pooled and not is_shared:
         conn.begins_itself = bool(is_unusual)
-        conn.seconds = timeout_seconds
+    if not is_pooled and timeouts.long is not None:
+        conn.long_timeout = milliseconds(timeouts.long)
 
 
 def prepare_blocking(conn: psycopg.Connection[Any], timeout_seconds: float) -> None:
     """The same for a connection that is not asynchronous, of ours alone."""
     with OurBlockingCursor(conn) as cursor:
         cursor.execute(_LOOK)
-        ((backend, _),) = cursor.fetchall()
+        ((backend, _, is_read_only),) = cursor.fetchall()
         settings = session_settings(
             is_pooled=backend != conn.info.backend_pid,
             is_shared=False,
-            timeout_seconds=timeout_seconds,
+            is_read_only=is_read_only,
+            timeouts=Timeouts(statement=timeout_seconds),
         )
         cursor.execute(_SET, (list(settings), list(settings.values())))
 
@@ -197,9 +220,11 @@ def prepare_shared_blocking(conn: psycopg.Connection[Any]) -> None:
     """
     with OurBlockingCursor(conn) as cursor:
         cursor.execute(_LOOK)
-        ((backend, _),) = cursor.fetchall()
+        ((backend, _, is_read_only),) = cursor.fetchall()
         is_pooled = backend != conn.info.backend_pid
-        settings = session_settings(is_pooled=is_pooled, is_shared=True, timeout_seconds=None)
+        settings = session_settings(
+            is_pooled=is_pooled, is_shared=True, is_read_only=is_read_only, timeouts=Timeouts()
+        )
         cursor.execute(_SET, (list(settings), list(settings.values())))
     if is_pooled:
         conn.prepare_threshold = None
@@ -229,13 +254,9 @@ async def rows_of(cursor: OurCursor) -> list[Row]:
         raise UnreadableAnswerError(cursor.pgresult) from error
 
 
-async def run_pooled(conn: OurConnection, statement: bytes, params: Row) -> list[Row]:
-    """Run a statement where the session cannot be trusted to have our settings."""
+async def run_in_transaction(conn: OurConnection, statement: bytes, params: Row) -> list[Row]:
+    """Run a statement where sessions begin transactions in an unusual way."""
     cursor = OurCursor(conn)
-    transaction = conn.transaction() if conn.begins_itself else nullcontext()
-    try:
-        async with asyncio.timeout(conn.seconds), transaction:
-            await cursor.execute(statement, params, prepare=True)
-            return await rows_of(cursor)
-    except TimeoutError as error:
-        raise psycopg.errors.QueryCanceled(f"no answer in {conn.seconds:g} s") from error
+    async with conn.transaction():
+        await cursor.execute(statement, params, prepare=True)
+        return await rows_of(cursor)

@@ -11,7 +11,8 @@ from uuid import UUID
 import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from commandbus.database.connections import PoolEmptyError
+from commandbus.database.connections import OutageError, PoolEmptyError
+from commandbus.database.deadlines import DeadlineError
 from commandbus.database.sessions import UnreadableAnswerError
 from commandbus.errors import (
     BatchNotFoundError,
@@ -47,6 +48,12 @@ _ADDRESS = re.compile(
 _FULL = re.compile(
     r"too many (?:clients|connections)|connection slots are reserved|no more connections allowed"
 )
+# What libpq says of a server that does not fit target_session_attrs.
+_READS_ONLY = re.compile(r"session is read-only|server is in hot standby mode")
+# What no waiting changes.
+_LASTING = re.compile(
+    r'(?:database|role) "[^"]*" does not exist|no pg_hba.conf entry|is not permitted to log in'
+)
 
 
 @contextmanager
@@ -61,6 +68,8 @@ def translated(domain: str = "") -> Iterator[None]:
             f"{error} for too long; look for what holds them, or enlarge the pool (pool_size for "
             "callers, worker_pool_size for workers, or the pool that you gave the bus)"
         ) from error
+    except OutageError as error:
+        raise unavailable(error) from error
     except (PoolTimeout, TooManyRequests) as error:
         raise DatabaseUnavailableError(
             f"no connection was made in time ({error}); repeat the call"
@@ -72,7 +81,7 @@ def translated(domain: str = "") -> Iterator[None]:
             f"{redact_text(str(cause), 200)}); please report this"
         ) from error
     except PoolClosed as error:
-        raise DatabaseUnavailableError("the bus is closed; open a new one") from error
+        raise _for_good("the bus is closed; open a new one") from error
     except psycopg.Error as error:
         raise translate(error, domain) from (None if _is_about_address(error) else error)
     except Exception as error:
@@ -89,6 +98,11 @@ def translate(error: psycopg.Error, domain: str = "") -> CommandBusError:
     """Our error for an error of psycopg."""
     state = error.sqlstate
     message = error.diag.message_primary or str(error)
+    if isinstance(error, DeadlineError):
+        return DatabaseUnavailableError(
+            f"PostgreSQL did not answer: {redact_text(str(error), 300)}. It is not known whether "
+            "the statement was carried out; the setting deadline_seconds says how long to wait"
+        )
     if state is None:
         # No SQLSTATE: the connection could not be made, or was cut.
         if isinstance(error, psycopg.OperationalError) or _is_about_address(error):
@@ -101,21 +115,42 @@ def translate(error: psycopg.Error, domain: str = "") -> CommandBusError:
 def unavailable(error: BaseException) -> DatabaseUnavailableError:
     """The database cannot be reached, and why, without the secrets of the address."""
     if _ADDRESS.search(str(error)):
-        return DatabaseUnavailableError(
+        return _for_good(
             "cannot reach PostgreSQL: the address cannot be read; check COMMANDBUS_DSN or --dsn, "
             "write special characters of a password as %40 for @, %2F for /, and leave out options "
             "after the ? that PostgreSQL does not have"
         )
-    text = redact_text(" ".join(str(error).split()), 300)
-    advice = "check that the server runs and that COMMANDBUS_DSN or --dsn is right"
+    text = redact_text(" ".join(str(error).split()), 400)
     if _FULL.search(text):
         return DatabaseUnavailableError(
             f"PostgreSQL has no connection left ({text}); a larger pool would not help: close "
             "connections that nobody needs, raise max_connections, or put a pooler in front"
         )
+    if _READS_ONLY.search(text):
+        return _reads_only(text)
     if "password authentication failed" in text or "no password supplied" in text:
-        advice = "check the user and the password in COMMANDBUS_DSN or --dsn"
-    return DatabaseUnavailableError(f"cannot reach PostgreSQL: {text}; {advice}")
+        return _for_good(
+            f"cannot reach PostgreSQL: {text}; check the user and the password in COMMANDBUS_DSN "
+            "or --dsn"
+        )
+    advice = "check that the server runs and that COMMANDBUS_DSN or --dsn is right"
+    found = _for_good if _LASTING.search(text) else DatabaseUnavailableError
+    return found(f"cannot reach PostgreSQL: {text}; {advice}")
+
+
+def _for_good(text: str) -> DatabaseUnavailableError:
+    """One that does not pass by itself."""
+    error = DatabaseUnavailableError(text)
+    error.is_temporary = False
+    return error
+
+
+def _reads_only(text: str) -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(
+        f"no server accepts writes ({text}): it is a standby, or made read-only; name all servers "
+        "in the address (host=a,b,c), or use that of the primary. target_session_attrs=any in the "
+        "address allows a server whose default_transaction_read_only is on"
+    )
 
 
 def _is_about_address(error: psycopg.Error) -> bool:
@@ -165,11 +200,7 @@ def _from_state(state: str, detail: str | None, message: str, domain: str) -> Co
             "run `commandbus db init`, or `commandbus db migrate` if an older version set it up"
         )
     if state == "25006":
-        return DatabaseUnavailableError(
-            f"PostgreSQL only reads here ({state}: {redact_text(message, 120)}): the server is a "
-            "standby, or the transaction is read-only; use the address of the primary, for "
-            "example with target_session_attrs=read-write"
-        )
+        return _reads_only(f"{state}: {redact_text(message, 120)}")
     if state in _AGAIN:
         return DatabaseUnavailableError(
             f"PostgreSQL could not finish ({state}: {redact_text(message, 200)}); nothing was "

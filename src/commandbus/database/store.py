@@ -9,10 +9,12 @@ protocol: its services send their own statements by `Store.gateway`, which only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack
 from uuid import UUID
+
+from commandbus.database.parts import LeaseExtender, Listener, Transaction
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
         Progress,
         TroubleshootingItem,
     )
+
+__all__ = [
+    "LeaseExtender", "Listener", "ReceiveOptions", "RetryOptions", "SendPlace", "Store",
+    "Transaction", "WorkerFigures",
+]  # fmt: skip
 
 
 class SendPlace(TypedDict, total=False):
@@ -75,6 +82,9 @@ class WorkerFigures(TypedDict):
     in_flight: int
     #: Places that handlers keep which did not end after their time-out.
     stuck: NotRequired[int]
+    #: Its version, `stuck_types`, and what it has completed, failed, parked and retried since the
+    #: heartbeat before.
+    more: NotRequired[Mapping[str, Any]]
 
 
 class RetryOptions(TypedDict):
@@ -85,49 +95,6 @@ class RetryOptions(TypedDict):
     reset_attempts: bool
     #: Edited payloads, by command id; the others are sent as they were.
     edits: NotRequired[Mapping[UUID, Edit] | None]
-
-
-class Transaction(Protocol):
-    """A transaction in which a handler works and its own outcome is written."""
-
-    @property
-    def conn(self) -> Any:
-        """The connection that the handler may use."""
-
-    @property
-    def driver(self) -> Any:
-        """The connection of the driver beneath it."""
-
-    async def settle(self, domain: str, outcomes: Sequence[Outcome]) -> set[UUID]:
-        """Write outcomes in this transaction; returns the commands whose lease is lost."""
-
-
-class LeaseExtender(Protocol):
-    """Extends leases from an ordinary thread, with a connection of its own."""
-
-    def extend(
-        self, domain: str, leases: Sequence[Lease], seconds: int
-    ) -> tuple[set[UUID], set[UUID]]:
-        """Extend; returns those whose lease is lost, and those whose cancel was asked for."""
-
-    def record_progress(self, domain: str, said: Sequence[Said]) -> None:
-        """Keep how far these commands have come."""
-
-    def close(self) -> None:
-        """Give the connection back."""
-
-
-class Listener(Protocol):
-    """Turns notifications into wake-ups. One may be lost, so a subscriber must poll as well."""
-
-    def subscribe(self, channel: str, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever the channel is notified, and after every reconnect."""
-
-    def unsubscribe(self, channel: str, wake: Callable[[], None]) -> None:
-        """Undo subscribe."""
-
-    async def run(self) -> None:
-        """Listen until cancelled; connect again whenever the connection is lost."""
 
 
 class Store(Protocol):

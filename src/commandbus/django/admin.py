@@ -94,6 +94,7 @@ class CommandAdmin(LookOnly):
     """Commands, newest first; a PENDING one can be canceled."""
 
     list_display = ("command_id", "domain", "command_type", "status", "attempts", "created_at")
+    list_display_links = ("command_id",)  # to its payload and its events
     list_filter = ("status",)
     search_fields = ("command_id__exact", "correlation_id__exact", "batch_id__exact")
     search_help_text = "The id of a command, a correlation or a batch"

@@ -2,12 +2,14 @@
 
 Reading order: `types` (what may be submitted), `items` (what is checked of a request),
 `submission` (the transaction that creates), `service` (the verbs), `tickets` (the reads),
-`review` (what a decision is about), `deciding` (the verbs of those who approve), `limits`,
-`governed` (command types that only submissions may bring in), `approvals`, `watch` (waiting for a
-change).
+`review` (what a decision is about), `deciding` and `considering` (the verbs of those who approve),
+`folding` (items as a table), `limits`, `governed` (command types that only submissions may bring
+in), `approvals`, `watch` (waiting for a change).
 """
 
 from commandbus.database.model import OnBehalf
+from commandbus.governance.considering import Consideration, ItemChange, Look, Rejected
+from commandbus.governance.folding import Extremes, FoldedItems, fold_items
 from commandbus.governance.model import (
     BatchTicket,
     ChildRetry,
@@ -39,15 +41,21 @@ __all__ = [
     "ChildRetry",
     "ChildStatus",
     "ChildTicket",
+    "Consideration",
     "Edit",
     "Exemption",
+    "Extremes",
+    "FoldedItems",
     "Governance",
     "GovernedType",
+    "ItemChange",
     "ItemError",
     "LimitState",
     "LimitType",
     "LimitsStatus",
+    "Look",
     "OnBehalf",
+    "Rejected",
     "Review",
     "ReviewedChild",
     "SentCommand",
@@ -56,4 +64,5 @@ __all__ = [
     "TicketStatus",
     "Undecided",
     "UserLimits",
+    "fold_items",
 ]

@@ -20,6 +20,11 @@ from commandbus.settings import check_number
 #: other submissions wait for it.
 ItemCheck = Callable[[Any, Caller, Sequence[Item]], Awaitable[Sequence[ItemError]]]
 
+#: Says what each item would change, for those who decide: for each item, in their order, a mapping
+#: with `before` and `after`, or a text: why that cannot be told. The connection is in a read-only
+#: transaction.
+ItemPreview = Callable[[Any, Sequence[Item]], Awaitable[Sequence[Mapping[str, Any] | str]]]
+
 #: Children of one batch: a submission is one transaction, and other submissions wait for it.
 MAX_SIZE = 10_000
 
@@ -53,6 +58,9 @@ class BatchType:
     #: One item, for the API's description.
     example: Mapping[str, Any] | None = None
     check: ItemCheck | None = None
+    preview: ItemPreview | None = None
+    #: Consoles ask those who approve to type the number of items.
+    is_dangerous: bool = False
 
     @property
     def secret_keys(self) -> frozenset[str]:

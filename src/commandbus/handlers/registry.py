@@ -16,6 +16,7 @@ from commandbus.handlers.binding import bind
 from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered, name_of, place_of
 from commandbus.handlers.resources import Graph, Resource
 from commandbus.handlers.signatures import local_names
+from commandbus.handlers.threads import ThreadHooks
 from commandbus.middleware.base import Middleware
 from commandbus.middleware.chain import check_middleware, layers_of
 from commandbus.names import check_command_type, check_domain
@@ -40,6 +41,8 @@ class HandlerRegistry:
         #: What handlers may ask for by type.
         self._resources: dict[Callable[..., Any], Resource] = {}
         self._finders: dict[str, Finder] = {}
+        #: What is called where handler threads begin and end.
+        self.thread_hooks = ThreadHooks()
 
     def register(
         self, domain: str, command_type: str, handler: Handler, **options: Unpack[HandlerOptions]

@@ -20,6 +20,7 @@ from commandbus.handlers.drafts import Finder, HandlerDraft, already_registered,
 from commandbus.handlers.methods import marked_methods
 from commandbus.handlers.resources import Resource, Scope, resource_of
 from commandbus.handlers.signatures import local_names
+from commandbus.handlers.threads import Hook, ThreadHooks
 from commandbus.middleware.base import Middleware
 from commandbus.names import check_command_type, check_domain
 from commandbus.retry import RetryPolicy
@@ -27,6 +28,7 @@ from commandbus.typed.commands import TypedCommand, name_of_class
 
 AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
 Factory = TypeVar("Factory", bound=Callable[..., Any])
+AnyHook = TypeVar("AnyHook", bound=Hook)
 
 
 class Handlers:
@@ -53,6 +55,7 @@ class Handlers:
         self._drafts: dict[tuple[str, str], HandlerDraft] = {}
         self._resources: dict[Callable[..., Any], Resource] = {}
         self._finders: dict[str, Finder] = {}
+        self._thread_hooks = ThreadHooks()
 
     def handle(
         self, command_type: str | type[TypedCommand], **options: Unpack[HandlerOptions]
@@ -95,6 +98,24 @@ class Handlers:
             return function
 
         return decorate if factory is None else decorate(factory)
+
+    def on_thread_start(self, hook: AnyHook) -> AnyHook:
+        """Call the decorated function in each handler thread, before its first handler.
+
+        `def` handlers run in threads that last as long as their worker. An error is logged.
+        """
+        self._thread_hooks = self._thread_hooks.with_start(hook)
+        return hook
+
+    def on_thread_end(self, hook: AnyHook) -> AnyHook:
+        """Call the decorated function in each handler thread, after its last handler."""
+        self._thread_hooks = self._thread_hooks.with_end(hook)
+        return hook
+
+    @property
+    def thread_hooks(self) -> ThreadHooks:
+        """What is called where handler threads begin and end."""
+        return self._thread_hooks
 
     def _draft(
         self, domain: str, command_type: str, options: HandlerOptions, handler: Handler
@@ -141,6 +162,7 @@ class Handlers:
         )
         for other in others:
             self._resources |= other._resources
+            self._thread_hooks = self._thread_hooks.joined(other.thread_hooks)
             for domain, finder in other.finders.items():
                 self.find_by_name(domain, finder)
 

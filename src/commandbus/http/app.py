@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NoReturn, TypedDict, Unpack, overload
 
@@ -12,10 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from commandbus import __version__
+from commandbus.access.model import Caller
 from commandbus.bus import CommandBus
 from commandbus.errors import InvalidSettingError
+from commandbus.extras import extra, is_installed
 from commandbus.http.auth.authenticators import Authenticator, NoAuth
-from commandbus.http.auth.gate import GateMiddleware, Strangers
+from commandbus.http.auth.gate import Door, GateMiddleware, Strangers
 from commandbus.http.auth.scopes import (
     PUBLIC,
     refuse_routes_without_scope,
@@ -40,12 +42,16 @@ from commandbus.http.settings import HttpSettings
 from commandbus.http.waiting import LongPolls
 
 API = "/api/v1"
+#: Paths of the console that need no caller.
+CONSOLE_PUBLIC = frozenset({"/", "/console", "/console/assets/{name}", "/console/sign-in", "/docs"})
 DESCRIPTION = (
     "Commands, batches, troubleshooting, replies and the audit of a command bus. Every error is a "
     "problem (RFC 9457); `x-scope` names the scope that a route needs."
 )
 
 
+#: Finds who asks for a page of the console; None: nobody who may.
+ConsoleAuth = Callable[[Request], Caller | Awaitable[Caller | None] | None]
 #: Who may call: an authenticator, or what makes one for a bus, such as `TokenAuth.of`.
 Auth = Authenticator | Callable[[CommandBus], Authenticator]
 
@@ -57,6 +63,8 @@ class AppOptions(TypedDict, total=False):
     settings: HttpSettings | None
     prefix: str
     routers: tuple[APIRouter, ...]
+    console: bool | None
+    console_auth: ConsoleAuth | None
 
 
 @overload
@@ -77,7 +85,10 @@ def create_app(
     may do everything, nobody else anything; the settings must name a loopback address and no proxy.
     It may be a function of the bus, such as `TokenAuth.of`. `prefix` goes before every path.
     `routers` are added under /api/v1; each of their routes needs a scope too. Batch types that are
-    declared later have no routes. The bus is not opened and not closed here.
+    declared later have no routes. `console` says whether there is the console, a web page under
+    /console; None: if its extra is installed. `console_auth` finds the caller of a request to the
+    console by the application's own sign-in; without it people sign in with a token.
+    The bus is not opened and not closed here.
     """
     _check(options)
     if not isinstance(bus, CommandBus):
@@ -105,6 +116,8 @@ def _build(
     settings: HttpSettings | None = None,
     prefix: str = "",
     routers: tuple[APIRouter, ...] = (),
+    console: bool | None = None,
+    console_auth: ConsoleAuth | None = None,
 ) -> FastAPI:
     settings = settings or HttpSettings()
     given: Any = auth or NoAuth()
@@ -127,11 +140,18 @@ def _build(
     here = Platform(bus, settings, who, budgets, polls, metrics, prefix)
     app.state.commandbus = here
     _add_routes(app, here, routers)
-    public = PUBLIC | ({"/metrics"} if settings.metrics_public else frozenset())
+    has_console = is_installed("console") if console is None else console
+    strangers = Strangers(settings)
+    door = _add_console(app, here, strangers, console_auth) if has_console else None
+    public = (
+        PUBLIC
+        | (CONSOLE_PUBLIC if has_console else frozenset())
+        | ({"/metrics"} if settings.metrics_public else frozenset())
+    )
     required = requirements_of(app)
     refuse_routes_without_scope(required, prefix, public)
     add_openapi(app, required)
-    _add_layers(app, here, public)
+    _add_layers(app, here, public, strangers, door)
     here.revocations.subscribe(polls.check_now)
     if isinstance(who, TokenAuth):
         here.revocations.subscribe(who.forget)
@@ -153,6 +173,18 @@ def _add_routes(app: FastAPI, here: Platform, routers: tuple[APIRouter, ...]) ->
             app.include_router(router, prefix=here.prefix)
 
 
+def _add_console(
+    app: FastAPI, here: Platform, strangers: Strangers, hook: ConsoleAuth | None
+) -> Door:
+    with extra("console", "the console"):
+        from commandbus.http.console.door import ConsoleDoor  # noqa: PLC0415  (an extra)
+        from commandbus.http.console.routes import add_console  # noqa: PLC0415
+    door = ConsoleDoor(here, strangers, hook)
+    console = add_console(app, here, door)
+    here.revocations.subscribe(console.streams.check_now)
+    return door
+
+
 def _refuse_openness(settings: HttpSettings) -> None:
     """Without authentication nobody else may come near."""
     if not settings.is_loopback:
@@ -167,24 +199,34 @@ def _refuse_openness(settings: HttpSettings) -> None:
         )
 
 
-def _add_layers(app: FastAPI, here: Platform, public: frozenset[str]) -> None:
+def _add_layers(
+    app: FastAPI, here: Platform, public: frozenset[str], strangers: Strangers, door: Door | None
+) -> None:
     """The innermost first: a request passes them from the last line to the first."""
     settings, prefix = here.settings, here.prefix
-    guarded = (f"{prefix}/api/", *(() if settings.metrics_public else (f"{prefix}/metrics",)))
+    guarded = (
+        f"{prefix}/api/",
+        *(() if settings.metrics_public else (f"{prefix}/metrics",)),
+    )
     app.add_middleware(CursorMiddleware, key=partial(here.bus.tokens.key_for, "cursor"))
-    app.add_middleware(BodyMiddleware, settings=settings, budgets=here.budgets)
+    app.add_middleware(
+        BodyMiddleware, settings=settings, budgets=here.budgets,
+        forms=f"{prefix}/console/",
+    )  # fmt: skip
     app.add_middleware(CountMiddleware, governance=here.bus.governance, counted=f"{prefix}{API}/")
     app.add_middleware(
         CallerMiddleware, budgets=here.budgets, patience=Patience(),
-        send_timeout_seconds=settings.send_timeout_seconds,
+        send_timeout_seconds=settings.send_timeout_seconds, apart=f"{prefix}/console/live/",
     )  # fmt: skip
     app.add_middleware(
         GateMiddleware,
         auth=here.auth,
-        strangers=Strangers(settings),
+        strangers=strangers,
         guarded=guarded,
         public=frozenset(f"{prefix}{path}" for path in public),
         free=frozenset(f"{prefix}{path}" for path in ("/livez", "/readyz", "/startupz")),
+        files=(f"{prefix}/console/assets/",),
+        door=door,
     )
     if isinstance(here.auth, NoAuth):
         app.add_middleware(LocalPeersMiddleware)

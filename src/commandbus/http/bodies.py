@@ -12,9 +12,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.access.model import Caller
+from commandbus.http.auth.gate import path_below
 from commandbus.http.budgets import Budgets
 from commandbus.http.context import info_of
 from commandbus.http.json_cost import check_cost
+from commandbus.http.peers import address_of
 from commandbus.http.problems import Kind, Problem
 from commandbus.http.settings import HttpSettings
 
@@ -31,6 +33,8 @@ class BodyMiddleware:
     app: ASGIApp
     settings: HttpSettings
     budgets: Budgets
+    #: Forms are taken under paths that begin with this; JSON nowhere else than elsewhere.
+    forms: str = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read and check the whole body, then pass it on."""
@@ -38,15 +42,20 @@ class BodyMiddleware:
         if info is None or not info.has_unread_body:
             await self.app(scope, receive, send)
             return
-        if info.caller is None:
+        if info.caller is None and not info.open_form:
             await self.app(scope, _Replay(b"", _never), send)
             return
         headers = Headers(scope=scope)
-        body = await self._receive(headers, receive, info.caller)
+        # Strangers share what one caller may have, by their address.
+        sender = info.caller or Caller(f"stranger {address_of(scope)}", frozenset())
+        most = min(self.settings.max_body_bytes, info.open_form or self.settings.max_body_bytes)
+        body = await self._receive(headers, receive, sender, most)
         if body is None:
             return  # the client has disconnected
         info.has_unread_body = False
-        if body:
+        if body and self.forms and path_below(scope).startswith(self.forms):
+            _check_form(headers)
+        elif body:
             _check_media_type(headers)
             check_cost(body, self.settings.max_json_depth, self.settings.max_json_values)
             if len(body) > LARGE:
@@ -54,13 +63,16 @@ class BodyMiddleware:
         # After the body what the server says: that the client has disconnected.
         await self.app(scope, _Replay(body, receive), send)
 
-    async def _receive(self, headers: Headers, receive: Receive, caller: Caller) -> bytes | None:
-        announced = self._announced(headers)
+    async def _receive(
+        self, headers: Headers, receive: Receive, caller: Caller, most: int
+    ) -> bytes | None:
+        announced = _announced(headers, most)
         self.budgets.body_bytes.spend(caller, announced or 0)
         with self.budgets.bodies.place(caller):
             try:
                 async with asyncio.timeout(self.settings.receive_timeout_seconds):
-                    return await self._read(receive, None if announced is not None else caller)
+                    charged = None if announced is not None else caller
+                    return await self._read(receive, charged, most)
             except TimeoutError:
                 raise Problem(
                     Kind.REQUEST_TIMEOUT,
@@ -68,18 +80,7 @@ class BodyMiddleware:
                     "seconds; send it faster, or less of it",
                 ) from None
 
-    def _announced(self, headers: Headers) -> int | None:
-        """The length that the client says; None if it does not."""
-        if "transfer-encoding" in headers:
-            return None
-        length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdigit()):
-            raise Problem(Kind.INVALID_REQUEST, "Content-Length is not a number")
-        if len(length) > 15 or int(length) > self.settings.max_body_bytes:
-            raise self._too_large()
-        return int(length)
-
-    async def _read(self, receive: Receive, charged: Caller | None) -> bytes | None:
+    async def _read(self, receive: Receive, charged: Caller | None, most: int) -> bytes | None:
         body = bytearray()
         while True:
             message = await receive()
@@ -87,18 +88,30 @@ class BodyMiddleware:
                 return None
             part = message.get("body", b"")
             body += part
-            if len(body) > self.settings.max_body_bytes:
-                raise self._too_large()
+            if len(body) > most:
+                raise _too_large(most)
             if charged is not None and part:
                 self.budgets.body_bytes.spend(charged, len(part))
             if not message.get("more_body", False):
                 return bytes(body)
 
-    def _too_large(self) -> Problem:
-        return Problem(
-            Kind.PAYLOAD_TOO_LARGE,
-            f"the body has more than {self.settings.max_body_bytes:,} bytes; send less at once",
-        )
+
+def _announced(headers: Headers, most: int) -> int | None:
+    """The length that the client says; None if it does not."""
+    if "transfer-encoding" in headers:
+        return None
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        raise Problem(Kind.INVALID_REQUEST, "Content-Length is not a number")
+    if len(length) > 15 or int(length) > most:
+        raise _too_large(most)
+    return int(length)
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(
+        Kind.PAYLOAD_TOO_LARGE, f"the body has more than {most:,} bytes; send less at once"
+    )
 
 
 class _Replay:
@@ -122,5 +135,17 @@ def _check_media_type(headers: Headers) -> None:
     if kind != "application/json":
         detail = "send the body as JSON, with Content-Type: application/json"
         raise Problem(Kind.UNSUPPORTED_MEDIA_TYPE, detail)
+    _refuse_encoding(headers)
+
+
+def _check_form(headers: Headers) -> None:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        detail = "send the form as application/x-www-form-urlencoded"
+        raise Problem(Kind.UNSUPPORTED_MEDIA_TYPE, detail)
+    _refuse_encoding(headers)
+
+
+def _refuse_encoding(headers: Headers) -> None:
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise Problem(Kind.UNSUPPORTED_MEDIA_TYPE, "send the body without Content-Encoding")

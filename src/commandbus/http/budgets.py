@@ -222,5 +222,9 @@ class Budgets:
         self.waiting = places(
             "waiting", most, f"{most} requests are waiting already; ask without waiting"
         )
+        most = settings.max_console_streams
+        self.console = places(
+            "console", most, f"{most} pages of the console are live already; close some"
+        )
         most = settings.max_bodies
         self.bodies = places("bodies", most, f"{most} bodies are being received; try again")

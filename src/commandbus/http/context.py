@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commandbus.access.model import Caller
+from commandbus.access.sessions import ConsoleSession
 from commandbus.errors import CommandBusError, DatabaseError, RateLimitExceededError
 from commandbus.governance.model import LimitState, LimitType
 from commandbus.http.metrics import NoMetrics
@@ -48,6 +49,10 @@ class RequestInfo:
     has_unread_body: bool = False
     #: Asks once more whether the caller's credentials are good; raises NotAuthenticated.
     check_again: Callable[[], Awaitable[Caller]] | None = None
+    #: Bytes of a form that is read though nobody is known to have sent it: that of a sign-in.
+    open_form: int = 0
+    #: The session that a request to the console came with.
+    session: ConsoleSession | None = None
     #: Limits as they stood when this request was counted, for the headers.
     limits: Sequence[LimitState] = ()
 

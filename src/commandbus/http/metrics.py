@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -25,10 +25,18 @@ from commandbus.monitoring.catalogue import (
     MAX_DOMAINS,
     OTHER,
     POOL,
+    WORKERS,
     Family,
 )
-from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures, LimitFigures
-from commandbus.upkeep.gauges import at_most
+from commandbus.monitoring.samples import Snapshot
+from commandbus.upkeep.figures import (
+    DomainFigures,
+    Figures,
+    GovernedFigures,
+    LimitFigures,
+    WorkerCount,
+)
+from commandbus.upkeep.gauges import at_most, counted
 
 #: What can become of a request for a governed batch.
 SUBMIT_RESULTS = frozenset(
@@ -71,6 +79,7 @@ class Metrics(NoMetrics):
 
     def __init__(self, batch_types: BatchTypes) -> None:
         import prometheus_client as client  # noqa: PLC0415  (an extra of its own)
+        from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415
 
         self._client = client
         self._registry = client.CollectorRegistry(auto_describe=True)
@@ -118,6 +127,9 @@ class Metrics(NoMetrics):
         self._gauges = {field: shown(family) for field, family in DOMAIN_GAUGES.items()}
         self._limits = {field: shown(family) for field, family in LIMIT_GAUGES.items()}
         self._pool = {name: shown(family) for name, family in POOL.items()}
+        #: The sums of all workers: they are counted elsewhere, and only shown here.
+        self.counts = Snapshot()
+        self._registry.register(_Counted(self, CounterMetricFamily))
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         known = method if method in _METHODS else OTHER
@@ -143,8 +155,9 @@ class Metrics(NoMetrics):
             # Long before the last look: a batch may have ended in a transaction that was open then.
             since = datetime.now(UTC) - MEMORY
             domains, governed = await figures.domains(), await figures.governed(since)
-            limits = await figures.limits()
+            limits, counts = await figures.limits(), await figures.worker_counts()
             self.take(domains, governed, figures.pool(), datetime.now(UTC), limits)
+            self.count(counts)
             self._read_at = time.monotonic()
 
     def take(
@@ -174,12 +187,39 @@ class Metrics(NoMetrics):
         for seconds in durations:
             self._durations.observe(seconds)
 
+    def count(self, counts: Sequence[WorkerCount]) -> None:
+        """Show what workers have told the database that they counted."""
+        self.counts = Snapshot()
+        for sample in counted(counts):
+            self.counts.add(*sample)
+
     def text(self) -> bytes:
         made: bytes = self._client.generate_latest(self._registry)
         return made
 
     def _type(self, batch_type: str) -> str:
         return OTHER if self._batch_types.get(batch_type) is None else batch_type
+
+
+class _Counted:
+    """Counters whose values come from the database, as prometheus-client wants them."""
+
+    def __init__(self, metrics: Metrics, family: Any) -> None:
+        self._metrics = metrics
+        self._family = family
+
+    def collect(self) -> Iterator[Any]:
+        """All series of the moment."""
+        made = {
+            each.name: self._family(each.name, each.help, labels=each.labels) for each in WORKERS
+        }
+        for family, labels, value in self._metrics.counts:
+            made[family.name].add_metric(labels, value)
+        yield from made.values()
+
+    def describe(self) -> Iterator[Any]:
+        """The same without values."""
+        return self.collect()
 
 
 class GovernedTracker:

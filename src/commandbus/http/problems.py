@@ -44,7 +44,15 @@ MAX_ERRORS = 100
 OWN_LIMITS = frozenset(
     f"{who}_{what}"
     for who in ("user", "token")
-    for what in ("requests", "body_bytes", "commands", "concurrency", "waiting", "bodies")
+    for what in (
+        "requests",
+        "body_bytes",
+        "commands",
+        "concurrency",
+        "waiting",
+        "bodies",
+        "console",
+    )
 ) | {"address_requests", "auth_failures"}
 
 

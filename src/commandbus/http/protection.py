@@ -6,6 +6,7 @@ Pure ASGI. Each refuses by raising an error, which the outermost layer turns int
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -71,6 +72,8 @@ class CallerMiddleware:
     budgets: Budgets
     patience: Patience
     send_timeout_seconds: float
+    #: Paths that begin with this have places of their own.
+    apart: str = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on within the budgets of its caller."""
@@ -80,7 +83,8 @@ class CallerMiddleware:
             return
         try:
             self.budgets.requests.spend(info.caller)
-            with self.budgets.concurrency.place(info.caller):
+            is_apart = bool(self.apart) and path_below(scope).startswith(self.apart)
+            with nullcontext() if is_apart else self.budgets.concurrency.place(info.caller):
                 info.is_admitted = True
                 await self.app(scope, receive, self._in_time(send))
         except RateLimitExceededError:

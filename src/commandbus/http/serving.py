@@ -71,6 +71,14 @@ class HttpServer:
         host, port = self._sock.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    @property
+    def console_url(self) -> str | None:
+        """The address of the console; None: there is none."""
+        if not hasattr(self._app.state, "commandbus_console"):
+            return None
+        platform: Platform = self._app.state.commandbus
+        return f"{self.url}{platform.prefix}/console/"
+
     async def run(self, on_started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; requests that have arrived by then are still served.
 
@@ -102,6 +110,9 @@ class HttpServer:
         """Accept no more requests, finish those that are being served, then end."""
         platform: Platform = self._app.state.commandbus
         platform.polls.close()
+        console = getattr(self._app.state, "commandbus_console", None)
+        if console is not None:
+            console.streams.close()
         self._server.should_exit = True
 
     def abort(self) -> None:

@@ -11,6 +11,8 @@ from commandbus.settings import EnvironmentSettings
 
 #: How callers are authenticated.
 AUTH_KINDS = ("token", "jwt", "none")
+#: Colours of the name of a deployment: each can be read in both themes.
+DEPLOYMENT_COLOURS = ("grey", "blue", "green", "amber", "red", "violet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class HttpSettings(EnvironmentSettings):
     max_concurrency: int = 200
     #: Of those, how many may be waiting (long polls, event streams and exports).
     max_long_polls: int = 100
+    #: Pages of the console that may be live at once; they are not counted in max_concurrency.
+    max_console_streams: int = 400
     #: Bodies that are being received at once.
     max_bodies: int = 64
     #: How much of max_concurrency, max_long_polls and max_bodies one user may have.
@@ -72,6 +76,10 @@ class HttpSettings(EnvironmentSettings):
     token_cache_seconds: float = 5.0
     #: Addresses of proxies whose X-Forwarded-* headers are believed, separated by commas.
     trusted_proxies: str = ""
+    #: What this installation is called, on every page of the console: "PRODUCTION - eu".
+    deployment_name: str = ""
+    #: The colour of that name: grey, blue, green, amber, red or violet.
+    deployment_colour: str = "grey"
     #: Whether /metrics needs no token.
     metrics_public: bool = False
     #: How long the figures of /metrics are kept before the database is asked again.
@@ -94,6 +102,13 @@ class HttpSettings(EnvironmentSettings):
             raise InvalidSettingError(
                 f"jwt_algorithm is {self.jwt_algorithm!r}; use HS256, RS256 or ES256"
             )
+        if self.deployment_colour not in DEPLOYMENT_COLOURS:
+            raise InvalidSettingError(
+                f"deployment_colour is {self.deployment_colour!r}; use "
+                f"{', '.join(DEPLOYMENT_COLOURS)}"
+            )
+        if len(self.deployment_name) > 60:
+            raise InvalidSettingError("deployment_name has more than 60 characters; use fewer")
         if self.max_long_polls >= self.max_concurrency:
             raise InvalidSettingError(
                 "max_long_polls must be less than max_concurrency, or waiting requests could "
@@ -121,6 +136,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "receive_timeout_seconds": (0.05, 600),
     "max_concurrency": (2, 100_000),
     "max_long_polls": (1, 100_000),
+    "max_console_streams": (1, 100_000),
     "max_bodies": (1, 100_000),
     "user_share": (0.001, 1),
     "token_share": (0.001, 1),

@@ -1,5 +1,6 @@
 """Loads: batches of any size, in checkpoints that resume."""
 
+from commandbus.loads.listing import LoadOverview
 from commandbus.loads.load import Loads
 from commandbus.loads.model import (
     LoadMetadata,
@@ -12,6 +13,7 @@ from commandbus.loads.model import (
 
 __all__ = [
     "LoadMetadata",
+    "LoadOverview",
     "LoadProgress",
     "LoadResult",
     "LoadStart",

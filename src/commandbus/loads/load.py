@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any, LiteralString, Unpack
 from uuid import UUID
 
-from commandbus.batches.batch import new_batch
 from commandbus.batches.callbacks import Completions
 from commandbus.batches.cancels import cancel_all
 from commandbus.batches.model import BatchOptions
+from commandbus.batches.preparing import new_batch
 from commandbus.commands.preparing import Preparer
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
@@ -21,6 +22,7 @@ from commandbus.errors import (
     InvalidSettingError,
 )
 from commandbus.flow import SendOptions, check_flow
+from commandbus.loads.listing import LoadOverview, page_loads
 from commandbus.loads.model import (
     LoadMetadata,
     LoadResult,
@@ -32,7 +34,7 @@ from commandbus.loads.model import (
 from commandbus.loads.run import DISPATCH_LOAD, LARGEST_SIZE, LoadRun
 from commandbus.loads.sources import name_of, open_source
 from commandbus.meta import check_meta
-from commandbus.models import BatchCommand, BatchCompletionCallback
+from commandbus.models import EVERYTHING, BatchCommand, BatchCompletionCallback, Viewer
 from commandbus.names import (
     check_choice,
     check_command_type,
@@ -40,6 +42,7 @@ from commandbus.names import (
     check_operator,
     check_uuid,
 )
+from commandbus.paging import Page
 
 _BEGIN_LOAD: LiteralString = (
     "select {schema}.begin_load(%s, %s, %s, cast(%s as jsonb), %s, cast(%s as int), %s,"
@@ -203,7 +206,7 @@ class Loads:
         """
         wanted = (await self.require(domain, batch_id)).batch_id
         params = (domain, wanted, check_operator(operator))
-        await self._store.gateway.rows(_SEAL_LOAD, params, domain=domain)
+        await self._store.gateway.patient.rows(_SEAL_LOAD, params, domain=domain)
         await dispatch_rest(self._store, await self.require(domain, wanted))
         return await self.require(domain, wanted)
 
@@ -222,6 +225,25 @@ class Loads:
         """How far a load is, from any process; None if there is no such load."""
         params = (check_domain(domain), check_uuid(batch_id, "batch_id"))
         return await self._store.gateway.row(_GET_LOAD, params, into=_load_of, domain=domain)
+
+    async def page(
+        self,
+        *,
+        domains: Collection[str] | None = None,
+        status: LoadStatus | None = None,
+        is_open: bool = False,
+        viewer: Viewer = EVERYTHING,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[LoadOverview]:
+        """Loads of all domains or of those that are named, newest first.
+
+        With `is_open` those that are not done: they load, have stopped, or are not all queued.
+        """
+        return await page_loads(
+            self._store.gateway, domains, status, viewer,
+            is_open=is_open, limit=limit, cursor=cursor,
+        )  # fmt: skip
 
     async def created_by(self, domain: str, batch_id: UUID) -> str | None:
         """Who began a load, if that was said; raises if there is no such load."""

@@ -81,6 +81,11 @@ class Call:
             self._state = {}
         return self._state
 
+    @property
+    def has_state(self) -> bool:
+        """Whether a middleware has kept something."""
+        return bool(self._state)
+
     def redact(self, text: str) -> str:
         """A text without the secrets of this command's payload."""
         return self._redact(text)

@@ -8,28 +8,39 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from commandbus._version import __version__
 from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.extras import extra
-from commandbus.meta import check_meta, decode_meta
+from commandbus.meta import check_meta
 from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Proceed, WorkerMiddleware
 from commandbus.middleware.guarding import Guard
+from commandbus.middleware.sampling import Sampling
+from commandbus.middleware.travelling import LINKED, Sent, sent_with, traceparent_of
 from commandbus.privacy.sensitive import is_sensitive_key
 
 with extra("otel", "the middleware OpenTelemetry"):
     from opentelemetry import baggage, propagate, trace
     from opentelemetry import context as contexts
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+    from opentelemetry.trace import (
+        Link,
+        NonRecordingSpan,
+        Span,
+        SpanContext,
+        SpanKind,
+        Status,
+        StatusCode,
+    )
+
+if TYPE_CHECKING:
+    from commandbus.handler import HandlerContext
 
 __all__ = ["OpenTelemetry", "Relation"]
 
 #: What the semantic conventions call a messaging system; there is no value for PGMQ among theirs.
 SYSTEM = "pgmq"
-#: In the meta of commands that were sent together: their creation is linked, it is not the parent.
-LINKED = "commandbus-linked"
 #: The span of a receive links to the creation of at most this number of commands.
 MAX_LINKS = 100
 #: Instrumentations of drivers write no span where the context has one of these. The first is what
@@ -38,6 +49,8 @@ _SUPPRESSING = (
     "suppress_instrumentation", getattr(contexts, "_SUPPRESS_INSTRUMENTATION_KEY", None),
 )  # fmt: skip
 
+#: An attempt whose context is attached: the token, the context, the ids of a span that is dropped.
+_Begun = tuple[Any, Context, SpanContext | None, Sent]
 Relation = Literal["auto", "parent", "link"]
 _RELATIONS = ("auto", "parent", "link")
 
@@ -62,6 +75,7 @@ class OpenTelemetry(WorkerMiddleware):
         self._relation = relation
         self._record_receive = record_receive
         self._tracer = trace.get_tracer("commandbus", __version__, tracer_provider)
+        self._sampling = Sampling(self._tracer)
         self._guard = Guard("the middleware OpenTelemetry")
 
     # -- sending
@@ -133,29 +147,35 @@ class OpenTelemetry(WorkerMiddleware):
 
     async def handle(self, call: Call, proceed: Proceed) -> Any:
         """A span around the attempt."""
-        token: Any = None
-        with self._guard:
-            token = self._begin(call)
+        begun: _Begun | None = None
+        try:  # not `with self._guard`, which each command would pay for
+            begun = self._begin(call)
+        except Exception as error:  # noqa: BLE001  (it must not fail a command)
+            self._guard.warn(type(error).__name__)
         try:
             return await proceed()
         finally:
-            with self._guard:
-                if token is not None:
-                    self._end(call, token)
+            if begun is not None:
+                try:
+                    self._end(call, begun)
+                except Exception as error:  # noqa: BLE001
+                    self._guard.warn(type(error).__name__)
 
-    def _begin(self, call: Call) -> Any:
-        command, meta = call.command, call.ctx.meta
-        # Not from the context of the worker, in which instrumentations are suppressed.
-        sent = propagate.extract(meta, Context())
-        creation = trace.get_current_span(sent).get_span_context()
+    def _begin(self, call: Call) -> _Begun:
+        command = call.command
+        sent = sent_with(propagate.get_global_textmap(), call.ctx.lease.meta)
         is_parent = self._relation == "parent" or (
-            self._relation == "auto" and LINKED not in meta and command.batch_id is None
+            self._relation == "auto" and not sent.is_linked and command.batch_id is None
         )
-        span = self._tracer.start_span(
+        decided = self._sampling.decide(sent.creation if is_parent else None)
+        if isinstance(decided, SpanContext):
+            context = trace.set_span_in_context(NonRecordingSpan(decided), sent.context)
+            return contexts.attach(context), context, decided, sent
+        span = decided.start_span(
             f"process {command.domain}",
-            context=sent if is_parent else Context(),
+            context=sent.context if is_parent else Context(),
             kind=SpanKind.CONSUMER,
-            links=[Link(creation)] if creation.is_valid else None,
+            links=[Link(sent.creation)] if sent.creation.is_valid else None,
             attributes={
                 **_attributes(command.domain, "process"),
                 "messaging.message.id": str(command.command_id),
@@ -165,28 +185,46 @@ class OpenTelemetry(WorkerMiddleware):
             },
         )
         call.state[self] = span
-        return contexts.attach(trace.set_span_in_context(span, sent))
+        context = trace.set_span_in_context(span, sent.context)
+        return contexts.attach(context), context, None, sent
 
-    def _end(self, call: Call, token: Any) -> None:
+    def _end(self, call: Call, begun: _Begun) -> None:
         try:
             # Only now: what the handler itself says in its reply goes first.
-            said = call.ctx.reply_meta or {}
-            if "traceparent" not in said and (more := self._fitting(said, _carrier())):
-                call.ctx.add_reply_meta(more)
+            if call.command.reply_to is not None:
+                self._let_reply_carry(call.ctx, begun)
         finally:
-            contexts.detach(token)
+            contexts.detach(begun[0])
+
+    def _let_reply_carry(self, ctx: HandlerContext, begun: _Begun) -> None:
+        _, context, dropped, sent = begun
+        said = ctx.reply_meta
+        if (
+            said is None
+            and dropped is not None
+            and sent.replied is not None
+            and contexts.get_current() is context  # else the handler has something to add
+        ):
+            ctx.carry_reply_meta({"traceparent": traceparent_of(dropped), **sent.replied})
+        elif said is None or "traceparent" not in said:
+            more = self._fitting(said or {}, _carrier())
+            if more:
+                ctx.add_reply_meta(more)
 
     def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
         """The end of the attempt is the end of its span. Texts of errors are redacted ones."""
         del error
+        if not call.has_state:  # the span is dropped
+            return
         span: Span | None = call.state.pop(self, None)
         if span is None:
             return
         with self._guard:
-            span.set_attribute("commandbus.outcome", outcome.name)
-            if outcome.error_code is not None:
-                span.set_attribute("commandbus.error_code", outcome.error_code)
-                _set_failed(span, outcome.error_code, outcome.error_message)
+            if span.is_recording():
+                span.set_attribute("commandbus.outcome", outcome.name)
+                if outcome.error_code is not None:
+                    span.set_attribute("commandbus.error_code", outcome.error_code)
+                    _set_failed(span, outcome.error_code, outcome.error_message)
         with self._guard:
             span.end()
 
@@ -213,7 +251,8 @@ class OpenTelemetry(WorkerMiddleware):
         if not self._record_receive:
             return
         with self._guard:
-            found = (_creation(meta) for meta in metas[:MAX_LINKS])
+            propagator = propagate.get_global_textmap()
+            found = (sent_with(propagator, meta).creation for meta in metas[:MAX_LINKS])
             span = self._tracer.start_span(
                 f"receive {domain}",
                 context=Context(),
@@ -258,11 +297,6 @@ def _carrier(*, is_many: bool = False) -> dict[str, str]:
     if is_many and carrier:
         carrier[LINKED] = "1"
     return carrier
-
-
-def _creation(meta: str | None) -> trace.SpanContext:
-    sent = propagate.extract(decode_meta(meta) or {}, Context())
-    return trace.get_current_span(sent).get_span_context()
 
 
 def _set_failed(span: Span | None, kind: str, message: str | None = None) -> None:

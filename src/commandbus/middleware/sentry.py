@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from commandbus.errors import InvalidInputError, InvalidSettingError
@@ -11,6 +12,7 @@ from commandbus.extras import extra
 from commandbus.meta import check_meta
 from commandbus.middleware.base import Call, CallOutcome, Draft, Drafts, Middleware, Proceed
 from commandbus.middleware.guarding import Guard
+from commandbus.middleware.scopes import LazyScope
 
 with extra("sentry", "the middleware Sentry"):
     import sentry_sdk
@@ -68,20 +70,33 @@ class Sentry(Middleware):
 
     async def handle(self, call: Call, proceed: Proceed) -> Any:
         """Give the attempt a scope of its own: what it notes is in no event of another."""
-        entered = ExitStack()
-        with self._guard:
-            scope = entered.enter_context(sentry_sdk.isolation_scope())
-            call.state[self] = scope
-            self._describe(scope, call)
+        before: tuple[Scope, Scope] | None = None
+        try:  # not `with self._guard`, which each command would pay for
+            before = self._enter(call)
+        except Exception as error:  # noqa: BLE001  (it must not fail a command)
+            self._guard.warn(type(error).__name__)
         try:
             return await proceed()
         finally:
-            with self._guard:
-                entered.close()
+            if before is not None:
+                Scope.set_isolation_scope(before[0])
+                Scope.set_current_scope(before[1])
 
-    def _describe(self, scope: Scope, call: Call) -> None:
+    def _enter(self, call: Call) -> tuple[Scope, Scope]:
+        before = Scope.get_isolation_scope(), Scope.get_current_scope()
+        scope = LazyScope.of(before[0], partial(self._describe, call))
+        call.state[self] = scope
+        Scope.set_isolation_scope(scope)
+        Scope.set_current_scope(LazyScope.of(before[1], None))
+        return before
+
+    @staticmethod
+    def _describe(call: Call, scope: Scope) -> None:
         command = call.command
         scope.clear_breadcrumbs()  # what the process noted before
+        # Called after those of integrations, and with the breadcrumbs of the handler. For what the
+        # handler reports or logs itself too: that has its variables, and the payload is in them.
+        scope.add_event_processor(lambda event, _hint: _redacted(event, call))
         # Also without `sentry-trace`: then it is a new trace, not that of what started the worker.
         scope.generate_propagation_context(call.ctx.meta)
         scope.set_transaction_name(f"{command.domain}/{command.command_type}")
@@ -99,7 +114,7 @@ class Sentry(Middleware):
 
     def on_outcome(self, call: Call, outcome: CallOutcome, error: BaseException | None) -> None:
         """Report it, if it is to be reported."""
-        scope: Scope | None = call.state.pop(self, None)
+        scope: Scope | None = call.state.pop(self, None)  # always: it knows the call
         if scope is None or outcome.error_code is None or self._report == "none":
             return
         if self._report == "final" and not outcome.is_final:
@@ -107,8 +122,6 @@ class Sentry(Middleware):
         with self._guard, use_isolation_scope(scope):
             scope.set_tag("commandbus.outcome", outcome.name)
             scope.set_tag("commandbus.error_code", outcome.error_code)
-            # Called after those of integrations, and with the breadcrumbs of the handler.
-            scope.add_event_processor(lambda event, _hint: _redacted(event, call))
             event, hint = _event(call, outcome, error)
             sentry_sdk.capture_event(event, hint=hint)
 
@@ -142,10 +155,15 @@ def _event(call: Call, outcome: CallOutcome, error: BaseException | None) -> tup
 
 def _redacted(event: Any, call: Call) -> Any:
     """Without the secrets of the payload: handlers repeat them in errors, and in what they log."""
-    for value in event.get("exception", {}).get("values", ()):
-        for frame in (value.get("stacktrace") or {}).get("frames", ()):
-            frame.pop("vars", None)  # an integration may have added them
-        value["value"] = call.redact(str(value.get("value") or ""))
+    for name in ("exception", "threads"):
+        for value in (event.get(name) or {}).get("values", ()):
+            for frame in (value.get("stacktrace") or {}).get("frames", ()):
+                frame.pop("vars", None)  # an integration may have added them
+            if value.get("value") is not None:
+                value["value"] = call.redact(str(value["value"]))
+    if not {"exception", "threads", "stacktrace"} & event.keys():
+        # Else `attach_stacktrace` adds the place after this, with the values of variables.
+        event["threads"] = {"values": []}
     for name in ("message", "logentry", "breadcrumbs", "extra", "contexts", "tags", "user"):
         if name in event:
             event[name] = _walk(event[name], call)

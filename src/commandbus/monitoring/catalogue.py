@@ -105,6 +105,16 @@ OWN = (
     SEND, *POOL.values(),
 )  # fmt: skip
 
+# -- what the parent of several worker processes adds
+
+PROCESSES = Family(
+    "commandbus_processes", "gauge", "Worker processes of one parent: running, or down.", ("state",)
+)
+RESTARTS = Family(
+    "commandbus_process_restarts_total", "counter", "Worker processes that were started again."
+)
+SUPERVISED = (PROCESSES, RESTARTS)
+
 # -- what the database tells; asked for by the HTTP service or `commandbus exporter` alone
 
 DATABASE_UP = Family(
@@ -152,7 +162,20 @@ LIMIT_GAUGES = {
         ("waiting", "Commands that wait for an execution limit, or for a paused type."),
     )
 }
-DATABASE = (DATABASE_UP, DEPTH, *DOMAIN_GAUGES.values(), *LIMIT_GAUGES.values())
+#: Sums of all workers that add their counts to the database; other names than those of one worker,
+#: or who scrapes both would count twice.
+WORKERS_COMMANDS = Family(
+    "commandbus_workers_commands_total", "counter",
+    "Leases that ended, by outcome, of all workers with --counts.", (*_TYPE, "outcome"),
+)  # fmt: skip
+WORKERS_HANDLED = Family(
+    "commandbus_workers_handled_total", "counter", "Calls of handlers of these workers.", _TYPE
+)
+WORKERS_SECONDS = Family(
+    "commandbus_workers_handle_seconds_total", "counter", "How long these calls took.", _TYPE
+)
+WORKERS = (WORKERS_COMMANDS, WORKERS_HANDLED, WORKERS_SECONDS)
+DATABASE = (DATABASE_UP, DEPTH, *DOMAIN_GAUGES.values(), *LIMIT_GAUGES.values(), *WORKERS)
 
 #: In the order in which they are printed.
-FAMILIES = {family.name: family for family in (*OWN, *DATABASE)}
+FAMILIES = {family.name: family for family in (*OWN, *SUPERVISED, *DATABASE)}

@@ -29,6 +29,16 @@ Collector = Callable[[], Iterable[tuple[Family, Labels, Value]]]
 _CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,99}\Z")
 
 
+#: Outcomes that are the last of a command, or of its attempts.
+_LAST = frozenset({"completed", "parked", "failed"})
+
+#: What totals call the calls of handlers, beside the outcomes.
+HANDLED = "handled"
+
+#: A lease that ended: the command type, the outcome, the attempt, the code of its error.
+Ended = tuple[str, str, int, str | None]
+
+
 class TypeSeries:
     """What was counted of one command type."""
 
@@ -111,20 +121,26 @@ class Metrics:
     def waited(self, domain: str, command_type: str, seconds: float) -> None:
         """A handler is called for the first time for a command that was due so long ago."""
         with self._lock:
-            self._series(domain, command_type, is_own=True).wait.observe(max(seconds, 0.0))
+            series = self._series(domain, command_type, is_own=True)
+            series.wait.observe(max(0.0, seconds))
 
     def ended(
         self, domain: str, command_type: str, outcome: str, attempt: int, code: str | None = None
     ) -> None:
         """A lease has ended; `code`: that of the error, if the attempt has failed."""
+        self.ended_together(domain, [(command_type, outcome, attempt, code)])
+
+    def ended_together(self, domain: str, leases: Iterable[Ended]) -> None:
+        """Leases have ended, with one commit."""
         with self._lock:
-            series = self._series(domain, command_type, is_own=False)
-            series.is_handled = True
-            series.outcomes[outcome] += 1
-            if outcome in {"completed", "parked", "failed"}:
-                series.attempts.observe(attempt)
-            if code is not None:
-                series.errors[self._code(code)] += 1
+            for command_type, outcome, attempt, code in leases:
+                series = self._series(domain, command_type, is_own=False)
+                series.is_handled = True
+                series.outcomes[outcome] += 1
+                if outcome in _LAST:
+                    series.attempts.observe(attempt)
+                if code is not None:
+                    series.errors[self._code(code)] += 1
 
     def settled(self, domain: str, seconds: float) -> None:
         """A group of outcomes was committed."""
@@ -170,6 +186,18 @@ class Metrics:
         """Ask it no more."""
         with self._lock:
             self._collectors = [each for each in self._collectors if each != collector]
+
+    def totals(self) -> dict[tuple[str, str, str], tuple[int, float]]:
+        """Outcomes, and calls of handlers with their seconds, by domain and type; no zeros."""
+        found: dict[tuple[str, str, str], tuple[int, float]] = {}
+        with self._lock:
+            for (domain, command_type), series in self._types.items():
+                for outcome, count in series.outcomes.items():
+                    if count:
+                        found[domain, command_type, outcome] = count, 0.0
+                if handled := sum(series.handle.counts):
+                    found[domain, command_type, HANDLED] = handled, series.handle.total
+        return found
 
     def snapshot(self) -> Snapshot:
         """All that there is, at this moment."""

@@ -16,6 +16,8 @@ class Monitor:
     """What a process tells of itself."""
 
     def __init__(self) -> None:
+        #: Whether workers add what they have counted to the database, with their heartbeats.
+        self.tells_counts = False
         self.metrics = Metrics()
         self.health = Health()
         self.metrics.collect(self._lag)

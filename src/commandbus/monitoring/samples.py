@@ -48,6 +48,17 @@ class Snapshot:
         for name, labels in sorted(self._series, key=lambda key: (order[key[0]], key[1])):
             yield FAMILIES[name], labels, self._series[name, labels]
 
+    def __len__(self) -> int:
+        """How many series there are."""
+        return len(self._series)
+
+    def join(self, other: Snapshot, *, counters_only: bool = False) -> None:
+        """Add all of another, or what is counted and does not end with the process alone."""
+        for (name, labels), value in other._series.items():
+            family = FAMILIES[name]
+            if not (counters_only and family.kind == "gauge"):
+                self.add(family, labels, value)
+
     def add(self, family: Family, labels: Labels, value: Value) -> None:
         """Add to a series: the sum, or the highest if that is how the family is put together."""
         key = (family.name, labels)

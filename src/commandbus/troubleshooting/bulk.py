@@ -9,38 +9,36 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 from uuid import UUID, uuid4
 
 from commandbus.database import encoding
 from commandbus.database.model import OnBehalf
 from commandbus.database.store import Store
-from commandbus.errors import BulkOperationNotFoundError, InvalidInputError, InvalidSettingError
+from commandbus.errors import InvalidInputError, InvalidSettingError
 from commandbus.handlers.registry import HandlerRegistry
 from commandbus.models import EVERYTHING, Viewer
 from commandbus.names import (
     check_choice,
-    check_choice_or_none,
     check_command_type,
     check_domain,
     check_operator,
     check_text,
     check_uuid,
 )
-from commandbus.paging import Page, check_page, page_of, position_of, read_key, read_number
 from commandbus.payload import encode_json
 from commandbus.privacy.redaction import redact_text
 from commandbus.settings import check_number
 from commandbus.troubleshooting.bulk_edit import Editor
+from commandbus.troubleshooting.bulk_reads import BulkReads
 from commandbus.troubleshooting.bulk_run import BulkExecutor
 from commandbus.troubleshooting.groups import Groups
 from commandbus.troubleshooting.model import (
     BulkFilter,
-    BulkItem,
     BulkMatch,
     BulkOperation,
-    BulkOutcome,
     BulkPreview,
+    BulkSample,
     BulkStatus,
     BulkVerb,
     EditPreview,
@@ -60,6 +58,8 @@ MAX_PATHS = 20
 MAX_EDIT_EXTRA = 8_192
 #: Commands per second that a rate may ask for.
 RATE_RANGE = (0.0001, 1_000_000)
+#: Seconds that an operation may wait before its first item.
+MAX_START_AFTER = 3_600
 
 BulkProgress = Callable[[BulkOperation], Awaitable[None] | None]
 
@@ -68,41 +68,31 @@ _PREVIEW: LiteralString = (
 )
 _START: LiteralString = (
     "select {schema}.start_bulk(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
-    " cast(%s as float8), %s, %s, cast(%s as bigint))"
+    " cast(%s as float8), %s, %s, cast(%s as bigint), cast(%s as int),"
+    " make_interval(secs => cast(%s as float8)))"
 )
 _START_FOR: LiteralString = (
     "select {schema}.start_bulk_for(%s, %s, %s, cast(%s as jsonb), cast(%s as jsonb),"
-    " cast(%s as float8), %s, cast(%s as bigint), cast(%s as jsonb))"
+    " cast(%s as float8), %s, cast(%s as bigint), cast(%s as jsonb), cast(%s as int),"
+    " make_interval(secs => cast(%s as float8)))"
 )
 _MATCHED: LiteralString = (
     "select m.command_id from {schema}.bulk_matches(%s, cast(%s as jsonb)) m"
     " order by m.parked_at, m.command_id limit %s"
 )
+_SAMPLES: LiteralString = (
+    "select c.command_id, c.command_type, m.fingerprint, m.parked_at, c.attempts,"
+    " c.last_error_code, c.last_error_msg, c.correlation_id, c.batch_id"
+    " from (select * from {schema}.bulk_matches(%s, cast(%s as jsonb), cast(%s as text)) m"
+    " order by m.parked_at, m.command_id limit %s) m"
+    " join {schema}.command_bus_command c on c.domain = %s and c.command_id = m.command_id"
+    " order by m.parked_at, m.command_id"
+)
 _STOP: LiteralString = "select {schema}.stop_bulk(%s, %s)"
 _RESUME: LiteralString = "select {schema}.resume_bulk(%s, %s, cast(%s as float8))"
-_OPERATIONS: LiteralString = (
-    "select o.operation_id, o.domain, o.verb, o.filter, o.arguments, o.rate, o.actor, o.status,"
-    " o.total, o.done, o.skipped, o.failed, o.executor, o.heartbeat_at, o.created_at,"
-    " o.started_at, o.finished_at from {schema}.command_bus_bulk_operation o"
-)
-# One that touches governed batches is for those who see the batches of all owners.
-_SEEN: LiteralString = " where (cast(%s as text) is null or not o.is_governed)"
-_GET: LiteralString = _OPERATIONS + _SEEN + " and o.operation_id = %s"
-_PAGE: LiteralString = (
-    _OPERATIONS + _SEEN + " and (cast(%s as text) is null or o.domain = %s)"
-    " and (cast(%s as text) is null or o.status = %s)"
-    " and (cast(%s as timestamptz) is null or (o.created_at, o.operation_id) < (%s, %s))"
-    " order by o.created_at desc, o.operation_id desc limit %s"
-)
-_PAGE_ITEMS: LiteralString = (
-    "select i.item_no, i.command_id, i.outcome, i.detail, i.acted_at"
-    " from {schema}.command_bus_bulk_item i where i.operation_id = %s"
-    " and (cast(%s as text) is null or i.outcome = %s) and i.item_no > %s"
-    " order by i.item_no limit %s"
-)
 
 
-class BulkOperations:
+class BulkOperations(BulkReads):
     """Starts, runs, stops and shows bulk operations."""
 
     def __init__(
@@ -113,7 +103,7 @@ class BulkOperations:
         registry: HandlerRegistry | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._groups = Groups(store)
         self._max_result_bytes = max_result_bytes
         self._sleep = sleep
@@ -122,14 +112,24 @@ class BulkOperations:
         name = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._executor = BulkExecutor(store, self._editor, name)
 
-    async def preview(self, chosen: BulkFilter, *, viewer: Viewer = EVERYTHING) -> BulkPreview:
-        """What matches now, counted by failure group, most first."""
+    async def preview(
+        self, chosen: BulkFilter, *, samples: int = 0, viewer: Viewer = EVERYTHING
+    ) -> BulkPreview:
+        """What matches now, counted by failure group, most first; `total` is for `expected_total`.
+
+        `samples`: how many of the commands it shows, those that are parked longest.
+        """
+        check_number(samples, "samples", 0, MAX_EXAMPLES, is_whole=True)
         chosen = await self._checked(chosen, viewer)
         domain, conditions = chosen.domain, _encoded(chosen)
-        found = await self._store.gateway.rows(
-            _PREVIEW, (domain, conditions, viewer.owner), into=BulkMatch, domain=domain
-        )
-        return BulkPreview(domain, sum(match.matched for match in found), tuple(found))
+        gateway, asked = self._store.gateway.patient, (domain, conditions, viewer.owner)
+        found = await gateway.rows(_PREVIEW, asked, into=BulkMatch, domain=domain)
+        shown: list[BulkSample] = []
+        if samples and found:
+            params = (*asked, samples, domain)
+            shown = await gateway.rows(_SAMPLES, params, into=BulkSample, domain=domain)
+        total = sum(match.matched for match in found)
+        return BulkPreview(domain, total, tuple(found), tuple(shown))
 
     async def preview_edit(
         self, chosen: BulkFilter, edit: PayloadEdit, *, examples: int = 10
@@ -142,7 +142,7 @@ class BulkOperations:
         check_number(examples, "examples", 0, MAX_EXAMPLES, is_whole=True)
         matched = await self.preview(chosen)
         params = (chosen.domain, _encoded(await self._checked(chosen)), MAX_PREVIEWED)
-        rows = await self._store.gateway.rows(_MATCHED, params, domain=chosen.domain)
+        rows = await self._store.gateway.patient.rows(_MATCHED, params, domain=chosen.domain)
         return await self._editor.preview(
             chosen.domain, matched.total, [row[0] for row in rows], edit, examples
         )
@@ -161,9 +161,14 @@ class BulkOperations:
         operation_id: UUID | None = None,
         everything: bool = False,
         expected_total: int | None = None,
+        limit: int | None = None,
+        start_after: float | None = None,
         on_behalf: OnBehalf | None = None,
     ) -> BulkOperation:
-        """Decide for many parked commands: "retry", "cancel" (with a reason) or "complete".
+        """Decide for many parked commands: "retry", "cancel" or "complete".
+
+        `reason`: why, kept with the operation and in the audit; a cancel needs one, and its replies
+        have it.
 
         A retry with an `edit` (MergePatch or JsonPatch) changes each payload before it is sent
         again. Commands that it cannot be applied to stay parked, as failed items with the reason;
@@ -174,7 +179,9 @@ class BulkOperations:
         operation; so is a start while the same decision on the same filter still runs.
         A filter that matches nothing is refused, and one that matches everything parked in the
         domain, unless `everything` confirms it. With `expected_total`, the total of a preview, a
-        start that would freeze another number of commands is refused. `on_behalf`
+        start that would freeze another number of commands is refused. `limit` freezes only that
+        many, those that are parked longest: to try a decision on a few first. `start_after`:
+        seconds in which nothing is done yet, so that `stop` undoes all of it. `on_behalf`
         (`bus.governance.on_behalf_of`): for a caller, to whom an edit of governed command types is
         refused, if no governed batch has the commands.
         """
@@ -184,6 +191,10 @@ class BulkOperations:
         pace, actor = _check_rate(rate), check_operator(operator)
         if expected_total is not None:
             check_number(expected_total, "expected_total", 0, 2**63 - 1, is_whole=True)
+        if limit is not None:
+            check_number(limit, "limit", 1, 2**31 - 1, is_whole=True)
+        if start_after is not None:
+            check_number(start_after, "start_after", 0, MAX_START_AFTER)
         chosen = await self._checked(chosen)
         what: tuple[Any, ...] = (wanted, chosen.domain, asked, _encoded(chosen), arguments, pace)
         if edit is None or on_behalf is None:
@@ -191,8 +202,9 @@ class BulkOperations:
         else:
             who = encoding.on_behalf(on_behalf)
             statement, params = _START_FOR, (*what, everything, expected_total, who)
+        params = (*params, limit, start_after)
         return await self.require(
-            await self._store.gateway.value(statement, params, domain=chosen.domain)
+            await self._store.gateway.patient.value(statement, params, domain=chosen.domain)
         )
 
     async def run(
@@ -214,7 +226,10 @@ class BulkOperations:
         return operation
 
     async def stop(self, operation_id: UUID, *, operator: str | None = None) -> BulkOperation:
-        """Act on no further item; an operation that is finished is refused."""
+        """Act on no further item; an operation that is finished is refused.
+
+        What is done stays done. Within `start_after` nothing is done yet.
+        """
         wanted = check_uuid(operation_id, "operation_id")
         await self._store.gateway.rows(_STOP, (wanted, check_operator(operator)))
         return await self.require(wanted)
@@ -227,56 +242,6 @@ class BulkOperations:
         params = (wanted, check_operator(operator), _check_rate(rate))
         await self._store.gateway.rows(_RESUME, params)
         return await self.require(wanted)
-
-    async def get(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation | None:
-        """One operation, or None."""
-        wanted = check_uuid(operation_id, "operation_id")
-        return await self._store.gateway.row(_GET, (viewer.owner, wanted), into=_operation_of)
-
-    async def require(self, operation_id: UUID, *, viewer: Viewer = EVERYTHING) -> BulkOperation:
-        """One operation; raises BulkOperationNotFoundError if there is none."""
-        found = await self.get(operation_id, viewer=viewer)
-        if found is None:
-            raise BulkOperationNotFoundError(check_uuid(operation_id, "operation_id"))
-        return found
-
-    async def page(
-        self,
-        domain: str | None = None,
-        *,
-        status: BulkStatus | None = None,
-        viewer: Viewer = EVERYTHING,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[BulkOperation]:
-        """Operations, newest first, page by page."""
-        state = check_choice_or_none(BulkStatus, status, "status")
-        place = None if domain is None else check_domain(domain)
-        bound = ("bulk operations", place, state, viewer.owner)
-        check_page(limit)
-        at, last_id = position_of(cursor, bound, read_key) or (None, None)
-        params = (viewer.owner, domain, domain, state, state, at, at, last_id, limit + 1)
-        found = await self._store.gateway.rows(_PAGE, params, into=_operation_of)
-        return page_of(found, limit, bound, lambda last: [last.created_at, last.operation_id])
-
-    async def page_items(
-        self,
-        operation_id: UUID,
-        *,
-        outcome: BulkOutcome | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> Page[BulkItem]:
-        """The commands of an operation and what became of each, in their order, page by page."""
-        wanted = (await self.require(operation_id)).operation_id
-        kind = check_choice_or_none(BulkOutcome, outcome, "outcome")
-        bound = ("bulk items", str(wanted), kind)
-        check_page(limit)
-        after = position_of(cursor, bound, read_number) or 0
-        found = await self._store.gateway.rows(
-            _PAGE_ITEMS, (wanted, kind, kind, after, limit + 1), into=_item_of
-        )
-        return page_of(found, limit, bound, lambda last: [last.item_no])
 
     async def _checked(self, chosen: BulkFilter, viewer: Viewer = EVERYTHING) -> BulkFilter:
         """The filter, its parts checked and the group's fingerprint complete."""
@@ -293,6 +258,9 @@ class BulkOperations:
                 raise InvalidSettingError(f"{name} must be a datetime, with a time zone")
         if chosen.batch_id is not None:
             chosen = replace(chosen, batch_id=check_uuid(chosen.batch_id, "batch_id"))
+        if chosen.failed_of is not None:
+            of = (await self.require(chosen.failed_of, viewer=viewer)).operation_id
+            chosen = replace(chosen, failed_of=of)
         if chosen.command_ids is not None:
             ids = tuple(check_uuid(command_id) for command_id in chosen.command_ids)
             if not 1 <= len(ids) <= MAX_IDS:
@@ -311,8 +279,6 @@ class BulkOperations:
         reset_attempts: bool,
         edit: PayloadEdit | None,
     ) -> str:
-        if verb is not BulkVerb.CANCEL and reason is not None:
-            raise InvalidInputError(f"a {verb} has no reason; only a cancel has")
         if verb is not BulkVerb.COMPLETE and result_data is not None:
             raise InvalidInputError(f"a {verb} has no result; only a complete has")
         if verb is not BulkVerb.RETRY and edit is not None:
@@ -323,11 +289,14 @@ class BulkOperations:
             paths = list(dict.fromkeys(map(pointer, edit.written())))[:MAX_PATHS]
             values["edit"] = {**edit.stored(), "paths": paths}
         if verb is BulkVerb.CANCEL:
-            values = {"reason": redact_text(check_text(reason, "reason"))}
+            values = {}
         elif verb is BulkVerb.COMPLETE:
             values = {"result": result_data}
+        if reason is not None or verb is BulkVerb.CANCEL:
+            values["reason"] = redact_text(check_text(reason, "reason"))
         # Bytes; the result, or the edit with its paths, is inside a small document.
-        limit = self._max_result_bytes + (100 if edit is None else MAX_EDIT_EXTRA)
+        extra = 100 if edit is None else MAX_EDIT_EXTRA
+        limit = self._max_result_bytes + extra + len(str(values.get("reason", "")).encode()) * 6
         what = "result_data" if edit is None else "edit"
         return encode_json(values, what=what, max_bytes=limit).decode()
 
@@ -339,22 +308,6 @@ def _check_edit(edit: Any) -> None:
 
 def _encoded(chosen: BulkFilter) -> str:
     return encode_json(chosen.conditions(), what="filter", max_bytes=MAX_FILTER_BYTES).decode()
-
-
-def _operation_of(*row: Any) -> BulkOperation:
-    """A row of _OPERATIONS, without the values of an edit: they may be secret."""
-    arguments = {name: value for name, value in row[4].items() if name != "on_behalf"}
-    if "edit" in arguments:
-        arguments["edit"] = {"paths": arguments["edit"]["paths"]}
-    head = (*row[:2], BulkVerb(row[2]), row[3], arguments, *row[5:7], BulkStatus(row[7]))
-    values = cast("Any", (*head, *row[8:]))
-    return BulkOperation(*values)
-
-
-def _item_of(*row: Any) -> BulkItem:
-    """A row of _PAGE_ITEMS."""
-    outcome = None if row[2] is None else BulkOutcome(row[2])
-    return BulkItem(row[0], row[1], outcome, *row[3:])
 
 
 def _check_rate(rate: float | None) -> float | None:

@@ -51,7 +51,7 @@ class BulkExecutor:
 
     async def run_chunk(self, operation_id: UUID) -> BulkStep:
         """Act on the next items of an operation, in one transaction."""
-        gateway = self._store.gateway
+        gateway = self._store.gateway.patient
         limit, document = CHUNK, None
         for domain, rate, stored, first in await gateway.rows(_EDIT_OF, (operation_id,)):
             limit = (

@@ -8,19 +8,32 @@ from typing import Any, LiteralString
 from commandbus.database.store import Store
 from commandbus.errors import InvalidInputError, InvalidOperationError
 from commandbus.models import EVERYTHING, Viewer
-from commandbus.names import check_names
+from commandbus.names import check_domain, check_names, check_operator, check_text
 from commandbus.paging import MAX_LIMIT, check_page
-from commandbus.troubleshooting.model import FailureGroup
+from commandbus.privacy.redaction import redact_text
+from commandbus.troubleshooting.model import FailureGroup, GroupList
+
+#: Groups that one look shows at most; a search text finds the others.
+MAX_GROUPS = 200
+#: Characters of a remark, of a search text, and of a name.
+MAX_NOTE = 2_000
+MAX_SEARCH = 200
+MAX_ASSIGNEE = 255
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{1,16}\Z")
 _LIST: LiteralString = (
     "select g.domain, g.fingerprint, g.command_type, g.error_class, g.error_code, g.message,"
     " g.sample_message, g.sample_command_id, g.parked_count, g.total_seen, g.first_seen,"
-    " g.last_seen, s.stack ->> 'first', s.stack ->> 'last'"
-    " from {schema}.list_failure_groups(%s, %s, %s, %s, %s, cast(%s as text)) g"
+    " g.last_seen, s.stack ->> 'first', s.stack ->> 'last', g.note, g.note_by, g.note_at,"
+    " g.assignee, g.emptied_at, g.back_at, g.back_after, g.back_count,"
+    " {schema}.group_id(g.domain, g.fingerprint)"
+    " from {schema}.list_failure_groups(%s, %s, %s, %s, %s, cast(%s as text), cast(%s as text)) g"
     " cross join lateral (select {schema}.failure_stack(g.domain, g.sample_command_id) as stack) s"
     " order by g.parked_count desc, g.last_seen desc, g.domain, g.fingerprint"
 )
+
+_NOTE: LiteralString = "select {schema}.note_group(%s, %s, cast(%s as text), cast(%s as text))"
+_ASSIGN: LiteralString = "select {schema}.assign_group(%s, %s, cast(%s as text), cast(%s as text))"
 
 
 def check_fingerprint(group: Any) -> str:
@@ -54,15 +67,61 @@ class Groups:
         """
         check_names(domain, command_type)
         check_page(limit)
-        params = (domain, command_type, include_empty, limit, "", viewer.owner)
-        return await self._store.gateway.rows(_LIST, params, into=FailureGroup)
+        params = (domain, command_type, include_empty, limit, "", viewer.owner, None)
+        return await self._store.gateway.patient.rows(_LIST, params, into=FailureGroup)
+
+    async def find_groups(
+        self,
+        domain: str | None = None,
+        *,
+        search: str | None = None,
+        command_type: str | None = None,
+        include_empty: bool = False,
+        viewer: Viewer = EVERYTHING,
+        limit: int = MAX_GROUPS,
+    ) -> GroupList:
+        """The same, at most MAX_GROUPS, and whether there are more.
+
+        `search`: a text in the message, code, class, type, note, assignee or fingerprint, in
+        capital letters or not.
+        """
+        check_names(domain, command_type)
+        check_page(limit)
+        most = min(limit, MAX_GROUPS)
+        text = None if search is None else check_text(search, "search", max_length=MAX_SEARCH)
+        params = (domain, command_type, include_empty, most + 1, "", viewer.owner, text)
+        found = await self._store.gateway.patient.rows(_LIST, params, into=FailureGroup)
+        return GroupList(tuple(found[:most]), is_cut=len(found) > most)
+
+    async def note_group(
+        self, domain: str, fingerprint: str, text: str | None, *, operator: str | None = None
+    ) -> FailureGroup:
+        """Put a remark on a group; None takes it off. The audit keeps all of them."""
+        group = await self.require_group(fingerprint, check_domain(domain))
+        note = None if text is None else redact_text(check_text(text, "note"), MAX_NOTE)
+        params = (domain, group.fingerprint, note, check_operator(operator))
+        await self._store.gateway.rows(_NOTE, params, domain=domain)
+        return await self.require_group(group.fingerprint, domain)
+
+    async def assign_group(
+        self, domain: str, fingerprint: str, assignee: str | None, *, operator: str | None = None
+    ) -> FailureGroup:
+        """Say who looks after a group; None: nobody. It is in the audit."""
+        group = await self.require_group(fingerprint, check_domain(domain))
+        who = (
+            None if assignee is None else check_text(assignee, "assignee", max_length=MAX_ASSIGNEE)
+        )
+        params = (domain, group.fingerprint, who, check_operator(operator))
+        await self._store.gateway.rows(_ASSIGN, params, domain=domain)
+        return await self.require_group(group.fingerprint, domain)
 
     async def require_group(
         self, fingerprint: str, domain: str | None = None, *, viewer: Viewer = EVERYTHING
     ) -> FailureGroup:
         """The one group whose fingerprint begins so; raises if there is none, or several."""
-        params = (domain, None, True, MAX_LIMIT, check_fingerprint(fingerprint), viewer.owner)
-        found = await self._store.gateway.rows(_LIST, params, into=FailureGroup)
+        start = check_fingerprint(fingerprint)
+        params = (domain, None, True, MAX_LIMIT, start, viewer.owner, None)
+        found = await self._store.gateway.patient.rows(_LIST, params, into=FailureGroup)
         # Operators copy the beginning from a listing, which shows only groups with parked commands.
         found = [each for each in found if each.parked_count] or found
         where = "" if domain is None else f" in domain {domain!r}"

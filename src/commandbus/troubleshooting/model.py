@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,28 @@ class FailureGroup:
     #: Frames of the user's code in the failure that came last: the outermost and the innermost.
     first_frame: str | None = None
     last_frame: str | None = None
+    #: The newest remark about the group; the audit has all of them, under `audit_id`.
+    note: str | None = None
+    note_by: str | None = None
+    note_at: datetime | None = None
+    #: Who looks after it.
+    assignee: str | None = None
+    #: When its last parked command left it; None: never since this is kept.
+    emptied_at: datetime | None = None
+    #: When it was last seen again after that, how long it had been empty, and how often it was.
+    back_at: datetime | None = None
+    back_after: timedelta | None = None
+    back_count: int = 0
+    #: What `bus.get_audit_trail` takes for what people did to the group itself.
+    audit_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """Failure groups, largest first. `is_cut`: there are more; a search text finds them."""
+
+    groups: tuple[FailureGroup, ...]
+    is_cut: bool
 
 
 class BulkVerb(StrEnum):
@@ -71,6 +93,8 @@ class BulkFilter:
     parked_after: datetime | None = None
     parked_before: datetime | None = None
     command_ids: tuple[UUID, ...] | None = None
+    #: What failed in this operation, as long as nobody has acted on it since.
+    failed_of: UUID | None = None
 
     def conditions(self) -> dict[str, Any]:
         """The filter as it is stored; equal filters give equal documents."""
@@ -100,12 +124,29 @@ class BulkMatch:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkSample:
+    """One of the commands that a filter matches, without its payload."""
+
+    command_id: UUID
+    command_type: str
+    fingerprint: str
+    parked_at: datetime
+    attempts: int
+    error_code: str | None
+    error_message: str | None
+    correlation_id: UUID
+    batch_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
 class BulkPreview:
     """What a filter matches now."""
 
     domain: str
     total: int
     groups: tuple[BulkMatch, ...]
+    #: Those that are parked longest, if they were asked for.
+    samples: tuple[BulkSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +199,18 @@ class BulkOperation:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    #: Why, in the words of who started it.
+    reason: str | None = None
+    #: It has only this many of what matched, the oldest; None: all.
+    limit: int | None = None
+    #: No item before this time; None: at once.
+    starts_at: datetime | None = None
+    #: When it last went on, and how many items had their outcome by then.
+    resumed_at: datetime | None = None
+    resumed_from: int = 0
+    #: Who stopped it last, and when.
+    stopped_by: str | None = None
+    stopped_at: datetime | None = None
 
     @property
     def acted(self) -> int:
@@ -168,6 +221,31 @@ class BulkOperation:
     def left(self) -> int:
         """How many items have no outcome yet."""
         return self.total - self.acted
+
+    @property
+    def per_second(self) -> float | None:
+        """Items per second, since it started or last went on; None until that can be told."""
+        since = max(filter(None, (self.started_at, self.resumed_at)), default=None)
+        if since is None or self.heartbeat_at is None:
+            return None
+        seconds = (self.heartbeat_at - since).total_seconds()
+        acted = self.acted - self.resumed_from
+        if seconds <= 0 or acted <= 0:
+            return None
+        # The first items are acted on at the very beginning: of few items that is a large part.
+        return acted / seconds if self.rate is None else min(acted / seconds, self.rate)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at the rate that it reaches; None if that is not known."""
+        pace = self.per_second or self.rate
+        return None if not self.is_running or pace is None else self.left / pace
+
+    @property
+    def last_sign_at(self) -> datetime:
+        """When an executor last acted on it, or could first have done so."""
+        found = (self.heartbeat_at, self.resumed_at, self.starts_at, self.created_at)
+        return max(moment for moment in found if moment is not None)
 
     @property
     def edited_paths(self) -> tuple[str, ...]:

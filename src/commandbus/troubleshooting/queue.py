@@ -31,14 +31,13 @@ from commandbus.paging import Page, check_page, every, page_of, position_of, rea
 from commandbus.payload import encode_json, encode_payload
 from commandbus.privacy.redaction import redact_payload, redact_text
 from commandbus.troubleshooting.edits import difference
-from commandbus.troubleshooting.groups import Groups, check_fingerprint
+from commandbus.troubleshooting.groups import MAX_NOTE, check_fingerprint
+from commandbus.troubleshooting.life import Lives
 from commandbus.troubleshooting.unmasking import unmasked
 from commandbus.typed.codec import check_fits
 
 #: Items of one page when all are read: each has its payload.
 EVERY_MASKED_LIMIT = 100
-#: Characters of a note.
-MAX_NOTE = 2_000
 
 _PAGE: LiteralString = (
     "select t.*, {schema}.failure_stack(t.domain, t.command_id)"
@@ -66,7 +65,7 @@ _HAS_EDIT: LiteralString = (
 ItemType = Callable[[UUID], Awaitable[type[Any] | None]]
 
 
-class Troubleshooting(Groups):
+class Troubleshooting(Lives):
     """The operator's verbs."""
 
     def __init__(
@@ -146,7 +145,7 @@ class Troubleshooting(Groups):
     async def counts(self, domain: str | None = None) -> dict[str, int]:
         """How many commands are parked, by domain; only domains that have some."""
         check_names(domain)
-        return dict(await self._store.gateway.rows(_COUNTS, (domain, domain)))
+        return dict(await self._store.gateway.patient.rows(_COUNTS, (domain, domain)))
 
     async def get(
         self, domain: str, command_id: UUID, *, viewer: Viewer = EVERYTHING

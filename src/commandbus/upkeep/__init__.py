@@ -13,45 +13,62 @@ if TYPE_CHECKING:
         Watch,
         WorkerActivity,
     )
+    from commandbus.upkeep.checks import CheckRun, CheckRuns, LastCheck
     from commandbus.upkeep.figures import DomainFigures, Figures, GovernedFigures
     from commandbus.upkeep.findings import Diagnosis, Finding, Repair, Severity
     from commandbus.upkeep.heads import Head
+    from commandbus.upkeep.overview import DomainOverview, DomainRates, GroupTrend, WorkerOverview
     from commandbus.upkeep.retention import PruneResult, RetentionRule, parse_age
     from commandbus.upkeep.sealing import SealResult
     from commandbus.upkeep.service import Upkeep
+    from commandbus.upkeep.states import Chore, DatabaseSetting, SealState, SettingsOverview
     from commandbus.upkeep.verification import AuditPlace, AuditVerification
 
 __all__ = [
     "Activity",
     "AuditPlace",
     "AuditVerification",
+    "CheckRun",
+    "CheckRuns",
+    "Chore",
+    "DatabaseSetting",
     "Diagnosis",
     "DomainActivity",
     "DomainFigures",
+    "DomainOverview",
+    "DomainRates",
     "Figures",
     "Finding",
     "GovernedFigures",
+    "GroupTrend",
     "Head",
+    "LastCheck",
     "LimitActivity",
     "PruneResult",
     "Repair",
     "RetentionRule",
     "SealResult",
+    "SealState",
+    "SettingsOverview",
     "Severity",
     "Upkeep",
     "Watch",
     "WorkerActivity",
+    "WorkerOverview",
     "parse_age",
 ]
 
 _NAMES = {
     "activity": ("Activity", "DomainActivity", "LimitActivity", "Watch", "WorkerActivity"),
+    "checks": ("CheckRun", "CheckRuns", "LastCheck"),
     "figures": ("DomainFigures", "Figures", "GovernedFigures"),
     "findings": ("Diagnosis", "Finding", "Repair", "Severity"),
     "heads": ("Head",),
+    "overview": ("DomainOverview", "DomainRates", "GroupTrend", "WorkerOverview"),
     "retention": ("PruneResult", "RetentionRule", "parse_age"),
     "sealing": ("SealResult",),
     "service": ("Upkeep",),
+    "states": ("Chore", "DatabaseSetting", "SealState", "SettingsOverview"),
     "verification": ("AuditPlace", "AuditVerification"),
 }
 

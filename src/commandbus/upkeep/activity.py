@@ -116,7 +116,7 @@ class Watch:
 
     async def look(self) -> Activity:
         """Look once more."""
-        rows = self._store.gateway.rows
+        rows = self._store.gateway.patient.rows
         params = (self._domain, MOST_COUNTED)
         domains = await rows(_DOMAINS, params, into=DomainActivity)
         found = [self.with_rates(each) for each in domains]

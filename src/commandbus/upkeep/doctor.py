@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 from commandbus.database.store import Store
 from commandbus.errors import InvalidSettingError
 from commandbus.names import check_names, check_operator
+from commandbus.upkeep.checks import record_check
 from commandbus.upkeep.findings import FINDINGS, Diagnosis, Finding, Repair, finding_of, worst_first
 from commandbus.upkeep.seals import SealKeys
 
@@ -39,7 +40,8 @@ CHECKS: dict[str, LiteralString] = {
 _SERVER: LiteralString = (
     "select clock_timestamp(), current_setting('server_version'), current_database(), current_user,"
     " pg_database_size(current_database()), cast(greatest(c.reltuples, 0) as bigint),"
-    " has_function_privilege('pg_ls_waldir()', 'execute'), pg_is_in_recovery()"
+    " has_function_privilege('pg_ls_waldir()', 'execute'), pg_is_in_recovery(),"
+    " pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on'"
     " from pg_class c where c.oid = cast('{schema}.command_bus_command' as regclass)"
 )
 _LAST_KEY: LiteralString = (
@@ -65,6 +67,7 @@ class _Server(NamedTuple):
     commands: int
     may_read_wal: bool
     is_standby: bool
+    only_reads: bool
 
 
 class Doctor:
@@ -86,8 +89,28 @@ class Doctor:
         """Examine the database in one read-only snapshot; with `fix`, repair and examine it again.
 
         With more than a million commands only what was changed in the last day is looked at: give a
-        `window`, or `full` for everything. After a repair the findings are what is left.
+        `window`, or `full` for everything. After a repair the findings are what is left. The result
+        is kept for `runs.last`, if the role may write it.
         """
+        began = datetime.now(UTC)
+        found = await self._diagnose(
+            domain=domain, window=window, full=full, fix=fix, operator=operator
+        )
+        await record_check(
+            self._store, "doctor", began, found, domain=domain, actor=operator, is_fix=fix
+        )
+        return found
+
+    async def _diagnose(
+        self,
+        *,
+        domain: str | None = None,
+        window: timedelta | None = None,
+        full: bool = False,
+        fix: bool = False,
+        operator: str | None = None,
+    ) -> Diagnosis:
+        """The same, without keeping the result."""
         check_names(domain)
         if window is not None and (full or window <= timedelta(0)):
             raise InvalidSettingError(
@@ -104,11 +127,13 @@ class Doctor:
     async def _examine(
         self, domain: str | None, window: timedelta | None, *, is_full: bool
     ) -> Diagnosis:
-        async with self._store.gateway.snapshot() as session:
+        async with self._store.gateway.patient.snapshot() as session:
             await session.rows("set local jit = off")  # compiling would take longer than the checks
             asked_at = datetime.now(UTC)
             server = _Server(*(await session.rows(_SERVER))[0])
             findings = _clock_findings(asked_at, datetime.now(UTC), server.now)
+            if server.only_reads:
+                findings.append(finding_of("SERVER_ONLY_READS", None, 1, [server.database]))
             if window is None and not is_full and server.commands > FULL_LIMIT:
                 window = RECENT
             since = None if window is None else server.now - window
@@ -155,7 +180,7 @@ class Doctor:
         params = (domain, actor, REPAIR_LIMIT)
         repaired: dict[str, None] = {}
         while True:
-            rows = await self._store.gateway.rows(statement, params, domain=domain)
+            rows = await self._store.gateway.patient.rows(statement, params, domain=domain)
             now = dict.fromkeys(row[0] for row in rows)
             # It comes to an end: each round repairs something that was not repaired before.
             if now.keys() <= repaired.keys():

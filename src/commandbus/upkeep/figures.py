@@ -8,12 +8,15 @@ from datetime import datetime
 from typing import LiteralString
 from uuid import UUID
 
-from commandbus.database.store import Store
 from commandbus.models import CommandStatus
 from commandbus.names import check_domain
 from commandbus.upkeep.activity import Watch
+from commandbus.upkeep.overview import Overviews
 
 _KNOWS_DOMAIN: LiteralString = "select {schema}.knows_domain(%s)"
+_WORKER_COUNTS: LiteralString = (
+    "select domain, command_type, outcome, count, seconds from {schema}.worker_counts()"
+)
 _LIMIT_FIGURES: LiteralString = (
     "select l.domain, coalesce(l.command_type, 'domain') || case when l.by_key then ' by key'"
     " else '' end, l.running, l.waiting from {schema}.list_limits() l"
@@ -100,11 +103,27 @@ class LimitFigures:
     waiting: int
 
 
-class Figures:
+@dataclass(frozen=True, slots=True)
+class WorkerCount:
+    """What all workers that tell it have counted of one command type."""
+
+    domain: str
+    command_type: str
+    #: As metrics name it; `handled`: calls of handlers, with their seconds.
+    outcome: str
+    count: int
+    seconds: float
+
+
+class Figures(Overviews):
     """`bus.upkeep.figures`; needs PostgreSQL."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    async def worker_counts(self) -> list[WorkerCount]:
+        """What workers have counted since the first of them told it; workers of today and before.
+
+        Those tell it that run with `--counts`, or with `bus.monitor(counts=True)`.
+        """
+        return await self._store.gateway.rows(_WORKER_COUNTS, (), into=WorkerCount)
 
     async def knows_domain(self, domain: str) -> bool:
         """Whether the queues of a domain are in the database."""
@@ -112,11 +131,11 @@ class Figures:
 
     async def domains(self) -> list[DomainFigures]:
         """How much waits, runs and is parked in each domain."""
-        return await self._store.gateway.rows(_DOMAIN_FIGURES, into=DomainFigures)
+        return await self._store.gateway.patient.rows(_DOMAIN_FIGURES, into=DomainFigures)
 
     async def limits(self) -> list[LimitFigures]:
         """How many run and wait under each execution limit."""
-        return await self._store.gateway.rows(_LIMIT_FIGURES, into=LimitFigures)
+        return await self._store.gateway.patient.rows(_LIMIT_FIGURES, into=LimitFigures)
 
     def watch(self, domain: str | None = None) -> Watch:
         """What goes on in all domains or in one, for somebody who looks every second."""
@@ -124,11 +143,13 @@ class Figures:
 
     async def governed(self, since: datetime) -> list[GovernedFigures]:
         """The counters of governed batches that are open, or have ended since then."""
-        return await self._store.gateway.rows(_GOVERNED_FIGURES, (since,), into=GovernedFigures)
+        return await self._store.gateway.patient.rows(
+            _GOVERNED_FIGURES, (since,), into=GovernedFigures
+        )
 
     async def statuses(self, domain: str | None = None) -> dict[tuple[str, CommandStatus], int]:
         """How many commands have each status, by domain; reads every row."""
-        rows = await self._store.gateway.rows(_COUNT_BY_STATUS, (domain, domain))
+        rows = await self._store.gateway.patient.rows(_COUNT_BY_STATUS, (domain, domain))
         return {(name, CommandStatus(status)): count for name, status, count in rows}
 
     def pool(self) -> Mapping[str, int]:

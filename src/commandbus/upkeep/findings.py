@@ -186,6 +186,11 @@ FINDINGS: dict[str, KnownFinding] = {
         "run `commandbus db migrate` as the owner of the schema; find out who disabled it",
     ),
     **SEAL_FINDINGS,
+    "SERVER_ONLY_READS": KnownFinding(
+        Severity.ERROR, "the server only reads: it is a standby, or was made read-only",
+        "give workers and senders an address that names all servers (host=a,b,c), or that of the "
+        "primary; after a failover, wait until one accepts writes",
+    ),
     "SCHEMA_OLD": KnownFinding(
         Severity.ERROR, "the database lacks migrations of this release",
         "run `commandbus db migrate`",

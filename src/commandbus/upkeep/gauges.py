@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -14,15 +14,24 @@ from commandbus.monitoring.catalogue import (
     MAX_DOMAINS,
     OTHER,
     POOL,
+    WORKERS_COMMANDS,
+    WORKERS_HANDLED,
+    WORKERS_SECONDS,
+    Family,
 )
-from commandbus.monitoring.samples import Snapshot
-from commandbus.upkeep.figures import DomainFigures, LimitFigures
+from commandbus.monitoring.metrics import HANDLED
+from commandbus.monitoring.samples import Labels, Snapshot
+from commandbus.upkeep.figures import DomainFigures, LimitFigures, WorkerCount
+
+#: Types of their own among what all workers have counted.
+MAX_SUMMED_TYPES = 1_000
 
 
 def gauges(
     domains: Sequence[DomainFigures],
     limits: Sequence[LimitFigures],
     pool: Mapping[str, int],
+    counts: Sequence[WorkerCount] = (),
 ) -> Snapshot:
     """What the database has told."""
     made = Snapshot()
@@ -37,7 +46,22 @@ def gauges(
             made.add(family, (limit.domain, limit.limit), getattr(limit, name))
     for name, value in pool.items():
         made.add(POOL[name], ("caller",), value)
+    for sample in counted(counts):
+        made.add(*sample)
     return made
+
+
+def counted(counts: Sequence[WorkerCount]) -> Iterator[tuple[Family, Labels, float]]:
+    """What workers have counted, as counters; of more types than a process has, the sum."""
+    types = {each.command_type: None for each in counts}
+    known = set(list(types)[:MAX_SUMMED_TYPES])
+    for each in counts:
+        labels = (each.domain, each.command_type if each.command_type in known else OTHER)
+        if each.outcome == HANDLED:
+            yield WORKERS_HANDLED, labels, each.count
+            yield WORKERS_SECONDS, labels, each.seconds
+        else:
+            yield WORKERS_COMMANDS, (*labels, each.outcome), each.count
 
 
 def no_database() -> Snapshot:

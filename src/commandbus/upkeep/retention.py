@@ -136,7 +136,9 @@ class Retention:
             result = due
             if dry_run:
                 params = (due.domain, due.kind, due.before)
-                counts = await self._store.gateway.rows(_COUNT_PRUNABLE, params, domain=due.domain)
+                counts = await self._store.gateway.patient.rows(
+                    _COUNT_PRUNABLE, params, domain=due.domain
+                )
                 result = replace(due, pruned={what: int(n) for what, n in counts})
             for function in () if dry_run else PRUNERS[due.kind]:
                 pruner = _pruner(function, is_by_rule=older_than is None)
@@ -147,8 +149,10 @@ class Retention:
     async def _due(self, domain: str | None, older_than: timedelta | None) -> list[PruneResult]:
         """What a run has to look at, with nothing removed yet."""
         if older_than is None:
-            return await self._store.gateway.rows(_RETENTION_DUE, (domain,), into=PruneResult)
-        rows = await self._store.gateway.rows(_DOMAINS_BEFORE, (older_than, domain))
+            return await self._store.gateway.patient.rows(
+                _RETENTION_DUE, (domain,), into=PruneResult
+            )
+        rows = await self._store.gateway.patient.rows(_DOMAINS_BEFORE, (older_than, domain))
         return [PruneResult(name, kind, before) for name, before in rows for kind in PRUNERS]
 
     async def _run(
@@ -163,7 +167,7 @@ class Retention:
         domain, after, pruned = result.domain, None, Counter(result.pruned)
         while True:
             params = (*what, domain, result.before, CHUNK, after, actor)
-            ((removed, after, is_done),) = await self._store.gateway.rows(
+            ((removed, after, is_done),) = await self._store.gateway.patient.rows(
                 statement, params, domain=domain
             )
             pruned.update(removed)

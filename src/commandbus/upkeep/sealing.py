@@ -180,7 +180,7 @@ class Sealing:
         """Move the horizon; waits a little for transactions that may still add events."""
         until, first = time.monotonic() + WAIT_SECONDS, None
         while True:
-            ((_, waits_for, noted_at),) = await self._store.gateway.rows(_MOVE_HORIZON)
+            ((_, waits_for, noted_at),) = await self._store.gateway.patient.rows(_MOVE_HORIZON)
             first = first or noted_at
             # Another candidate: all that was written before this run began can be sealed.
             if not waits_for or noted_at != first or time.monotonic() >= until:
@@ -195,7 +195,7 @@ class Sealing:
         self, key: Key, last: Head | None = None, *, new_key: bool
     ) -> tuple[Seal, int] | None:
         """One seal, in one transaction; None: there is nothing to seal."""
-        async with self._store.gateway.transaction() as session:
+        async with self._store.gateway.patient.transaction() as session:
             drafted = await session.row(_DRAFT, (CHUNK,), into=_Draft)
             if drafted is None:
                 return None

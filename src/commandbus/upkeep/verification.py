@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from commandbus.errors import InvalidSettingError
+from commandbus.upkeep.checks import record_check
 from commandbus.upkeep.findings import Finding, Severity, finding_of, worst_first
 from commandbus.upkeep.heads import Head, read_heads
 from commandbus.upkeep.seal_reading import SealReader, SignedSeal, moment_of, reading
@@ -23,6 +24,8 @@ from commandbus.upkeep.seals import NOTHING_BEFORE, Removal, Seal, SealKeys, rem
 
 #: Places that are told at most; the rest is counted.
 MAX_PLACES = 1_000
+#: Places that are kept with the result, for who looks later.
+KEPT_PLACES = 100
 #: Seals whose rows are read in one snapshot.
 SNAPSHOT_SEALS = 20
 #: A seal is late if it has an event that is older than this.
@@ -121,11 +124,12 @@ class Verification(Sealing):
         numbers of removals without a rule that were meant: what the database says, its owner wrote.
         `progress` is called with the rows that were compared, and how many there are.
         """
+        began = datetime.now(UTC)
         if window is not None and window <= timedelta(0):
             raise InvalidSettingError("`window` must be a positive time")
         places, chain = Places(), _Chain(self._keys)
         known = await self._known_heads(heads)
-        async with reading(self._store.gateway) as reader:
+        async with reading(self._store.gateway.patient) as reader:
             for name, why in await reader.table_faults():
                 places.add("AUDIT_UNPROTECTED", f"{name}: {why}")
             await chain.read(reader, places)
@@ -150,15 +154,20 @@ class Verification(Sealing):
         lawful = Lawful(keep or timedelta(0), frozenset(approved))
         check = RowCheck(places, chain.bad_removals, wanted[0].first_id if wanted else 0, lawful)
         for begin in range(0, len(wanted), SNAPSHOT_SEALS):
-            async with reading(self._store.gateway) as reader:
+            async with reading(self._store.gateway.patient) as reader:
                 for seal in wanted[begin : begin + SNAPSHOT_SEALS]:
                     await check.check(reader, seal)
                     if progress is not None:
                         progress(check.rows, total)
-        return AuditVerification(
+        found = AuditVerification(
             tuple(places.kept), places.findings(), len(chain.seals), check.rows, check.removed,
             unsealed, chain.sealed_to, last, tuple(sorted(chain.key_ids)), len(known),
         )  # fmt: skip
+        kept = replace(found, places=found.places[:KEPT_PLACES])
+        seconds = None if window is None else window.total_seconds()
+        document = {"window_seconds": seconds, **asdict(kept)}
+        await record_check(self._store, "audit", began, document)
+        return found
 
     async def _known_heads(self, heads: Path | Sequence[Head] | None) -> list[Head]:
         """Those that were given, and the one that this machine keeps."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from commandbus.errors import CommandBusError, DatabaseUnavailableError, Duplica
 from commandbus.loops import Backoff, is_being_cancelled
 from commandbus.models import ParkReason
 from commandbus.privacy.redaction import redact_text
+from commandbus.worker.totals import Totals
 
 #: Outcomes in one commit; beyond this a longer group gains little and holds its locks longer.
 MAX_GROUP = 1_000
@@ -40,6 +41,8 @@ class Completer:
     store: Settles
     domain: str
     on_settled: Callable[[Sequence[Lease]], None]
+    #: What was committed, for the next heartbeat.
+    totals: Totals = field(default_factory=Totals)
 
     def __post_init__(self) -> None:
         self._pending: deque[Outcome] = deque()
@@ -102,6 +105,7 @@ class Completer:
             except CommandBusError as error:
                 await self._commit_one_by_one(group, error)
                 return
+            self.totals.add(group, lost)
             for command_id in lost:
                 _log.warning("the result of %s came after its lease: ignored", command_id)
             self.on_settled([outcome.lease for outcome in group])

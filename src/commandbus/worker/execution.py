@@ -11,7 +11,7 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from commandbus.database.model import Lease, Outcome, OutcomeKind
@@ -87,6 +87,11 @@ class Execution:
         """Threads whose command has ended without them; they may run on without limit."""
         return 0 if self._threads is None else self._threads.stuck
 
+    @property
+    def stuck_types(self) -> set[str]:
+        """The command types of these."""
+        return set() if self._threads is None else self._threads.stuck_kinds
+
     def needs_thread(self, lease: Lease) -> bool:
         """Whether the handler of this command runs in a thread."""
         entry = self.registry.find(lease.domain, lease.command_type)
@@ -147,7 +152,9 @@ class Execution:
             outcome = self.failure(run, entry, error)
         else:
             run.end()
-        return outcome if context.reply_meta is None else replace(outcome, meta=context.reply_meta)
+        if context._reply_meta is not None:
+            outcome.meta = context._reply_meta  # nobody else has it yet
+        return outcome
 
     def _through(
         self, run: Run, entry: HandlerEntry, layers: Layers, context: HandlerContext
@@ -172,15 +179,20 @@ class Execution:
         else:
             if self._threads is None:
                 self._threads = HandlerThreads(
-                    self.max_threads, self.on_thread_freed, self._close_thread
-                )
+                    self.max_threads, self.on_thread_freed, self._close_thread,
+                    self.registry.thread_hooks.started,
+                )  # fmt: skip
             run.in_thread = True
             layers = entry.layers
             try:
                 if layers is None or layers.in_thread is None or run.call is None:
-                    result = await self._threads.run(entry.handler, context.command, context)
+                    result = await self._threads.run(
+                        entry.handler, context.command, context, kind=entry.command_type
+                    )
                 else:
-                    result = await self._threads.run(layers.in_thread, run.call)
+                    result = await self._threads.run(
+                        layers.in_thread, run.call, kind=entry.command_type
+                    )
             finally:
                 run.in_thread = False
         # A plain callable may return a coroutine: the wrapper of a decorator, a lambda.
@@ -304,6 +316,7 @@ class Execution:
 
     def _close_thread(self) -> None:
         """A handler thread ends."""
+        self.registry.thread_hooks.ended()
         close_thread([*self.registry.providers(), self._own])
 
     def _context(self, run: Run, command: Command, conn: object = None) -> HandlerContext:

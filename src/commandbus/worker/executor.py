@@ -59,7 +59,7 @@ class Executor:
         self._timeouts = TimeOuts(self._running, deadline, self._abandon, worker)
         #: Async handlers that did not end after their time-out; those with a transaction keep
         #: their slot, because they keep a connection.
-        self._abandoned: set[Run] = set()
+        self.abandoned: set[Run] = set()
         self._held = 0
         self._places = ThreadPlaces(self.execution, self.concurrency)
         self.execution.on_thread_freed = self._thread_freed
@@ -232,7 +232,7 @@ class Executor:
 
     def cancel_running(self) -> None:
         """Cancel the handlers that are still running; their commands go back to the queue."""
-        for run in (*self._running.values(), *self._abandoned):
+        for run in (*self._running.values(), *self.abandoned):
             run.stop()
 
     def end(self) -> None:
@@ -303,7 +303,8 @@ class Executor:
         self.on_room()
 
     def _start(self, lease: Lease, execute: Callable[[Run], Awaitable[Outcome | None]]) -> None:
-        self._idle.clear()
+        if not self._running:
+            self._idle.clear()
         found = self.execution.registry.find(lease.domain, lease.command_type)
         run = Run(lease, self._timeouts, found, self.on_progress)
         if run.needs_thread:
@@ -330,7 +331,7 @@ class Executor:
             outcome = self.execution.broken(run, error)
         finally:
             if run.is_abandoned:
-                self._abandoned.discard(run)
+                self.abandoned.discard(run)
                 self._held -= run.is_transactional
             else:
                 self._leave(run)
@@ -350,9 +351,11 @@ class Executor:
     def _report(self, run: Run, outcome: Outcome | None) -> None:
         if run.call is not None:
             self.execution.tell(run, run.call, outcome)
+            run.call = None  # it knows the run: together they would wait for the garbage collector
         if outcome is not None:
             self.completer.put(outcome)
         else:
+            self.completer.totals.completed_one(run.is_transactional)
             self.on_ended([run.lease])
         if not self._running:
             self._idle.set()
@@ -373,7 +376,7 @@ class Executor:
             return
         self._leave(run)
         run.is_abandoned = True
-        self._abandoned.add(run)
+        self.abandoned.add(run)
         self._held += run.is_transactional
         self._report(run, self.execution.failure(run, run.entry, None))
 
@@ -394,4 +397,4 @@ class Executor:
 
 
 def _key_of(lease: Lease) -> Key:
-    return lease.command_id, lease.lease_epoch
+    return lease.command_id.int, lease.lease_epoch

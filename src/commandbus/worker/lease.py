@@ -62,7 +62,8 @@ class LeaseKeeper:
     on_canceled: Callable[[Lease], None] = lambda _: None  # somebody wants it to end
 
     def __post_init__(self) -> None:
-        self._kept: dict[UUID, _Kept] = {}
+        #: By the number of the command's id: to look up an UUID calls Python code each time.
+        self._kept: dict[int, _Kept] = {}
         #: The last word of each command that has not been written yet.
         self._said: dict[UUID, _Word] = {}
         self._told_at = -math.inf
@@ -83,32 +84,32 @@ class LeaseKeeper:
         """
         now = time.monotonic() if asked_at is None else asked_at
         for lease in leases:
-            older = self._kept.get(lease.command_id)
+            key = lease.command_id.int
+            older = self._kept.get(key)
             if older is not None:
                 # Leased again before this thread noticed that the first lease had lapsed.
                 self._lose(older, "its lease was lost")
-            self._kept[lease.command_id] = _Kept(
-                lease, now + self.vt_seconds, now + self.deadline_seconds
-            )
+            self._kept[key] = _Kept(lease, now + self.vt_seconds, now + self.deadline_seconds)
 
     def remove(self, leases: Sequence[Lease]) -> None:
         """These have ended."""
         for lease in leases:
-            kept = self._kept.get(lease.command_id)
+            key = lease.command_id.int
+            kept = self._kept.get(key)
             # The same command may have been leased again in the meantime.
             if kept is not None and kept.lease.lease_epoch == lease.lease_epoch:
-                self._kept.pop(lease.command_id, None)
+                self._kept.pop(key, None)
                 if self._said:
                     self._said.pop(lease.command_id, None)
 
     def keep_on(self, lease: Lease) -> None:
         """Extend it for the same time again: the handler began long after the lease."""
         now = time.monotonic()
-        self._kept[lease.command_id] = _Kept(lease, now, now + self.deadline_seconds)
+        self._kept[lease.command_id.int] = _Kept(lease, now, now + self.deadline_seconds)
 
     def set_expiry(self, lease: Lease, seconds: float) -> None:
         """The handler extended its lease itself."""
-        kept = self._kept.get(lease.command_id)
+        kept = self._kept.get(lease.command_id.int)
         if kept is not None:
             kept.expires_at = time.monotonic() + seconds
 
@@ -143,7 +144,7 @@ class LeaseKeeper:
         for entry in kept:
             if now >= entry.give_up_at:
                 # Its time-out is earlier: the event loop was blocked, or nothing has called it.
-                self._kept.pop(entry.lease.command_id, None)
+                self._kept.pop(entry.lease.command_id.int, None)
                 self._loop.call_soon_threadsafe(self.on_overdue, entry.lease)
         due = [
             entry
@@ -159,12 +160,12 @@ class LeaseKeeper:
                 entry.expires_at = now + self.vt_seconds
                 if entry.lease.command_id in canceled:
                     self._loop.call_soon_threadsafe(self.on_canceled, entry.lease)
-            elif self._kept.get(entry.lease.command_id) is entry:
+            elif self._kept.get(entry.lease.command_id.int) is entry:
                 # Not one that ended while the call was on its way.
                 self._lose(entry, "its lease was lost")
 
     def _lose(self, entry: _Kept, why: str) -> None:
-        self._kept.pop(entry.lease.command_id, None)
+        self._kept.pop(entry.lease.command_id.int, None)
         self._loop.call_soon_threadsafe(self.on_lost, entry.lease, why)
 
 
@@ -187,7 +188,7 @@ class LeaseThread:
         self._thread: threading.Thread | None = None
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._loop_seen = time.monotonic()
+        self._loop_seen = self._asked_at = time.monotonic()
         self._is_stalled = False
 
     @property
@@ -201,7 +202,7 @@ class LeaseThread:
         self._keepers = self._keepers | {keeper}
         if self._thread is None:
             self._stop.clear()
-            self._loop_seen = time.monotonic()
+            self._loop_seen = self._asked_at = time.monotonic()
             self._thread = threading.Thread(
                 # What a middleware set for the worker's own work is so for this part of it too.
                 target=contextvars.copy_context().run,
@@ -249,7 +250,9 @@ class LeaseThread:
             self.extender.close()
 
     def _watch_loop(self) -> None:
-        silence = time.monotonic() - self._loop_seen
+        # Since the loop was asked, not since it answered: this thread may have been held up too.
+        is_answered = self._loop_seen >= self._asked_at
+        silence = 0.0 if is_answered else time.monotonic() - self._asked_at
         if silence <= STALL_SECONDS:
             self._is_stalled = False
         elif not self._is_stalled:
@@ -261,7 +264,9 @@ class LeaseThread:
                 "runs. Use `def` handlers for blocking work. It is here:\n%s", silence, where,
             )  # fmt: skip
         try:
-            self._loop.call_soon_threadsafe(self._mark_seen)
+            if is_answered:
+                self._asked_at = time.monotonic()
+                self._loop.call_soon_threadsafe(self._mark_seen)
         except RuntimeError:  # the loop is closed: the process is ending
             self._stop.set()
 

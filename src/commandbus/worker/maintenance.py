@@ -86,7 +86,7 @@ class Maintenance(Loop):
     def __init__(self, store: Store, domains: Domains, settings: Settings) -> None:
         super().__init__()
         self._store = store
-        self._gateway = store.gateway
+        self._gateway = store.gateway.patient
         self._domains = domains
         self._settings = settings
         self._retention = Retention(store)

@@ -6,7 +6,7 @@ So a worker that nobody measures has no call more than without metrics.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,8 +16,9 @@ from commandbus.database.model import Lease, Outcome, OutcomeKind
 from commandbus.database.store import Store
 from commandbus.handler import HandlerContext, HandlerEntry
 from commandbus.handlers.registry import HandlerRegistry
+from commandbus.models import Command
 from commandbus.monitoring.catalogue import POOL, SLOTS, STUCK, Family
-from commandbus.monitoring.metrics import Metrics
+from commandbus.monitoring.metrics import Ended, Metrics
 from commandbus.monitoring.samples import Labels, Value
 from commandbus.worker.completer import Settles
 from commandbus.worker.execution import Execution
@@ -46,9 +47,19 @@ class MeteredExecution(Execution):
 
     metrics: Metrics | None = None
 
-    async def run(self, run: Run) -> Outcome | None:
-        """Execute one command."""
-        outcome = await Execution.run(self, run)
+    async def _run_in_transaction(
+        self, run: Run, entry: HandlerEntry, command: Command
+    ) -> Outcome | None:
+        return self._counted(run, await Execution._run_in_transaction(self, run, entry, command))
+
+    async def _run_in_thread_transaction(
+        self, run: Run, entry: HandlerEntry, command: Command
+    ) -> Outcome | None:
+        return self._counted(
+            run, await Execution._run_in_thread_transaction(self, run, entry, command)
+        )
+
+    def _counted(self, run: Run, outcome: Outcome | None) -> Outcome | None:
         if outcome is None and not run.is_abandoned and self.metrics is not None:
             # It was committed together with what the handler wrote; nobody settles it again.
             lease = run.lease
@@ -62,7 +73,7 @@ class MeteredExecution(Execution):
         if metrics is None:
             return await Execution._outcome_of(self, run, entry, context, driver)
         began = time.monotonic()
-        if lease.due_at is not None:
+        if lease.due_at is not None:  # now, and not when the handler ends: that may take hours
             metrics.waited(lease.domain, lease.command_type, began - lease.due_at)
         try:
             return await Execution._outcome_of(self, run, entry, context, driver)
@@ -82,25 +93,24 @@ class MeteredSettling:
         began = time.monotonic()
         lost = await self._store.settle(domain, outcomes)
         self._metrics.settled(domain, time.monotonic() - began)
+        self._metrics.ended_together(domain, [_ended(each, lost) for each in outcomes])
         for outcome in outcomes:
-            self._count(outcome, is_lost=outcome.lease.command_id in lost)
+            if outcome.sends and outcome.lease.command_id not in lost:
+                self._count_sends(outcome)
         return lost
 
-    def _count(self, outcome: Outcome, *, is_lost: bool) -> None:
-        lease, failure = outcome.lease, outcome.failure
-        if is_lost:
-            self._metrics.ended(lease.domain, lease.command_type, "stale", lease.attempt)
-            return
-        self._metrics.ended(
-            lease.domain,
-            lease.command_type,
-            OUTCOME_OF[outcome.kind],
-            lease.attempt,
-            None if failure is None else failure.code,
-        )
+    def _count_sends(self, outcome: Outcome) -> None:
         for each in outcome.sends:
             types = [command.command_type for command in each.commands]
             self._metrics.sent(each.domain, types, None)
+
+
+def _ended(outcome: Outcome, lost: Collection[UUID]) -> Ended:
+    lease, failure = outcome.lease, outcome.failure
+    if lost and lease.command_id in lost:
+        return lease.command_type, "stale", lease.attempt, None
+    code = None if failure is None else failure.code
+    return lease.command_type, OUTCOME_OF[outcome.kind], lease.attempt, code
 
 
 class Plain:

@@ -78,8 +78,14 @@ _NAMES: dict[OutcomeKind, OutcomeName] = {
 }  # fmt: skip
 
 
+#: Nearly all; made once.
+COMPLETED = CallOutcome("completed")
+
+
 def call_outcome(outcome: Outcome) -> CallOutcome:
     """An outcome as middleware are told it."""
+    if outcome.kind is OutcomeKind.COMPLETE:
+        return COMPLETED
     name, failure = _NAMES[outcome.kind], outcome.failure
     if failure is None:
         return CallOutcome(name, delay_seconds=outcome.delay_seconds)

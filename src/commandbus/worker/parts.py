@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from commandbus._version import __version__
 from commandbus.database.model import Lease
 from commandbus.database.store import Store
 from commandbus.errors import CommandBusError
@@ -190,7 +191,12 @@ class Parts:
 
     async def beat(self) -> None:
         """Tell the database that this worker lives, and whether it waits."""
-        await self._store.heartbeat(**self.figures())
+        figures = self.figures()
+        try:
+            await self._store.heartbeat(**figures)
+        except BaseException:
+            self.unheard(figures)
+            raise
 
     def figures(self) -> dict[str, Any]:
         """What a heartbeat says."""
@@ -203,10 +209,25 @@ class Parts:
             "concurrency": options.concurrency,
             "in_flight": self.executor.in_flight,
             "stuck": self.executor.stuck,
+            "more": {
+                "version": __version__,
+                **({"stuck_types": self._stuck_types()} if self.executor.stuck else {}),
+                **self.completer.totals.take(),
+            },
         }
+
+    def _stuck_types(self) -> list[str]:
+        abandoned = {run.lease.command_type for run in self.executor.abandoned}
+        return sorted(self.execution.stuck_types | abandoned)
+
+    def unheard(self, figures: Mapping[str, Any]) -> None:
+        self.completer.totals.give_back(figures["more"])
 
     async def say_goodbye(self) -> None:
         """Take this worker off the list; if that fails, it is taken for gone after a while."""
         with suppress(CommandBusError, TimeoutError):
             async with asyncio.timeout(ABORT_GRACE_SECONDS):
+                if not self._shared.is_broken:
+                    await self.beat()  # with what has ended since the last one
+                await self._shared.tell_counts()
                 await self._store.worker_gone(self._worker.worker_id)

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
-from uuid import UUID
 
 from commandbus.database.model import Lease
 from commandbus.errors import InvalidOperationError
@@ -29,8 +28,9 @@ _log = logging.getLogger("commandbus.worker")
 
 #: A handler says how far its command has come: the lease, the handler, the fraction, a text.
 OnProgress = Callable[[Lease, HandlerEntry | None, float, str | None], None]
-# A command may be leased again while the handler of its lost lease still runs.
-Key = tuple[UUID, int]
+# Of a lease: the number of its command's id, and its epoch. A command may be leased again while the
+# handler of its lost lease still runs. To look up an UUID itself calls Python code each time.
+Key = tuple[int, int]
 
 
 class Run:
@@ -55,6 +55,8 @@ class Run:
     is_abandoned: bool = False
     #: Ends the statement that its handler waits for in a thread; from the event loop.
     interrupt: Callable[[], None] | None = None
+    #: Of its payload, once somebody asked.
+    _secrets: Secrets | None = None
     #: How often its task was cancelled, because of the time-out or of a cancel of the command.
     _cancels: int = 0
 
@@ -88,8 +90,10 @@ class Run:
         _log.log(level, text, self.lease.command_id, *more, extra=self.log_fields())
 
     def log_secrets(self) -> Secrets:
-        """The secret values of its payload."""
-        return secrets_of(self.lease, self.found)
+        """The secret values of its payload; looked for once, however much is logged."""
+        if self._secrets is None:
+            self._secrets = secrets_of(self.lease, self.found)
+        return self._secrets
 
     @property
     def is_begun(self) -> bool:

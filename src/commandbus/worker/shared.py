@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from commandbus.monitoring.health import Health
     from commandbus.monitoring.monitor import Monitor
     from commandbus.monitoring.samples import Labels, Value
+    from commandbus.worker.counts import Counts
 
 #: Seconds between two heartbeats.
 HEARTBEAT_SECONDS = 5.0
@@ -38,6 +39,10 @@ STARTS_AT_ONCE = 2
 PAUSE_SECONDS = 1.0
 #: Seconds between two looks whether the database is still one that this version works with.
 SCHEMA_SECONDS = 10.0
+#: The first second of a worker belongs to commands. Chores that begin one after the other share a
+#: connection; if all began at once, each would open one, and the server would warm up all of them.
+CHORES_AFTER_SECONDS = 1.0
+CHORE_GAP_SECONDS = 0.05
 #: Seconds in which looks into idle queues gather, to be one statement.
 GATHER_SECONDS = 0.05
 
@@ -53,6 +58,9 @@ class Member(Protocol):
 
     def figures(self) -> Mapping[str, Any]:
         """Its heartbeat, as Store.heartbeat takes it."""
+
+    def unheard(self, figures: Mapping[str, Any]) -> None:
+        """The heartbeat with these figures did not arrive."""
 
     def give_back_aged(self) -> None:
         """Let go of leases that wait too long for a slot."""
@@ -93,6 +101,7 @@ class Shared:
         self._chores: list[Loop] = []
         #: What measures the workers; None: nothing does.
         self.monitor: Monitor | None = None
+        self._counts: Counts | None = None
         self._pauses: _Pauses
         self.control: Store
         self.listener: Listener
@@ -143,6 +152,11 @@ class Shared:
         if error is not None and not self._failure.done():
             self._failure.set_exception(error)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a shared part has ended with an error."""
+        return self._failure.done()
+
     async def broken(self) -> None:
         """Never returns; raises if a shared part breaks: better no worker than half of one."""
         await asyncio.shield(self._failure)
@@ -188,8 +202,10 @@ class Shared:
     def add(self, member: Member, hints: Mapping[str, Callable[[], None]]) -> None:
         """This worker begins: what to call when a channel is notified."""
         self._members.add(member)
-        for part in (_Heartbeats(self), self._pauses, *self._chores):
+        for part in (_Heartbeats(self), self._pauses):
             self._run(part.name, part.run())
+        for place, chore in enumerate(self._chores):
+            self._run(chore.name, chore.run(CHORES_AFTER_SECONDS + place * CHORE_GAP_SECONDS))
         if self.monitor is not None:
             self._measure(self.monitor)
         for channel, wake in hints.items():
@@ -207,9 +223,25 @@ class Shared:
         for member in tuple(self._members):
             member.give_back_aged()
         if self._members:
-            await self.control.heartbeats([member.figures() for member in self._members])
+            told = [(member, member.figures()) for member in self._members]
+            try:
+                await self.control.heartbeats([figures for _, figures in told])
+            except BaseException:
+                for member, figures in told:
+                    member.unheard(figures)
+                raise
             if self.monitor is not None:
                 self.monitor.health.beat()
+                await self.tell_counts()
+
+    async def tell_counts(self) -> None:
+        """Add what was counted here to the database, if somebody wants that."""
+        if self.monitor is not None and self.monitor.tells_counts:
+            if self._counts is None:
+                from commandbus.worker.counts import Counts  # noqa: PLC0415  (seldom)
+
+                self._counts = Counts(self.monitor.metrics)
+            await self._counts.tell(self.control)
 
     # -- what a monitor is told
 

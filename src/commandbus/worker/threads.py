@@ -28,10 +28,12 @@ class HandlerThreads:
         size: int,
         on_freed: Callable[[], None] = lambda: None,
         on_thread_end: Callable[[], None] = lambda: None,
+        on_thread_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._size = size
         self._on_freed = on_freed
         self._on_thread_end = on_thread_end  # called in a thread that ends
+        self._on_thread_start = on_thread_start  # called in one that begins
         #: Calls that go on although nobody waits for them any more. Each keeps its thread.
         self.stuck = 0
         self._loop = asyncio.get_running_loop()
@@ -40,8 +42,10 @@ class HandlerThreads:
         self._unfinished = 0
         #: The threads that calls are in, by their identifiers.
         self._where: dict[asyncio.Future[Any], int] = {}
+        #: What those that are stuck were called for.
+        self._kinds: dict[asyncio.Future[Any], str] = {}
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(self, function: Callable[..., Any], *arguments: Any, kind: str = "") -> Any:
         """Call a function in a thread, with the context of the caller.
 
         When the caller is cancelled, a call that has begun goes on, and its result is dropped.
@@ -63,10 +67,16 @@ class HandlerThreads:
         finally:
             if future.cancelled():
                 self.stuck += 1
+                self._kinds[future] = kind
         if error is not None:
             # Not by the future: a GeneratorExit that it carries would close the caller instead.
             raise error
         return result
+
+    @property
+    def stuck_kinds(self) -> set[str]:
+        """What the calls that go on were made for."""
+        return set(self._kinds.values())
 
     def close(self) -> None:
         """Let the threads end, each after the call it is in."""
@@ -75,6 +85,7 @@ class HandlerThreads:
 
     def _work(self) -> None:
         try:
+            self._on_thread_start()
             self._work_off()
         finally:
             self._on_thread_end()
@@ -106,6 +117,7 @@ class HandlerThreads:
         self._where.pop(future, None)
         if future.cancelled():
             self.stuck -= 1
+            self._kinds.pop(future, None)
             if inspect.iscoroutine(result):
                 result.close()  # nobody will await it
             self._on_freed()

@@ -15,12 +15,14 @@ import psycopg
 from psycopg import sql
 
 from commandbus.database.connections import fetch
+from commandbus.database.deadlines import DEADLINE_SECONDS, Limit
+from commandbus.database.own_connections import OurConnection
 from commandbus.loops import Backoff
 from commandbus.privacy.redaction import redact_text
 
 #: Seconds of silence after which the session is asked whether it still listens.
 PROBE_SECONDS = 10.0
-#: Seconds that the answer to a probe may take.
+#: Seconds that the answer may take, at most.
 PROBE_TIMEOUT_SECONDS = 5.0
 
 _log = logging.getLogger("commandbus.listener")
@@ -115,7 +117,12 @@ class PostgresListener:
     async def _probe(self, conn: psycopg.AsyncConnection[Any], known: set[str]) -> None:
         # On the same session: a half-open connection answers nothing, and a pooler in transaction
         # mode answers that nobody listens.
-        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+        seconds: float | None = PROBE_TIMEOUT_SECONDS
+        if isinstance(conn, OurConnection):
+            # Not a time-out of asyncio: the driver would ask the same server to end the statement.
+            most = DEADLINE_SECONDS if conn.limit is None else conn.limit.seconds
+            conn.limit, seconds = Limit(min(PROBE_TIMEOUT_SECONDS, most)), None
+        async with asyncio.timeout(seconds):
             heard = {row[0] for row in await fetch(conn, "select pg_listening_channels()")}
         if not known <= heard:
             raise psycopg.OperationalError("the session does not listen any more (a pooler?)")

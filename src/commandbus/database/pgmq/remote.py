@@ -46,6 +46,7 @@ class RemoteQueue:
     ) -> AsyncIterator[RemoteQueue]:
         """Open a queue on a database; creates PGMQ and the queues there if they are missing."""
         from commandbus.database.connections import ConnectionSource  # noqa: PLC0415  (the driver)
+        from commandbus.database.sessions import Timeouts  # noqa: PLC0415  (the driver)
         from commandbus.database.sqlstate import translated  # noqa: PLC0415  (the driver)
 
         with translated():
@@ -53,7 +54,7 @@ class RemoteQueue:
                 "remote-queue",
                 pool_size,
                 timeout_seconds=timeout_seconds,
-                statement_timeout_seconds=None,
+                timeouts=Timeouts(),
             )
         try:
             yield cls(pool, name=name)
@@ -84,12 +85,13 @@ class RemoteQueue:
 
     @asynccontextmanager
     async def _client(self, domain: str) -> AsyncIterator[PgmqClient]:
+        from commandbus.database.connections import borrowed  # noqa: PLC0415  (the driver)
         from commandbus.database.pgmq.client import PgmqClient  # noqa: PLC0415  (the driver)
         from commandbus.database.pgmq.install import install_pgmq, is_installed  # noqa: PLC0415
         from commandbus.database.sqlstate import translated  # noqa: PLC0415  (the driver)
 
         with translated():
-            async with self._pool.connection() as conn, conn.transaction():
+            async with borrowed(self._pool) as conn, conn.transaction():
                 if domain not in self._known:
                     await conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
                     if not await is_installed(conn):

@@ -48,7 +48,9 @@ class NoAuth:
         """The one caller; NotAuthenticated for a request from another site."""
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        is_foreign = "origin" in headers or (
+        # A browser names the page that sent a form: only one of ours may.
+        origin = headers.get("origin")
+        is_foreign = (origin is not None and origin.lower() != f"http://{host.lower()}") or (
             headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
         )
         if name.lower() not in _OWN_NAMES or is_foreign:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,6 +33,18 @@ def path_below(scope: Scope) -> str:
     path: str = scope["path"]
     root = scope.get("root_path", "")
     return path.removeprefix(root) if root and path.startswith(root) else path
+
+
+class Door(Protocol):
+    """The way into a part of the app that has sessions."""
+
+    def leads(self, path: str) -> bool:
+        """Whether a path is behind this door."""
+
+    async def enter(
+        self, scope: Scope, receive: Receive, info: RequestInfo, path: str
+    ) -> ASGIApp | None:
+        """Find the caller of a request; what to answer instead, if it is not let in."""
 
 
 class Strangers:
@@ -59,12 +72,13 @@ class Strangers:
         *,
         is_wrong: bool = False,
         is_public: bool = False,
+        cost: int = 1,
     ) -> None:
         """Count a request, and a failure if its credentials are wrong; RateLimitExceededError if
         it is one too many. What leads nowhere is answered late if there is much of it.
         """
         key = ("address", address_of(scope))
-        requests = self.requests.add(key, PUBLIC_COST if is_public else 1)
+        requests = self.requests.add(key, cost)
         failures = self.failures.add(key) if is_wrong else 0
         if failures > self.max_failures:
             kind, value, limit = "auth_failures", failures, self.max_failures
@@ -94,12 +108,22 @@ class GateMiddleware:
     #: service must not be refused.
     public: frozenset[str]
     free: frozenset[str]
+    #: Files that browsers keep, by how their paths begin; reading one costs little.
+    files: tuple[str, ...] = ()
+    #: Who is let into the console; None: there is none.
+    door: Door | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate the caller, then pass the request on."""
         info = info_of(scope) if scope["type"] == "http" else None
         path = path_below(scope) if info is not None else ""
-        if info is not None and path.startswith(self.guarded):
+        is_file = path.startswith(self.files)
+        if info is not None and self.door is not None and self.door.leads(path) and not is_file:
+            refusal = await self.door.enter(scope, receive, info, path)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+        elif info is not None and path.startswith(self.guarded) and not is_file:
             headers = Headers(scope=scope)
             info.caller = await self._authenticate(headers)
             if info.caller is None:
@@ -111,8 +135,9 @@ class GateMiddleware:
         elif info is not None:
             is_reading = scope["method"] in _READING
             if not is_reading or path not in self.free:
-                is_public = is_reading and path in self.public
-                await self.strangers.charge(scope, receive, info, is_public=is_public)
+                is_public = is_reading and (is_file or path in self.public)
+                cost = PUBLIC_COST if is_public and not is_file else 1
+                await self.strangers.charge(scope, receive, info, is_public=is_public, cost=cost)
         await self.app(scope, receive, send)
 
     async def _authenticate(self, headers: Headers) -> Caller | None:

@@ -43,6 +43,16 @@ class SessionToken:
         self.text = f"cb_{token_id}_{secret}"
         return self.text
 
+    def caller_by_id(self, token_id: str) -> Caller | None:
+        """The caller, if this is its token, and it has not ended."""
+        is_live = self._clock() < self._ends_at
+        return self._caller if is_live and token_id == self._caller.token_id else None
+
+    @property
+    def token_id(self) -> str:
+        """Of the token that is good now."""
+        return self._caller.token_id or ""
+
     def caller_of(self, text: str) -> Caller | None:
         """The caller, if it is this token."""
         is_right = hmac.compare_digest(text.encode(), self.text.encode())
@@ -61,6 +71,11 @@ class SessionAuth(TokenAuth):
     async def authenticate(self, headers: Headers) -> Caller:
         """The caller, or NotAuthenticated."""
         return self._session.caller_of(bearer_of(headers)) or await super().authenticate(headers)
+
+    async def caller_of_token(self, token_id: str, *, fresh: bool = False) -> Caller | None:
+        """Who comes with a token whose secret was given before, if it is still good."""
+        known = self._session.caller_by_id(token_id)
+        return known or await super().caller_of_token(token_id, fresh=fresh)
 
     async def check_again(self, headers: Headers) -> Caller:
         """The caller of a request that has been waiting, if the token is still good."""

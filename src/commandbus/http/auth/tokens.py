@@ -65,6 +65,20 @@ class TokenAuth:
         """
         return await self._check(headers, self._cache_seconds / 2)
 
+    async def caller_of_token(self, token_id: str, *, fresh: bool = False) -> Caller | None:
+        """Who comes with a token whose secret was given before, if it is still good."""
+        max_age = self._cache_seconds / 2 if fresh else self._cache_seconds
+        stored = await self._find(token_id, max_age)
+        if stored is None or not is_live(stored.token, datetime.now(UTC)):
+            return None
+        await self._touch(stored.token)
+        return stored.token.caller()
+
+    async def end_of_token(self, token_id: str) -> datetime | None:
+        """When a token ends by itself; None: never."""
+        stored = await self._find(token_id, self._cache_seconds)
+        return None if stored is None else stored.token.expires_at
+
     def forget(self, token_id: str) -> None:
         """Ask the database again: the token was revoked."""
         self._known.pop(token_id, None)

@@ -10,11 +10,13 @@ from commandbus.http.routes import (
     domains,
     exports,
     limits,
+    operations,
     ordering,
     replies,
     schedules,
     tokens,
     troubleshooting,
+    upkeep,
 )
 
 #: Under /api/v1. A new group of routes is one more line.
@@ -30,5 +32,7 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     audit.router,
     exports.router,
     domains.router,
+    operations.router,
+    upkeep.router,
     tokens.router,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from uuid import UUID
 
 from fastapi import APIRouter, Response
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Response
 from commandbus.access.callers import demand_load
 from commandbus.access.model import Caller, Scope
 from commandbus.access.visibility import viewer_of
+from commandbus.batches.standing import batch_sentence, pace_of
 from commandbus.errors import TicketNotFoundError
 from commandbus.http.auth.scopes import Operator, Reader, Sender, Sight, refuse_new_domain, requires
 from commandbus.http.openapi import problem_response
@@ -18,6 +20,9 @@ from commandbus.http.problems import Kind
 from commandbus.http.schemas.base import DomainPath, PageOf50, PageOf100
 from commandbus.http.schemas.batches import (
     BatchCreated,
+    BatchErrorsView,
+    BatchPaceView,
+    BatchStandingView,
     BatchView,
     Canceled,
     Counted,
@@ -25,6 +30,7 @@ from commandbus.http.schemas.batches import (
     LoadResultView,
     LoadView,
     ResumeLoad,
+    RetryBatch,
 )
 from commandbus.http.schemas.commands import CancelForm, CommandView
 from commandbus.http.schemas.views import PageView
@@ -176,17 +182,36 @@ async def cancel_command_batch(
     )
 
 
+@router.get("/{batch_id}/standing", dependencies=[requires(Scope.READ)])
+async def get_batch_standing(
+    domain: DomainPath, batch_id: UUID, here: Here, viewer: Sight
+) -> BatchStandingView:
+    """Say why a batch is open, how fast it goes, and what went wrong in it, by error code."""
+    batch = await here.bus.batches.require(domain, batch_id, viewer=viewer)
+    facts = await here.bus.batches.facts(batch)
+    load = await here.bus.loads.get(domain, batch_id)
+    now = datetime.now(UTC)
+    return BatchStandingView(
+        sentence=batch_sentence(batch, facts, now, load),
+        pace=BatchPaceView.of(pace_of(batch, now)),
+        errors=BatchErrorsView.of(await here.bus.batches.errors(batch)),
+    )
+
+
 @router.post("/{batch_id}/retry")
 async def retry_command_batch(
-    domain: DomainPath, batch_id: UUID, here: Here, caller: Operator
+    domain: DomainPath, batch_id: UUID, here: Here, caller: Operator, form: RetryBatch | None = None
 ) -> Counted:
     """Send the failed and the parked commands again. A second request finds nothing to do."""
+    reason = None if form is None else form.reason
     await here.bus.batches.require(domain, batch_id, viewer=viewer_of(caller))
     try:
         # A governed batch has one rule for this, whatever the path: as often as its type allows.
-        done = await here.bus.governance.retry(caller, batch_id)
+        done = await here.bus.governance.retry(caller, batch_id, reason=reason)
     except TicketNotFoundError:
-        count = await here.bus.batches.retry(domain, batch_id, operator=caller.user_id)
+        count = await here.bus.batches.retry(
+            domain, batch_id, reason=reason, operator=caller.user_id
+        )
     else:
         count = len(done.retried)
     return Counted(count=count)

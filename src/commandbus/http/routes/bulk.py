@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from commandbus.access.edits import demanded, seen_by
 from commandbus.access.model import Caller, Scope
@@ -27,9 +29,11 @@ from commandbus.http.schemas.troubleshooting import (
     BulkPreviewView,
     BulkView,
     EditPreviewView,
+    Fingerprint,
     PreviewEdit,
     ResumeBulk,
     StartBulk,
+    bulk_view,
 )
 from commandbus.http.schemas.views import PageView
 from commandbus.http.strict import StrictRoute
@@ -50,11 +54,23 @@ async def _reached(here: Platform, caller: Caller, operation_id: UUID) -> BulkOp
     return found
 
 
+def _view(operation: BulkOperation) -> BulkView:
+    return bulk_view(operation, datetime.now(UTC))
+
+
 @router.post("/preview")
-async def preview_bulk(form: BulkFilterForm, here: Here, caller: Reader) -> BulkPreviewView:
+async def preview_bulk(
+    form: BulkFilterForm,
+    here: Here,
+    caller: Reader,
+    samples: Annotated[
+        int, Query(ge=0, le=100, description="Commands that are shown, the oldest.")
+    ] = 0,
+) -> BulkPreviewView:
     """Count the commands that a filter matches now, by cause. Changes nothing."""
     chosen = _filter_of(caller, form)
-    return BulkPreviewView.of(await here.bus.bulk.preview(chosen, viewer=viewer_of(caller)))
+    found = await here.bus.bulk.preview(chosen, samples=samples, viewer=viewer_of(caller))
+    return BulkPreviewView.of(found)
 
 
 @router.post("/preview-edit")
@@ -88,11 +104,12 @@ async def start_bulk(form: StartBulk, response: Response, here: Here, caller: Op
         form.verb, chosen, reason=form.reason, result_data=form.result,
         reset_attempts=form.reset_attempts, rate=form.rate, operator=caller.user_id,
         operation_id=form.operation_id, everything=form.everything,
-        expected_total=form.expected_total, edit=edit,
+        expected_total=form.expected_total, limit=form.limit, start_after=form.start_after,
+        edit=edit,
         on_behalf=here.bus.governance.on_behalf_of(caller, chosen.domain),
     )  # fmt: skip
     response.headers["Location"] = here.url(f"/api/v1/bulk-operations/{started.operation_id}")
-    return BulkView.model_validate(started)
+    return _view(started)
 
 
 @router.get("", dependencies=[requires(Scope.READ)])
@@ -102,16 +119,20 @@ async def list_bulks(
     viewer: Sight,
     paging: PageOf50,
     status: BulkStatus | None = None,
+    group: Annotated[
+        Fingerprint | None,
+        Query(description="Only those whose filter names this failure group; needs a domain."),
+    ] = None,
 ) -> PageView[BulkView]:
     """List operations, newest first."""
-    page = await here.bus.bulk.page(domain, status=status, viewer=viewer, **paging)
-    return PageView[BulkView].of(page)
+    page = await here.bus.bulk.page(domain, status=status, group=group, viewer=viewer, **paging)
+    return PageView[BulkView].of(page, items=[_view(each) for each in page.items])
 
 
 @router.get("/{operation_id}")
 async def get_bulk(operation_id: UUID, here: Here, caller: Reader) -> BulkView:
     """Show an operation and how far it is."""
-    return BulkView.model_validate(await _reached(here, caller, operation_id))
+    return _view(await _reached(here, caller, operation_id))
 
 
 @router.get("/{operation_id}/items")
@@ -132,7 +153,7 @@ async def list_bulk_items(
 async def stop_bulk(operation_id: UUID, here: Here, caller: Operator) -> BulkView:
     """Stop it. After the response no further command is acted on."""
     await _reached(here, caller, operation_id)
-    return BulkView.model_validate(await here.bus.bulk.stop(operation_id, operator=caller.user_id))
+    return _view(await here.bus.bulk.stop(operation_id, operator=caller.user_id))
 
 
 @router.post("/{operation_id}/resume")
@@ -142,4 +163,4 @@ async def resume_bulk(
     """Continue a stopped operation, at another rate if one is given."""
     await _reached(here, caller, operation_id)
     resumed = await here.bus.bulk.resume(operation_id, rate=form.rate, operator=caller.user_id)
-    return BulkView.model_validate(resumed)
+    return _view(resumed)

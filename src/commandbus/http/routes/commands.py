@@ -8,10 +8,12 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from commandbus.access.model import Scope
+from commandbus.access.visibility import viewer_of
 from commandbus.errors import InvalidInputError
 from commandbus.http.auth.scopes import (
     Operator,
     ReachedDomain,
+    Reader,
     Sender,
     ShowPayload,
     Sight,
@@ -27,6 +29,7 @@ from commandbus.http.schemas.commands import (
     CancelForm,
     CommandDetail,
     CommandView,
+    LifeView,
     ProgressView,
     SendCommand,
 )
@@ -132,6 +135,17 @@ async def get_command(
     found = await require_command(here, domain, command_id, viewer)
     shown = await here.bus.search.payload(domain, command_id) if payload else None
     return await _detail(here, found, shown)
+
+
+@router.get("/{domain}/{command_id}/life")
+async def command_life(
+    domain: DomainPath, command_id: UUID, here: Here, caller: Reader
+) -> LifeView:
+    """Show what happened to a command, with the time between, and why it stands where it stands."""
+    life = await here.bus.troubleshooting.life(
+        domain, command_id, viewer=viewer_of(caller), domains=caller.domains
+    )
+    return LifeView.of(life)
 
 
 async def _detail(here: Platform, command: CommandMetadata, payload: Any = None) -> CommandDetail:

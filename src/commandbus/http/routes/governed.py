@@ -6,24 +6,29 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 
 from commandbus.access.model import Caller, Scope
 from commandbus.errors import InvalidSettingError
 from commandbus.governance.model import Undecided
 from commandbus.governance.types import BatchType
 from commandbus.http.auth.scopes import Approver, Reader, requires
+from commandbus.http.openapi import problem_response
 from commandbus.http.platform import Here, Platform
+from commandbus.http.problems import Kind
 from commandbus.http.routes import events, rate_limits
 from commandbus.http.routes.submissions import add_submission
 from commandbus.http.routes.tickets import ALL, BATCHES, Group, add_ticket_routes
-from commandbus.http.schemas.base import PageOf50, PageOf100
+from commandbus.http.schemas.base import Limit, PageOf50, PageOf100
 from commandbus.http.schemas.governed import (
     BatchTypeView,
     ChildStatusQuery,
     ChildView,
+    ConsiderationView,
     DecisionForm,
     EditDecisionForm,
+    ItemChangeView,
+    RejectedView,
     ReviewView,
     TicketView,
     UndecidedView,
@@ -202,6 +207,33 @@ async def review_batch(
     return ALL.view(
         here, found.ticket, ReviewView, children=found.children, next_cursor=found.next_cursor
     )
+
+
+@details.get("/{batch_id}/consideration")
+async def consider_batch(batch_id: UUID, here: Here, caller: Approver) -> ConsiderationView:
+    """Show what was decided before, who has looked, and whether you can decide."""
+    found = await here.bus.governance.consider(caller, batch_id)
+    rejected = found.rejected
+    return ConsiderationView.of(
+        found,
+        ticket=ALL.view(here, found.ticket, TicketView),
+        earlier=[ALL.view(here, each, TicketView) for each in found.earlier],
+        rejected=rejected
+        and RejectedView.of(rejected, ticket=ALL.view(here, rejected.ticket, TicketView)),
+    )
+
+
+@details.get("/{batch_id}/preview", responses={409: problem_response(Kind.CONFLICT)})
+async def preview_batch(
+    batch_id: UUID,
+    here: Here,
+    caller: Approver,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1, description="Items after this one.")] = 0,
+    limit: Limit = 100,
+) -> ListView[ItemChangeView]:
+    """Show what each item would change, if its batch type can tell; secrets masked."""
+    found = await here.bus.governance.preview(caller, batch_id, after=after, limit=limit)
+    return ListView[ItemChangeView](items=[ItemChangeView.of(each) for each in found])
 
 
 @details.post("/{batch_id}/children/{sequence_no}/decision")

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 
 from commandbus.access.model import Scope
 from commandbus.access.visibility import viewer_of
 from commandbus.http.auth.scopes import Operator, ReachedDomain, ShowPayload, Sight, requires
+from commandbus.http.openapi import problem_response
 from commandbus.http.platform import Here, Platform
+from commandbus.http.problems import Kind
 from commandbus.http.routes.commands import require_command
 from commandbus.http.schemas.base import DomainPath, Limit, PageOf50, TypeQuery
 from commandbus.http.schemas.commands import CommandView, WithReason
 from commandbus.http.schemas.troubleshooting import (
     CompleteParked,
     Fingerprint,
+    GroupAssignee,
+    GroupNote,
+    GroupsView,
     GroupView,
     NoteText,
     ParkedView,
     RetryParked,
+    group_view,
 )
-from commandbus.http.schemas.views import ListView, PageView
+from commandbus.http.schemas.views import PageView
 from commandbus.http.strict import StrictRoute
 from commandbus.models import TroubleshootingItem
+from commandbus.troubleshooting.model import FailureGroup
 
 router = APIRouter(tags=["troubleshooting"], route_class=StrictRoute)
 
+GroupPath = Annotated[Fingerprint, Path(description="Its fingerprint, or the beginning of it.")]
 GroupQuery = Annotated[Fingerprint | None, Query(description="Only this failure group.")]
 
 
@@ -136,11 +145,54 @@ async def list_failure_groups(
     domain: ReachedDomain,
     viewer: Sight,
     command_type: TypeQuery = None,
+    search: Annotated[
+        str | None,
+        Query(min_length=1, max_length=200, description="A text in its message, code or note."),
+    ] = None,
     include_empty: bool = False,
     limit: Limit = 50,
-) -> ListView[GroupView]:
+) -> GroupsView:
     """List parked commands by cause, largest group first. There is no next page."""
-    found = await here.bus.troubleshooting.groups(
-        domain, command_type=command_type, include_empty=include_empty, viewer=viewer, limit=limit
-    )
-    return ListView[GroupView](items=[GroupView.of(group) for group in found])
+    found = await here.bus.troubleshooting.find_groups(
+        domain, search=search, command_type=command_type, include_empty=include_empty,
+        viewer=viewer, limit=limit,
+    )  # fmt: skip
+    return GroupsView(items=[_group(each) for each in found.groups], is_cut=found.is_cut)
+
+
+@router.get(
+    "/failure-groups/{domain}/{fingerprint}",
+    dependencies=[requires(Scope.READ)],
+    responses={409: problem_response(Kind.CONFLICT)},
+)
+async def get_failure_group(
+    domain: DomainPath, fingerprint: GroupPath, here: Here, viewer: Sight
+) -> GroupView:
+    """Show one cause, also if nothing of it is parked any more; 409 if there is none."""
+    return _group(await here.bus.troubleshooting.require_group(fingerprint, domain, viewer=viewer))
+
+
+@router.put("/failure-groups/{domain}/{fingerprint}/note")
+async def note_failure_group(
+    domain: DomainPath, fingerprint: GroupPath, form: GroupNote, here: Here, caller: Operator
+) -> GroupView:
+    """Put a remark on a cause, for the next person who looks. The audit keeps all of them."""
+    queue = here.bus.troubleshooting
+    await queue.note_group(domain, fingerprint, form.text, operator=caller.user_id)
+    found = await queue.require_group(fingerprint, domain, viewer=viewer_of(caller))
+    return _group(found)
+
+
+@router.put("/failure-groups/{domain}/{fingerprint}/assignee")
+async def assign_failure_group(
+    domain: DomainPath, fingerprint: GroupPath, form: GroupAssignee, here: Here, caller: Operator
+) -> GroupView:
+    """Say who looks after a cause."""
+    queue = here.bus.troubleshooting
+    await queue.assign_group(domain, fingerprint, form.assignee, operator=caller.user_id)
+    found = await queue.require_group(fingerprint, domain, viewer=viewer_of(caller))
+    return _group(found)
+
+
+def _group(group: FailureGroup) -> GroupView:
+    return group_view(group, datetime.now(UTC))

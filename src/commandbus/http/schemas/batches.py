@@ -8,7 +8,8 @@ from uuid import UUID
 from pydantic import Field
 
 from commandbus.batches.actions import BatchAction
-from commandbus.http.schemas.base import Form, JsonObject, ListOf, TypeName, example
+from commandbus.batches.standing import BatchError, BatchErrors, BatchPace
+from commandbus.http.schemas.base import Form, JsonObject, ListOf, Reason, TypeName, example
 from commandbus.http.schemas.flow import FlowForm
 from commandbus.http.schemas.views import View, view_of
 from commandbus.loads.model import LoadMetadata, LoadResult
@@ -88,3 +89,39 @@ class Canceled(Counted):
 
     canceled: int
     requested: int
+
+
+class RetryBatch(Form):
+    """Why a batch is sent again."""
+
+    reason: Reason | None = None
+
+
+@view_of(BatchError)
+class BatchErrorView(View):
+    """What went wrong under one error code."""
+
+
+@view_of(
+    BatchErrors,
+    describe={
+        "is_complete": "Otherwise: of the first 100,000 commands, and at most 10,000 failed ones."
+    },
+)
+class BatchErrorsView(View):
+    """What failed or is parked, by error code, most first."""
+
+    codes: list[BatchErrorView]
+
+
+@view_of(BatchPace)
+class BatchPaceView(View):
+    """How fast a batch goes; recent_per_second is null, because one request has seen it once."""
+
+
+class BatchStandingView(View):
+    """How a batch stands."""
+
+    sentence: str = Field(description="Why it is open, or how it ended, in words.")
+    pace: BatchPaceView
+    errors: BatchErrorsView

@@ -28,6 +28,7 @@ from commandbus.models import (
     Progress,
     Running,
 )
+from commandbus.troubleshooting import Attempt, CommandLife, LifeFacts, LifeStep
 
 
 class SendCommand(FlowForm):
@@ -143,3 +144,38 @@ class AuditEventView(View):
     """One event of the audit. Its details were redacted before they were stored."""
 
     event_type: str = Field(examples=[AuditEventType.SENT.value])
+
+
+@view_of(LifeStep)
+class LifeStepView(View):
+    """One event of a life, and how long after the one before it came."""
+
+    event: AuditEventView
+
+
+@view_of(Attempt)
+class AttemptView(View):
+    """One run of the handler: who, when, and how it ended."""
+
+
+@view_of(LifeFacts, hide=("dispatch_status",))
+class LifeFactsView(View):
+    """What is known of a command beside its row."""
+
+
+@view_of(
+    CommandLife,
+    describe={
+        "sentence": "Why it stands where it stands, in words.",
+        "left_out": "Events between the first and the last 50; -1: more than 10,000.",
+        "actions": "What its state allows.",
+    },
+)
+class LifeView(View):
+    """What happened to a command, without its payload."""
+
+    command: CommandView
+    steps: list[LifeStepView]
+    attempts: list[AttemptView]
+    facts: LifeFactsView
+    siblings: list[CommandView] = Field(description="Others with the same correlation.")

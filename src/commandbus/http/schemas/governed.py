@@ -9,6 +9,7 @@ from fastapi import Query
 from pydantic import Field
 
 from commandbus.access.model import Scope
+from commandbus.governance.considering import Consideration, ItemChange, Look, Rejected
 from commandbus.governance.model import (
     BatchTicket,
     ChildStatus,
@@ -147,6 +148,39 @@ class ReviewView(TicketView):
 
     children: list[ReviewedChildView]
     next_cursor: str | None = Field(description="`cursor` of the next page of children.")
+
+
+@view_of(Look)
+class LookView(View):
+    """Somebody who may decide has seen what a batch consists of."""
+
+
+@view_of(Rejected)
+class RejectedView(View):
+    """The request of the same user and type that was rejected last, and what differs from it."""
+
+    ticket: TicketView
+
+
+@view_of(
+    Consideration,
+    describe={
+        "is_dangerous": "Ask for the number of items to be typed.",
+        "why_not": "Why you cannot decide; null: you can.",
+    },
+)
+class ConsiderationView(View):
+    """What those who decide should know beside the items."""
+
+    ticket: TicketView
+    looks: list[LookView]
+    earlier: list[TicketView] = Field(description="Decided batches of the same type, newest first.")
+    rejected: RejectedView | None
+
+
+@view_of(ItemChange)
+class ItemChangeView(View):
+    """What one item would change; `problem`: that cannot be told."""
 
 
 @view_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -18,21 +19,24 @@ from commandbus.http.schemas.base import (
     Whole,
     example,
 )
-from commandbus.http.schemas.views import View, view_of
+from commandbus.http.schemas.views import ListView, View, view_of
 from commandbus.models import TroubleshootingItem
 from commandbus.troubleshooting.model import (
     BulkItem,
     BulkMatch,
     BulkOperation,
     BulkPreview,
+    BulkSample,
     BulkVerb,
     EditExample,
     EditPreview,
     FailureGroup,
 )
 from commandbus.troubleshooting.patch import JsonPatch, MergePatch
+from commandbus.troubleshooting.sentences import bulk_sentence, group_sentence
 
 Rate = Annotated[float, Field(strict=True, ge=0.0001, le=1_000_000)]
+StartAfter = Annotated[float, Field(strict=True, ge=0, le=3_600)]
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{1,16}$", examples=["9f86d081884c7d65"])]
 
 
@@ -68,9 +72,53 @@ class NoteText(Form):
     text: Annotated[str, Field(min_length=1, max_length=2_000, examples=["asked the bank"])]
 
 
-@view_of(FailureGroup)
+@view_of(
+    FailureGroup,
+    hide=("back_after",),
+    describe={
+        "assignee": "Who looks after it.",
+        "emptied_at": "When its last parked command left it.",
+        "back_at": "When it was last seen again after that.",
+        "back_count": "How often it came back.",
+        "audit_id": "The `command_id` under which the audit has what people did to the group.",
+    },
+)
 class GroupView(View):
     """Parked commands with one cause."""
+
+    back_after_seconds: float | None = Field(
+        description="How long nothing of it was parked before it came back."
+    )
+    sentence: str = Field(description="What is known of it, in words.")
+
+
+def group_view(group: FailureGroup, now: datetime) -> GroupView:
+    """A failure group as it is at this time."""
+    after = group.back_after
+    seconds = None if after is None else after.total_seconds()
+    return GroupView.of(group, back_after_seconds=seconds, sentence=group_sentence(group, now))
+
+
+class GroupsView(ListView[GroupView]):
+    """Failure groups, largest first."""
+
+    is_cut: bool = Field(description="There are more: narrow the search.")
+
+
+class GroupNote(Form):
+    """A remark about a failure group."""
+
+    text: Annotated[str, Field(min_length=1, max_length=2_000)] | None = Field(
+        description="null: takes the remark off.", examples=["the bank fixes it by noon"]
+    )
+
+
+class GroupAssignee(Form):
+    """Who looks after a failure group."""
+
+    assignee: Annotated[str, Field(min_length=1, max_length=255)] | None = Field(
+        description="null: nobody.", examples=["ada"]
+    )
 
 
 # -- bulk operations
@@ -87,6 +135,9 @@ class BulkFilterForm(Form):
     parked_after: AwareDatetime | None = None
     parked_before: AwareDatetime | None = None
     command_ids: tuple[UUID, ...] | None = Field(None, min_length=1, max_length=10_000)
+    failed_of: UUID | None = Field(
+        None, description="What failed in this operation, if nobody has acted on it since."
+    )
 
 
 class EditForm(Form):
@@ -138,7 +189,9 @@ class StartBulk(Form):
 
     verb: BulkVerb
     filter: BulkFilterForm
-    reason: Reason | None = Field(None, description="Needed to cancel, refused otherwise.")
+    reason: Reason | None = Field(
+        None, description="Why, for the operation and the audit. Needed to cancel."
+    )
     result: Any = Field(None, description="What the replies carry, if the verb is complete.")
     edit: EditForm | None = Field(
         None, description="Change the payloads before they are sent again, if the verb is retry."
@@ -151,6 +204,12 @@ class StartBulk(Form):
     )
     expected_total: Whole | None = Field(
         None, ge=0, description="What the preview said; if it is another by now, nothing starts."
+    )
+    limit: Whole | None = Field(
+        None, ge=1, le=2**31 - 1, description="Only this many, those that are parked longest."
+    )
+    start_after: StartAfter | None = Field(
+        None, description="Seconds in which nothing is done yet: a stop undoes everything."
     )
 
 
@@ -165,11 +224,17 @@ class BulkMatchView(View):
     """How many commands of one group match."""
 
 
+@view_of(BulkSample)
+class BulkSampleView(View):
+    """One of the commands that match, without its payload."""
+
+
 @view_of(BulkPreview)
 class BulkPreviewView(View):
     """What a filter matches now."""
 
     groups: list[BulkMatchView]
+    samples: list[BulkSampleView] = Field(description="Parked longest; as many as asked for.")
 
 
 @view_of(EditExample)
@@ -184,11 +249,36 @@ class EditPreviewView(View):
     examples: list[EditExampleView]
 
 
-@view_of(BulkOperation, hide=("arguments", "executor", "heartbeat_at"))
+@view_of(
+    BulkOperation,
+    hide=("arguments", "executor", "heartbeat_at", "resumed_at", "resumed_from"),
+    describe={
+        "limit": "It has only this many of what matched, the oldest.",
+        "starts_at": "No item before this time; a stop before it undoes everything.",
+    },
+)
 class BulkView(View):
     """A bulk operation and how far it is."""
 
+    per_second: float | None = Field(description="The rate that it reaches.")
+    seconds_left: float | None = Field(description="At that rate.")
+    last_sign_at: datetime = Field(
+        description="When an executor last acted on it, or could first have done so."
+    )
+    sentence: str = Field(description="Where it stands, in words.")
     edited_paths: list[str] = Field(description="What its edit writes to; its values are not kept.")
+
+
+def bulk_view(operation: BulkOperation, now: datetime) -> BulkView:
+    """A bulk operation as it is at this time."""
+    return BulkView.of(
+        operation,
+        per_second=operation.per_second,
+        seconds_left=operation.seconds_left,
+        last_sign_at=operation.last_sign_at,
+        edited_paths=operation.edited_paths,
+        sentence=bulk_sentence(operation, now),
+    )
 
 
 @view_of(BulkItem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from typing import Any
@@ -15,12 +16,15 @@ from shop.models import Order
 handlers = Handlers("shop", retry_policy=RetryPolicy(max_attempts=3, backoff_schedule=(60.0,)))
 #: What hooks of on_commit have done.
 told: list[str] = []
+#: A pipe that hears when the handler Pay begins and ends, if somebody listens.
+mouth: int | None = None
 
 
 @handlers.handle("Pay", transactional=True)
 def pay(command: Command, ctx: HandlerContext) -> dict[str, Any]:
     """An order is paid in the very commit that completes the command."""
     number = command.data["number"]
+    _say(b"+")
     order, _ = Order.objects.get_or_create(number=number)
     Order.objects.filter(pk=order.pk).update(paid=F("paid") + 1)
     order.refresh_from_db()
@@ -34,6 +38,7 @@ def pay(command: Command, ctx: HandlerContext) -> dict[str, Any]:
     if command.data.get("loses_connection") and not ctx.snoozes:
         _end(connection)
     time.sleep(command.data.get("seconds", 0))
+    _say(b"-")
     return {"paid": order.paid}
 
 
@@ -68,6 +73,11 @@ def later(command: Command, ctx: HandlerContext) -> str:
     if ctx.snoozes < command.data["times"]:
         raise Snooze(3600)
     return "now"
+
+
+def _say(what: bytes) -> None:
+    if mouth is not None:
+        os.write(mouth, what)
 
 
 def _take_the_lease(command: Command) -> None:

@@ -165,3 +165,91 @@ begin
     end loop;
     return v_low;
 end $$;
+
+-- What people did, newest first: along the index of events that have an actor and are no sends. Events of one actor
+-- that follow each other within a minute, of one kind and about single commands, are one row: a bulk operation is not
+-- a thousand lines. `events` says how many it stands for, first_id and first_ts where they begin; the rest is of the
+-- newest. To go on, give the first_id of the last row as p_from_id. A last row without a domain says how far a bounded
+-- walk came.
+--   p_viewer, p_hides_access: as in list_audit
+create or replace function commandbus.list_people(
+    p_domains text[], p_actor text, p_event_types text[], p_since timestamptz, p_until timestamptz,
+    p_from_id bigint, p_limit int, p_scan int default 100000, p_viewer text default null,
+    p_hides_access boolean default false
+) returns table (
+    audit_id bigint, first_id bigint, domain text, event_type text, actor text, ts timestamptz, first_ts timestamptz,
+    events bigint, command_id uuid, batch_id uuid, details_json jsonb)
+language plpgsql stable as $$
+declare
+    c_many  constant text[] := '{OPERATOR_RETRY,OPERATOR_CANCEL,OPERATOR_COMPLETE,CANCELED,CANCEL_REQUESTED,'
+                               'RESCHEDULED,PRIORITY_CHANGED,DOCTOR_REPAIR}';
+    c_slack constant interval := interval '10 minutes'; -- as in list_audit
+    v_low   bigint := coalesce(commandbus.audit_id_at(p_since - c_slack), 0);
+    v_high  bigint := coalesce(commandbus.audit_id_at(p_until + c_slack), 9223372036854775807);
+    v_event commandbus.command_bus_audit;
+    v_seen  int := 0;
+    v_given int := 0;
+begin
+    for v_event in
+        select a.* from commandbus.command_bus_audit a
+         where a.actor is not null and a.event_type not in ('SENT', 'RECEIVED', 'AUDIT_PRUNED')
+           and a.audit_id >= v_low and a.audit_id <= least(v_high, p_from_id - 1)
+         order by a.audit_id desc limit p_scan
+    loop
+        v_seen := v_seen + 1;
+        continue when p_actor is not null and v_event.actor <> p_actor
+            or p_domains is not null and v_event.domain <> all(p_domains)
+            or p_event_types is not null and v_event.event_type <> all(p_event_types)
+            or v_event.ts < p_since or v_event.ts >= p_until
+            or p_hides_access and v_event.domain = '*'
+            or p_viewer is not null and not commandbus.sees_event(p_viewer, v_event);
+        if events > 0 and (v_event.actor, v_event.event_type, v_event.domain) = (actor, event_type, list_people.domain)
+           and v_event.event_type = any(c_many) and v_event.ts > first_ts - interval '1 minute' then
+            events := events + 1;
+            first_id := v_event.audit_id;
+            first_ts := v_event.ts;
+            continue;
+        end if;
+        if events > 0 then
+            return next;
+            v_given := v_given + 1;
+        end if;
+        if v_given = p_limit then
+            return;
+        end if;
+        audit_id := v_event.audit_id;
+        first_id := v_event.audit_id;
+        domain := v_event.domain;
+        event_type := v_event.event_type;
+        actor := v_event.actor;
+        ts := v_event.ts;
+        first_ts := v_event.ts;
+        events := 1;
+        command_id := v_event.command_id;
+        batch_id := v_event.batch_id;
+        details_json := v_event.details_json;
+    end loop;
+    if events > 0 then
+        return next;
+    end if;
+    if v_seen = p_scan then
+        return query select v_event.audit_id, v_event.audit_id, null::text, null::text, null::text, v_event.ts,
+                            v_event.ts, 0::bigint, null::uuid, null::uuid, null::jsonb;
+    end if;
+end $$;
+
+-- How far the audit is sealed. Of what is not sealed yet p_most are counted.
+create or replace function commandbus.seal_state(p_most int default 10000)
+returns table (seal_number bigint, sealed_to bigint, sealed_at timestamptz, key_id text, unsealed bigint,
+               oldest_unsealed_at timestamptz)
+language plpgsql stable as $$
+begin
+    select s.seal_number, s.last_id, s.sealed_at, s.key_id into seal_number, sealed_to, sealed_at, key_id
+      from commandbus.command_bus_audit_seal s order by s.seal_number desc limit 1;
+    select count(*) into unsealed from (
+        select from commandbus.command_bus_audit a
+         where a.audit_id > coalesce(seal_state.sealed_to, 0) order by a.audit_id limit p_most + 1) n;
+    select a.ts into oldest_unsealed_at from commandbus.command_bus_audit a
+     where a.audit_id > coalesce(seal_state.sealed_to, 0) order by a.audit_id limit 1;
+    return next;
+end $$;

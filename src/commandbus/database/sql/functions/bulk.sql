@@ -2,9 +2,10 @@
 -- bulk_run.sql acts on them. Stopping and resuming lock the row of the operation and nothing else.
 --
 --   p_filter: {"command_type"?, "error_code"?, "group"?, "batch_id"?, "parked_after"?,
---              "parked_before"?, "command_ids"?}; all of them must hold, {} is everything parked
---   p_arguments: retry {"reset_attempts"?, "edit"?}, cancel {"reason"}, complete {"result"?}; kept with
---   "on_behalf" if somebody edits over HTTP (governed.sql)
+--              "parked_before"?, "command_ids"?, "failed_of"?}; all of them must hold, {} is everything
+--   parked. failed_of: the items of that operation that failed, if nobody has acted on them since
+--   p_arguments: retry {"reset_attempts"?, "edit"?, "reason"?}, cancel {"reason"}, complete {"result"?,
+--   "reason"?}; kept with "on_behalf" if somebody edits over HTTP (governed.sql)
 --   edit: {"merge": <JSON Merge Patch>} or {"patch": <JSON Patch>}, with "paths": what it writes to, as
 --   it may be shown. Executors apply it to each payload; when all is done only the paths are kept.
 
@@ -22,12 +23,13 @@ declare
     v_batch   uuid := (p_filter ->> 'batch_id')::uuid;
     v_after   timestamptz := (p_filter ->> 'parked_after')::timestamptz;
     v_before  timestamptz := (p_filter ->> 'parked_before')::timestamptz;
+    v_failed  uuid := (p_filter ->> 'failed_of')::uuid;
     v_ids     uuid[];
 begin
     -- A condition that is not known must not be ignored: more commands would match.
     select k into v_unknown from jsonb_object_keys(p_filter) k
      where k not in ('command_type', 'error_code', 'group', 'batch_id', 'parked_after',
-                     'parked_before', 'command_ids') limit 1;
+                     'parked_before', 'command_ids', 'failed_of') limit 1;
     if found then
         raise exception 'no such condition: %', quote_literal(v_unknown) using errcode = 'CB007';
     end if;
@@ -51,7 +53,13 @@ begin
        and (v_batch is null or exists (
                select from commandbus.command_bus_command c
                 where c.domain = t.domain and c.command_id = t.command_id
-                  and c.batch_id = v_batch));
+                  and c.batch_id = v_batch))
+       -- Parked since: a later failure of the same command is another one.
+       and (v_failed is null or (t.command_id, t.parked_at) in (
+               select i.command_id, i.parked_at
+                 from commandbus.command_bus_bulk_item i
+                 join commandbus.command_bus_bulk_operation o on o.operation_id = i.operation_id
+                where i.operation_id = v_failed and i.outcome = 'failed' and o.domain = p_domain));
 end $$;
 
 -- What a bulk operation with this filter would act on now, by group.
@@ -74,10 +82,13 @@ $$;
 -- the same id is the same operation, if its content is the same. p_expected_total: how many commands
 -- the caller expects to be frozen; another number is refused. An operation that exists freezes
 -- nothing, so there the number is not compared.
+--   p_limit: freezes only this many of what matches, those that are parked longest
+--   p_start_after: no item is acted on before that time is over; a stop in it undoes the whole decision
 create or replace function commandbus.start_bulk(
     p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb default '{}',
     p_arguments jsonb default '{}', p_rate float8 default null, p_actor text default null,
-    p_everything boolean default false, p_expected_total bigint default null
+    p_everything boolean default false, p_expected_total bigint default null,
+    p_limit int default null, p_start_after interval default null
 ) returns uuid
 language plpgsql as $$
 declare
@@ -85,11 +96,17 @@ declare
     v_known  commandbus.command_bus_bulk_operation;
     v_same   uuid;
     v_total  int;
+    v_starts timestamptz;
 begin
     perform commandbus.check_domain(p_domain);
     perform commandbus.check_bulk(p_verb, p_arguments, p_rate);
-    v_digest := sha256(convert_to(
-        jsonb_build_array(p_domain, p_verb, p_filter, p_arguments)::text, 'UTF8'));
+    perform commandbus.check_bulk_start(p_limit, p_start_after);
+    -- Two people who retry the same commands make one decision, whatever each says about it. A cancel's
+    -- reason goes out with the replies, so there it is a part of the decision.
+    v_digest := sha256(convert_to((
+        jsonb_build_array(p_domain, p_verb, p_filter,
+                          case p_verb when 'cancel' then p_arguments else p_arguments - 'reason' end)
+        || case when p_limit is null then '[]' else jsonb_build_array(p_limit) end)::text, 'UTF8'));
     -- Of two starts at once the second waits here, and finds what the first has created.
     perform pg_advisory_xact_lock(hashtextextended('commandbus.bulk.' || p_domain, 0));
     select * into v_known from commandbus.command_bus_bulk_operation o
@@ -108,14 +125,17 @@ begin
         return v_same;
     end if;
 
+    v_starts := clock_timestamp() + nullif(p_start_after, interval '0');
     insert into commandbus.command_bus_bulk_operation (
-        operation_id, domain, verb, filter, arguments, digest, rate, actor, status, total)
+        operation_id, domain, verb, filter, arguments, digest, rate, actor, status, total, reason,
+        item_limit, starts_at, next_due_at)
     values (p_operation_id, p_domain, p_verb, p_filter, p_arguments, v_digest, p_rate, p_actor,
-            'running', 0);
+            'running', 0, p_arguments ->> 'reason', p_limit, v_starts, coalesce(v_starts, now()));
     insert into commandbus.command_bus_bulk_item (operation_id, item_no, command_id, parked_at)
     select p_operation_id, row_number() over (order by m.parked_at, m.command_id), m.command_id,
            m.parked_at
-      from commandbus.bulk_matches(p_domain, p_filter) m;
+      from commandbus.bulk_matches(p_domain, p_filter) m
+     order by m.parked_at, m.command_id limit p_limit;
     get diagnostics v_total = row_count;
     -- Compared with what this statement froze: commands that are parked meanwhile do not count.
     if v_total <> p_expected_total then
@@ -136,8 +156,8 @@ begin
             using errcode = 'CB003', hint = 'look at the failure groups, and change the filter';
     end if;
     -- A group or ids are a choice; another filter that matches everything may be a mistake.
-    if not p_everything and not p_filter ?| array['command_ids', 'group']
-       and (p_filter = '{}' or v_total >= (
+    if not p_everything and not p_filter ?| array['command_ids', 'group', 'failed_of']
+       and (p_filter = '{}' and p_limit is null or v_total >= (
                 select sum(g.parked_count) from commandbus.command_bus_failure_group g
                  where g.domain = p_domain)) then
         raise exception 'this matches everything in troubleshooting of %: % commands',
@@ -180,6 +200,19 @@ begin
     end if;
 end $$;
 
+-- An error if the limit or the time before the first item cannot be meant.
+create or replace function commandbus.check_bulk_start(p_limit int, p_start_after interval) returns void
+language plpgsql immutable as $$
+begin
+    if p_limit < 1 then
+        raise exception 'the limit is %; use 1 or more commands', p_limit using errcode = 'CB007';
+    end if;
+    if p_start_after < interval '0' or p_start_after > interval '1 hour' then
+        raise exception 'start_after is %; use from 0 seconds to 1 hour', p_start_after
+            using errcode = 'CB007';
+    end if;
+end $$;
+
 -- What happened to the operation itself; command_id is the operation's id, as with batches.
 create or replace function commandbus.audit_bulk(p_operation_id uuid, p_event text, p_actor text)
 returns void
@@ -189,7 +222,8 @@ language sql as $$
     select o.domain, o.operation_id, p_event, clock_timestamp(), jsonb_strip_nulls(jsonb_build_object(
                'verb', o.verb, 'filter', o.filter - 'command_ids', 'rate', o.rate, 'total', o.total,
                'done', o.done, 'skipped', o.skipped, 'failed', o.failed,
-               'reason', o.arguments ->> 'reason',
+               'reason', o.reason, 'limit', o.item_limit,
+               'starts_at', case p_event when 'BULK_STARTED' then commandbus.iso8601(o.starts_at) end,
                'edited_paths', o.arguments -> 'edit' -> 'paths')), p_actor
       from commandbus.command_bus_bulk_operation o where o.operation_id = p_operation_id;
 $$;
@@ -214,7 +248,8 @@ create or replace function commandbus.stop_bulk(p_operation_id uuid, p_actor tex
 returns void
 language plpgsql as $$
 begin
-    update commandbus.command_bus_bulk_operation o set status = 'stopped'
+    update commandbus.command_bus_bulk_operation o
+       set status = 'stopped', stopped_by = p_actor, stopped_at = clock_timestamp()
      where o.operation_id = p_operation_id and o.status = 'running';
     if found then
         perform commandbus.audit_bulk(p_operation_id, 'BULK_STOPPED', p_actor);
@@ -233,7 +268,8 @@ begin
     perform commandbus.check_bulk('retry', '{}', p_rate);
     update commandbus.command_bus_bulk_operation o
        set status = 'running', rate = coalesce(p_rate, o.rate), heartbeat_at = null,
-           next_due_at = greatest(o.next_due_at, clock_timestamp())
+           next_due_at = greatest(o.next_due_at, clock_timestamp()), resumed_at = clock_timestamp(),
+           resumed_from = o.done + o.skipped + o.failed
      where o.operation_id = p_operation_id
        and (o.status = 'stopped'
             or o.status = 'running' and coalesce(p_rate, o.rate) is distinct from o.rate);
@@ -258,5 +294,7 @@ language sql stable as $$
        and (o.executor = p_executor or o.heartbeat_at is null
             or o.heartbeat_at < clock_timestamp() - p_silent_for)
        and (p_can_edit or not o.arguments ? 'edit')
+       -- One that has still to begin keeps no other from its turn.
+       and (o.starts_at is null or o.starts_at <= clock_timestamp())
      order by o.created_at, o.operation_id limit 1
 $$;

@@ -191,7 +191,7 @@ begin
         return next;
         return;
     end if;
-    if v_op.rate is not null and v_op.next_due_at > v_now then
+    if v_op.next_due_at > v_now and (v_op.rate is not null or v_op.starts_at > v_now) then
         wait_seconds := extract(epoch from v_op.next_due_at - v_now);
         return next;
         return;
@@ -222,9 +222,12 @@ begin
          where r <> all(v_lost)
            and (p_edits is null or p_edits -> 'edits' ? r::text or p_edits -> 'same' ? r::text)
          order by r);
+    -- The audit of each command says by which operation it was moved.
+    perform set_config('commandbus.operation', p_operation_id::text, true);
     v_tried := commandbus.try_bulk(
         v_op.domain, v_op.verb, v_op.arguments, v_op.actor, v_chosen,
         coalesce(p_edits -> 'edits', '{}'));
+    perform set_config('commandbus.operation', '', true);
 
     v_counts := commandbus.record_bulk(
         v_op, v_first, v_ids, v_ready, v_lost, v_tried.o_done,

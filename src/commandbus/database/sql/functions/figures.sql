@@ -59,21 +59,35 @@ begin
 end $$;
 
 -- The figures of all domains, for metrics: never a look at the table of commands. `delayed` is what
--- is leased or backs off. The caller keeps the result for some seconds.
+-- is leased, backs off or waits. Of each kind 100,000 are counted; more are an estimate (overview.sql). The caller
+-- keeps the result for some seconds.
 create or replace function commandbus.domain_figures()
 returns table (
     domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint,
     workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision,
     batch_remaining bigint, replies bigint, replies_refused bigint)
-language plpgsql stable as $$
+language plpgsql as $$
+declare
+    v_now    timestamptz := clock_timestamp();
+    v_counts record;
 begin
     for domain in select * from commandbus.doctor_domains(null) loop
         if commandbus.queue_exists(domain_figures.domain || '.commands') then
+            v_counts := commandbus.queue_counts(domain_figures.domain, v_now, 100000);
+            ready := v_counts.ready;
+            delayed := v_counts.delayed + v_counts.waiting;
+            -- among those that have been due for longest
             execute format(
-                'select count(*) filter (where q.vt <= $1), count(*) filter (where q.vt > $1),'
-                '       coalesce(extract(epoch from $1 - min(q.enqueued_at) filter (where q.vt <= $1)), 0)'
-                '  from pgmq.%I q', 'q_' || commandbus.physical_queue(domain_figures.domain || '.commands'))
-               into ready, delayed, oldest_seconds using clock_timestamp();
+                'select coalesce(extract(epoch from $1 - min(h.enqueued_at)), 0) from ('
+                '    (select q.enqueued_at from pgmq.%1$I q where q.headers is null and q.vt <= $1'
+                '      order by q.vt, q.msg_id limit 1000)'
+                '    union all'
+                '    select e.enqueued_at from unnest($2) s(level) cross join lateral ('
+                '        select q.enqueued_at from pgmq.%1$I q where q.headers is not null'
+                '           and q.headers ->> ''priority'' = s.level and q.vt <= $1'
+                '         order by q.vt, q.msg_id limit 1000) e) h',
+                'q_' || commandbus.physical_queue(domain_figures.domain || '.commands'))
+               into oldest_seconds using v_now, '{2,1,0,-1,-2}'::text[];
         elsif commandbus.queue_exists(domain_figures.domain || '.replies') then
             -- a queue of replies that domains share
             select 0, 0, 0 into ready, delayed, oldest_seconds;

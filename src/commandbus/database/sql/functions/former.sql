@@ -64,7 +64,15 @@ drop function if exists commandbus.run_bulk_chunk(uuid, int, text);
 drop function if exists commandbus.seal_load(text, uuid, int);
 drop function if exists commandbus.start_bulk(uuid, text, text, jsonb, jsonb, float8, text, boolean);
 drop function if exists commandbus.try_bulk(text, text, jsonb, text, uuid[]);
+-- They have more arguments, with defaults.
+drop function if exists commandbus.start_bulk(
+    uuid, text, text, jsonb, jsonb, float8, text, boolean, bigint);
+drop function if exists commandbus.start_bulk_for(
+    uuid, text, text, jsonb, jsonb, float8, boolean, bigint, jsonb);
+drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text, text);
 -- Workers of version 0.1.0 call these two, and find those of today: their new arguments have defaults.
 drop function if exists commandbus.receive_commands(text, int, int, text, jsonb, boolean, boolean);
 drop function if exists commandbus.worker_heartbeat(text, text, boolean, int, int);
 drop function if exists commandbus.read_messages(text, timestamptz, int, int, boolean);
+-- It has one more argument, with a default: workers of earlier versions find it.
+drop function if exists commandbus.worker_heartbeat(text, text, boolean, int, int, int);

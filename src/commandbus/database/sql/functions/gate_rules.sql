@@ -104,23 +104,24 @@ begin
 end $$;
 
 -- Gives places to what runs already when a limit is set. Their messages are locked, so that none ends meanwhile; what
--- is just ending is left out. A receive that began before the limit is not seen here.
+-- is just ending is left out. A receive that began before the limit is not seen here. A lease that has lapsed counts
+-- too: until another receive takes the command, its worker may extend it, late.
 create or replace function commandbus.count_running(p_rule commandbus.command_bus_flow_rule) returns void
 language plpgsql as $$
 begin
     execute format(
         'with held as materialized ('
         '    select $1 as domain, q.msg_id, commandbus.message_command_id(q.message) as command_id from pgmq.%I q'
-        '     where q.vt > $2 and q.vt < ''infinity'' and q.read_ct > 0 for update skip locked)'
+        '     where q.vt < ''infinity'' and q.read_ct > 0 for update skip locked)'
         ' insert into commandbus.command_bus_slot (domain, gate, command_id)'
-        ' select h.domain, case when $4 then ''l:k:'' || $3 || ''/'' || coalesce(c.limit_key, c.ordering_key)'
-        '                       when $3 = '''' then ''l:d'' else ''l:t:'' || $3 end, h.command_id'
+        ' select h.domain, case when $3 then ''l:k:'' || $2 || ''/'' || coalesce(c.limit_key, c.ordering_key)'
+        '                       when $2 = '''' then ''l:d'' else ''l:t:'' || $2 end, h.command_id'
         '   from held h join commandbus.command_bus_command c'
         '     on c.domain = h.domain and c.command_id = h.command_id'
-        '  where c.msg_id = h.msg_id and c.leased_by is not null and ($3 = '''' or c.command_type = $3)'
-        '    and (not $4 or coalesce(c.limit_key, c.ordering_key) is not null)'
+        '  where c.msg_id = h.msg_id and c.leased_by is not null and ($2 = '''' or c.command_type = $2)'
+        '    and (not $3 or coalesce(c.limit_key, c.ordering_key) is not null)'
         ' on conflict do nothing', 'q_' || commandbus.physical_queue(p_rule.domain || '.commands'))
-      using p_rule.domain, clock_timestamp(), p_rule.command_type, p_rule.by_key;
+      using p_rule.domain, p_rule.command_type, p_rule.by_key;
 end $$;
 
 -- Removes a limit; false if there was none. Those who wait there become due: release_waiting.

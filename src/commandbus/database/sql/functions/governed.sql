@@ -218,7 +218,8 @@ end $$;
 -- edited refuses the operation.
 create or replace function commandbus.start_bulk_for(
     p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb, p_arguments jsonb, p_rate float8,
-    p_everything boolean, p_expected_total bigint, p_on_behalf jsonb
+    p_everything boolean, p_expected_total bigint, p_on_behalf jsonb, p_limit int default null,
+    p_start_after interval default null
 ) returns uuid
 language plpgsql as $$
 declare
@@ -229,7 +230,7 @@ begin
     perform commandbus.require_ungoverned(p_domain, '{}', p_on_behalf); -- for its lock, which is the first
     v_started := commandbus.start_bulk(
         p_operation_id, p_domain, p_verb, p_filter, p_arguments, p_rate, p_on_behalf ->> 'user',
-        p_everything, p_expected_total);
+        p_everything, p_expected_total, p_limit, p_start_after);
     if v_started = p_operation_id and not v_is_known then
         perform commandbus.require_ungoverned_edits(
             p_domain, array(select i.command_id from commandbus.command_bus_bulk_item i

@@ -29,6 +29,14 @@ begin
         using errcode = 'CB003', detail = v_id::text;
 end $$;
 
+-- By which bulk operation this transaction acts, for the audit of the commands that it moves. run_bulk_chunk
+-- says so while it moves them.
+create or replace function commandbus.operation_details() returns jsonb
+language sql stable as $$
+    select case when coalesce(current_setting('commandbus.operation', true), '') = '' then '{}'
+                else jsonb_build_object('operation_id', current_setting('commandbus.operation')) end
+$$;
+
 -- operator_retry below, and its like for those who may pass governance by: not to be called from outside.
 --   p_bypass: children of governed batches are changed without an approval; the audit says so.
 create or replace function commandbus.retry_parked(
@@ -175,7 +183,8 @@ begin
                        then jsonb_build_object('edited', (p_edits -> n.id::text) - 'data')
                        else '{}' end
                || case when n.expires_at is null then '{}'
-                       else jsonb_build_object('lifted_expiry', commandbus.iso8601(n.expires_at)) end,
+                       else jsonb_build_object('lifted_expiry', commandbus.iso8601(n.expires_at)) end
+               || commandbus.operation_details(),
            n.batch_id, p_actor
       from unnest(v_ids, v_batches, v_msg_ids, v_expires) n(id, batch_id, msg_id, expires_at);
     perform commandbus.forget_keys(p_domain, v_keys);
@@ -267,7 +276,8 @@ begin
     insert into commandbus.command_bus_audit (
         domain, command_id, event_type, ts, details_json, batch_id, actor)
     select p_domain, m.id, p_event, v_now,
-           case when v_is_cancel then jsonb_build_object('reason', p_reason) end, m.batch_id, p_actor
+           nullif(case when v_is_cancel then jsonb_build_object('reason', p_reason) else '{}' end
+                  || commandbus.operation_details(), '{}'), m.batch_id, p_actor
       from unnest(v_moved.ids, v_moved.batches) m(id, batch_id);
     return query select unnest(v_moved.ids);
 end $$;

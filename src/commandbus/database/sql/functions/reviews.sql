@@ -1,4 +1,4 @@
--- Reviews: what waits for a decision, and what it consists of. These functions only read.
+-- Reviews: what waits for a decision, what it consists of, and who has looked at it.
 
 -- The children of a governed batch with their payloads, in their order, and the edits that wait. The
 -- payload of a child that has ended may be gone. is_edited: it is not what was submitted.
@@ -75,6 +75,17 @@ language sql stable as $$
               case when p_newest_first then coalesce(u.command_id, u.ticket_id) end desc,
               coalesce(u.command_id, u.ticket_id)
      limit p_limit
+$$;
+
+-- Somebody who may decide has seen what a batch consists of: kept once for each user.
+create or replace function commandbus.look_at_ticket(p_ticket_id uuid, p_user text, p_digest text) returns void
+language sql as $$
+    insert into commandbus.command_bus_look as l (batch_id, user_id, digest, first_at, last_at)
+    values (p_ticket_id, p_user, p_digest, clock_timestamp(), clock_timestamp())
+    on conflict (batch_id, user_id) do update
+       set digest = excluded.digest, last_at = excluded.last_at
+     -- A page that is read again and again is not written again and again.
+     where l.digest is distinct from excluded.digest or l.last_at < excluded.last_at - interval '1 minute'
 $$;
 
 -- The edits of these tickets that wait for a decision.

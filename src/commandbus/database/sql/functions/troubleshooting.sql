@@ -86,7 +86,12 @@ begin
            last_seen = greatest(g.last_seen, excluded.last_seen),
            sample_message = excluded.sample_message,
            sample_command_id = excluded.sample_command_id,
-           is_governed = g.is_governed or excluded.is_governed;
+           is_governed = g.is_governed or excluded.is_governed,
+           -- Nothing of it was parked, and now there is again: it is back.
+           back_at = case when g.parked_count = 0 then p_now else g.back_at end,
+           back_after = case when g.parked_count = 0
+                             then greatest(p_now - g.emptied_at, interval '0') else g.back_after end,
+           back_count = g.back_count + (g.parked_count = 0)::int;
 end $$;
 
 -- Takes commands off the list and out of their groups. The only way out. A group that is empty
@@ -115,7 +120,9 @@ begin
             on g.domain = m.domain and g.fingerprint = m.fingerprint
          order by g.fingerprint for update of g
     )
-    update commandbus.command_bus_failure_group g set parked_count = g.parked_count - l.n
+    update commandbus.command_bus_failure_group g
+       set parked_count = g.parked_count - l.n,
+           emptied_at = case when g.parked_count = l.n then clock_timestamp() else g.emptied_at end
       from locked l
      where g.domain = l.domain and g.fingerprint = l.fingerprint;
 end $$;
@@ -138,6 +145,15 @@ begin
       from commandbus.command_bus_troubleshooting t
      where t.domain = p_group.domain and t.fingerprint = p_group.fingerprint
        and (t.owner is null or t.owner = p_viewer);
+    -- Written by people who see more, and about more.
+    p_group.note := null;
+    p_group.note_by := null;
+    p_group.note_at := null;
+    p_group.assignee := null;
+    p_group.emptied_at := null;
+    p_group.back_at := null;
+    p_group.back_after := null;
+    p_group.back_count := 0;
     if p_group.parked_count > 0 then
         select c.last_error_msg into p_group.sample_message from commandbus.command_bus_command c
          where c.domain = p_group.domain and c.command_id = p_group.sample_command_id;
@@ -146,11 +162,12 @@ begin
 end $$;
 
 -- The groups that have parked commands, largest first; null means any. p_prefix: how the
--- fingerprint begins. p_viewer: through whose eyes, see visibility.sql.
+-- fingerprint begins. p_viewer: through whose eyes, see visibility.sql. p_search: a text that must be in
+-- the message, the code, the class, the type or the note, whatever its case.
 create or replace function commandbus.list_failure_groups(
     p_domain text default null, p_command_type text default null,
     p_include_empty boolean default false, p_limit int default 100, p_prefix text default '',
-    p_viewer text default null
+    p_viewer text default null, p_search text default null
 ) returns setof commandbus.command_bus_failure_group
 language sql stable as $$
     select s.* from commandbus.command_bus_failure_group g
@@ -159,8 +176,71 @@ language sql stable as $$
        and (p_command_type is null or g.command_type = p_command_type)
        and (p_include_empty or g.parked_count > 0)
        and starts_with(g.fingerprint, p_prefix)
+       and (p_search is null or position(lower(p_search) in lower(concat_ws(
+                chr(31), s.message, s.error_code, s.error_class, s.command_type, s.note, s.assignee,
+                s.fingerprint))) > 0)
      order by s.parked_count desc, s.last_seen desc, s.domain, s.fingerprint limit p_limit
 $$;
+
+-- The id under which the audit has what people did to a group itself.
+create or replace function commandbus.group_id(p_domain text, p_fingerprint text) returns uuid
+language sql immutable parallel safe as $$
+    select left(encode(sha256(convert_to(
+        'failure group' || chr(31) || p_domain || chr(31) || p_fingerprint, 'UTF8')), 'hex'), 32)::uuid
+$$;
+
+-- A remark about a group: the newest is kept with it, all of them in the audit. Null takes it away.
+create or replace function commandbus.note_group(
+    p_domain text, p_fingerprint text, p_note text, p_actor text default null
+) returns void
+language plpgsql as $$
+declare
+    v_now timestamptz := clock_timestamp();
+begin
+    update commandbus.command_bus_failure_group g
+       set note = p_note, note_by = case when p_note is null then null else p_actor end,
+           note_at = case when p_note is null then null else v_now end
+     where g.domain = p_domain and g.fingerprint = p_fingerprint;
+    perform commandbus.audit_group(
+        p_domain, p_fingerprint, 'GROUP_NOTE', jsonb_build_object('note', p_note), p_actor, found);
+end $$;
+
+-- Who looks after a group; null: nobody. To say the same again changes nothing.
+create or replace function commandbus.assign_group(
+    p_domain text, p_fingerprint text, p_assignee text, p_actor text default null
+) returns void
+language plpgsql as $$
+declare
+    v_before text;
+begin
+    select g.assignee into v_before from commandbus.command_bus_failure_group g
+     where g.domain = p_domain and g.fingerprint = p_fingerprint for update;
+    if found and v_before is not distinct from p_assignee then
+        return;
+    end if;
+    update commandbus.command_bus_failure_group g set assignee = p_assignee
+     where g.domain = p_domain and g.fingerprint = p_fingerprint;
+    perform commandbus.audit_group(
+        p_domain, p_fingerprint, 'GROUP_ASSIGNED',
+        jsonb_build_object('assignee', p_assignee, 'before', v_before), p_actor, found);
+end $$;
+
+-- The line in the audit for a change of a group; an error if there was no such group to change.
+create or replace function commandbus.audit_group(
+    p_domain text, p_fingerprint text, p_event text, p_details jsonb, p_actor text, p_is_there boolean
+) returns void
+language plpgsql as $$
+begin
+    if not p_is_there then
+        raise exception 'no failure group % in domain %', quote_literal(p_fingerprint),
+                        quote_literal(p_domain)
+            using errcode = 'CB003', hint = 'look at the failure groups; empty ones are kept too';
+    end if;
+    insert into commandbus.command_bus_audit (
+        domain, command_id, event_type, ts, details_json, actor)
+    values (p_domain, commandbus.group_id(p_domain, p_fingerprint), p_event, clock_timestamp(),
+            p_details || jsonb_build_object('group', p_fingerprint), p_actor);
+end $$;
 
 -- One page of what waits for an operator, longest first, with the payload that a retry would send: by
 -- key for pages, by offset for list_troubleshooting. p_command_id: only this one. Without a domain: of all

@@ -23,7 +23,7 @@ begin
 end $$;
 
 -- Whether an event may be shown that has no batch: those of one command have that of the command. Bulk
--- operations say of themselves whether they touch a governed batch; repairs name a command, perhaps.
+-- operations and failure groups say of themselves whether they touch a governed batch; repairs name a command, perhaps.
 create or replace function commandbus.sees_event(p_viewer text, p_event commandbus.command_bus_audit)
 returns boolean
 language plpgsql stable as $$
@@ -35,6 +35,10 @@ begin
     elsif starts_with(p_event.event_type, 'BULK_') then
         return exists (select from commandbus.command_bus_bulk_operation o
                         where o.operation_id = p_event.command_id and not o.is_governed);
+    elsif starts_with(p_event.event_type, 'GROUP_') then
+        return exists (select from commandbus.command_bus_failure_group g
+                        where g.domain = p_event.domain
+                          and g.fingerprint = p_event.details_json ->> 'group' and not g.is_governed);
     end if;
     return p_event.event_type <> 'DOCTOR_REPAIR' or not exists (
         select from commandbus.command_bus_command c

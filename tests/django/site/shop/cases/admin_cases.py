@@ -52,6 +52,8 @@ class Admin(TestCase):
             added = self.client.get(reverse(f"admin:commandbus_{model}_add"))
             self.assertEqual(added.status_code, 403)
         page = reverse("admin:commandbus_command_change", args=[command_id])
+        listed = self.client.get(reverse("admin:commandbus_command_changelist"))
+        self.assertContains(listed, f'href="{page}')
         self.assertEqual(self.client.get(page).status_code, 200)
         self.assertEqual(self.client.post(page, {"status": "COMPLETED"}).status_code, 403)
         self.assertEqual(self.status(command_id), "IN_TROUBLESHOOTING_QUEUE")

@@ -179,9 +179,11 @@ class Rules(SimpleTestCase):
 
         with self.assertRaises(InvalidTask):
             task(inner)
+        names = ("func", "priority", "backend", "queue_name", "run_after")
+        fields = {name: getattr(tasks.add, name) for name in names}  # Django 6.0 wants them all
         with self.assertRaisesMessage(InvalidTask, "max_attempts"):
-            CommandBusBackend.task_class(func=tasks.add.func, max_attempts=0)
-        own = CommandBusBackend.task_class(func=tasks.add.func, max_attempts=7)
+            CommandBusBackend.task_class(**fields, max_attempts=0)
+        own = CommandBusBackend.task_class(**fields, max_attempts=7)
         policy = task_backends["default"].policy_of(own)
         self.assertEqual((policy.max_attempts, policy.backoff_schedule), (7, (60.0,)))
 

@@ -1,0 +1,103 @@
+"""What the built-in middleware cost: a drain without any against one with all of them, in pairs.
+
+    python -m benchmarks.middleware --pairs 10
+
+All: OpenTelemetry with one trace in a hundred recorded, Sentry, log context, timing (metrics). The
+real SDKs, with an exporter and a transport that keep what they get. The ratio of a pair is that of
+its two rates, measured one after the other, in turn with the one and with the other first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.catalogue import WORKLOADS
+from benchmarks.lab import Case, Lab, Size
+from benchmarks.runner import Results, run
+from benchmarks.server import Server
+from benchmarks.workloads import Workload
+
+PLAIN = "none"
+#: What each case has around its handlers; the setting is that of the adapter.
+KINDS: Mapping[str, Any] = {
+    "all": True,
+    "opentelemetry": ["opentelemetry"],
+    "sentry": ["sentry"],
+    "timing": ["timing"],
+}
+#: The median that all of them together must keep.
+WANTED = 0.90
+
+
+def workload(kinds: Sequence[str]) -> Workload:
+    """The drain of `make bench` with its best settings, without middleware and with each kind."""
+    (found,) = [each for each in WORKLOADS if each.key == "drain-tuned"]
+    (case,) = [each for each in found.cases if each.entrant.name == "commandbus"]
+    more = [
+        Case(kind, case.entrant, {**case.settings, "middleware": KINDS[kind]}, case.options)
+        for kind in kinds
+    ]
+    plain = Case(PLAIN, case.entrant, case.settings, case.options)
+    return replace(found, cases=(plain, *more))
+
+
+def figures(results: Results, key: str, label: str, metric: str) -> list[float]:
+    """One for each round that was measured."""
+    return [each for each in results.values(key, label, metric) if each]
+
+
+def table(results: Results, key: str, kinds: Sequence[str]) -> str:
+    """The medians, with the range of the pairs, and the processor time that a command takes."""
+    lines = [
+        "| middleware | commands/s | ratio (median) | lowest to highest | Python µs | server µs |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    plain = results.values(key, PLAIN, "rate")
+    for label in (PLAIN, *kinds):
+        rates = results.values(key, label, "rate")
+        found = [a / b for a, b in zip(rates, plain, strict=False) if a and b]
+        if not found:
+            lines.append(f"| {label} | failed: {results.errors(key, label)[:1]} | | | | |")
+            continue
+        cost = [
+            statistics.median(figures(results, key, label, name))
+            for name in ("python_us", "postgres_us")
+        ]
+        lines.append(
+            f"| {label} | {statistics.median(figures(results, key, label, 'rate')):,.0f} | "
+            f"{statistics.median(found):.2f} | {min(found):.2f} to {max(found):.2f} | "
+            f"{cost[0]:.1f} | {cost[1]:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.middleware", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--pairs", type=int, default=10, help="rounds (10)")
+    parser.add_argument("--commands", type=int, default=15_000, help="commands of a drain")
+    parser.add_argument("--only", default="all", help=f"of {', '.join(KINDS)}, with commas (all)")
+    arguments = parser.parse_args()
+    kinds = [each.strip() for each in arguments.only.split(",") if each.strip()]
+    if unknown := set(kinds) - set(KINDS):
+        raise SystemExit(f"there is no {', '.join(sorted(unknown))}; use {', '.join(KINDS)}")
+    measured = workload(kinds)
+    with Server.opened() as server:
+        lab = Lab(server, Size(drain=arguments.commands))
+        try:
+            results = run(lab, [measured], arguments.pairs)
+        finally:
+            lab.close()
+    print(table(results, measured.key, kinds))
+    print(f"\nWanted of all: a median of {WANTED:.2f} or more.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Answers: a page as a whole, its regions alone, or the frame with a problem in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from commandbus.http.console import cookies, formats
+from commandbus.http.console.headers import PAGE_HEADERS, REGIONS_HEADER
+from commandbus.http.console.rendering import render, render_regions
+from commandbus.http.console.screen import Page
+from commandbus.http.console.view import View
+from commandbus.http.problems import Problem
+
+
+async def page_response(view: View, page: Page) -> Response:
+    """A page as a whole, or its regions alone if the script asks for them."""
+    values = {"title": page.title, "is_final": page.is_final, **page.values}
+    if REGIONS_HEADER in view.request.headers:
+        regions = render_regions(view, page.template, values)
+        body = {"regions": regions, "title": page.title, "final": page.is_final}
+        return JSONResponse(body, page.status, PAGE_HEADERS)
+    counts = await view.console.counts_for(view)
+    view = replace(view, counts=counts, notice=cookies.notice_of(view))
+    response = HTMLResponse(render(view, page.template, values), page.status, PAGE_HEADERS)
+    if view.notice:
+        cookies.end_notice(response, view)
+    if view.session is not None:
+        response.headers["X-Session-Ends"] = formats.iso(view.session.ends_at)
+    return response
+
+
+async def error_page(view: View, problem: Problem) -> Response:
+    """The frame with a problem in it."""
+    values = {"problem": problem, "more": dict(problem.more)}
+    page = Page("error.html", values, problem.kind.title, problem.kind.status)
+    response = await page_response(replace(view, live_seconds=None), page)
+    response.headers.update(dict(problem.headers))
+    return response

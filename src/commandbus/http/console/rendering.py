@@ -1,0 +1,137 @@
+"""Templates: one environment, in which every value is text unless our own code made the markup."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from commandbus.http.console import formats
+
+if TYPE_CHECKING:
+    from commandbus.http.console.view import View
+
+#: Blocks of a template with such names are sent again when they change.
+REGION = "region_"
+
+#: Whose page is being rendered: macros and functions of templates ask it for addresses and rights.
+RENDERING: ContextVar[View] = ContextVar("commandbus_console_view")
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file that browsers keep: another content has another address."""
+
+    name: str
+    content: bytes
+    media_type: str
+
+    @property
+    def hashed_name(self) -> str:
+        """The name with the hash of the content."""
+        stem, _, end = self.name.rpartition(".")
+        return f"{stem}.{hashlib.sha256(self.content).hexdigest()[:12]}.{end}"
+
+
+@lru_cache
+def assets() -> dict[str, Asset]:
+    """The files of the console by name."""
+    folder = files("commandbus.http.console") / "assets"
+    found = {}
+    for file in folder.iterdir():
+        if file.is_file() and not file.name.startswith("."):
+            media_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+            content = file.read_bytes()
+            if file.name.endswith((".js", ".css")):
+                content = _without_notes(content)
+            found[file.name] = Asset(file.name, content, media_type)
+    return found
+
+
+def _without_notes(content: bytes) -> bytes:
+    """Without indentation and lines of comments, which are for readers of the source."""
+    lines = (line.strip() for line in content.splitlines())
+    return b"\n".join(each for each in lines if each and not each.startswith((b"//", b"/*")))
+
+
+@lru_cache
+def environment() -> Environment:
+    """Every name is escaped, and a name that is not there is an error."""
+    found = Environment(
+        loader=PackageLoader("commandbus.http.console", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters.update(formats.FILTERS)
+    found.globals.update(_functions())
+    found.globals["ui"] = found.get_template("macros.html").module
+    return found
+
+
+def _functions() -> dict[str, Any]:
+    """What templates may call. Macros too: the view is found, not passed."""
+
+    def url(page: str, **values: Any) -> str:
+        return RENDERING.get().url(page, **values)
+
+    def asset(name: str) -> str:
+        return RENDERING.get().asset(name)
+
+    def may(scope: str, domain: str | None = None) -> bool:
+        return RENDERING.get().may(scope, domain)
+
+    def csrf(action: str) -> Markup:
+        """The hidden field that a form to this address needs."""
+        value = RENDERING.get().csrf(action)
+        return Markup('<input type="hidden" name="csrf" value="{}">').format(value)
+
+    def icon(name: str, label: str = "") -> Markup:
+        """A picture of the sprite; without a label it is only decoration."""
+        about = (
+            Markup(' role="img" aria-label="{}"').format(label)
+            if label
+            else Markup(' aria-hidden="true"')
+        )
+        return Markup('<svg class="icon"{}><use href="{}#{}"></use></svg>').format(
+            about, asset("icons.svg"), name
+        )
+
+    return {
+        "url": url, "asset": asset, "may": may, "csrf": csrf, "icon": icon,
+        "now": formats.now, "bars": formats.bars, "points": formats.points,
+    }  # fmt: skip
+
+
+def render(view: View, template: str, values: Mapping[str, Any]) -> str:
+    """A whole page."""
+    token = RENDERING.set(view)
+    try:
+        return environment().get_template(template).render(view=view, **values)
+    finally:
+        RENDERING.reset(token)
+
+
+def render_regions(view: View, template: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """The regions of a page, from the same template."""
+    token = RENDERING.set(view)
+    try:
+        found = environment().get_template(template)
+        context = found.new_context({"view": view, **values})
+        return {
+            name.removeprefix(REGION): "".join(block(context))
+            for name, block in found.blocks.items()
+            if name.startswith(REGION)
+        }
+    finally:
+        RENDERING.reset(token)

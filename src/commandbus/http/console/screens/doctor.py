@@ -1,0 +1,88 @@
+"""Doctor: is the data sound, since when not, what to do. A look never begins a run."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from commandbus.access.model import Scope
+from commandbus.http.auth.scopes import reached_domain
+from commandbus.http.console.forms import Fields
+from commandbus.http.console.screen import Group, Page, Screen
+from commandbus.http.console.view import Show, View
+from commandbus.http.problems import not_found
+from commandbus.upkeep.known import Severity
+
+
+async def _errors(view: View) -> int | None:
+    """The number beside the name: errors that the last run has found."""
+    last = (await view.bus.upkeep.runs.last()).last
+    if last is None:
+        return None
+    found = last.within(view.caller.domains).findings
+    return sum(1 for each in found if each.severity is Severity.ERROR) or None
+
+
+screen = Screen("doctor", "Doctor", order=130, group=Group.TRUST, icon="heart", count=_errors)
+
+
+@screen.page("/doctor", live=2.0)
+async def show(view: Show) -> Page:
+    """The last result, by severity."""
+    found = await view.bus.upkeep.runs.last()
+    domains, viewer = view.caller.domains, view.viewer
+    last = None if found.last is None else found.last.within(domains, viewer)
+    newer = None if found.newer is None else found.newer.within(domains, viewer)
+    return view.page(
+        "doctor/index.html",
+        "Doctor",
+        last=last,
+        newer=newer,
+        is_running=found.is_running,
+        chores=await view.bus.upkeep.chores(view.caller.domains),
+    )
+
+
+@screen.action("/doctor/run", scope=Scope.OPERATE)
+async def run(view: Show) -> Response:
+    """Examine the database, in the background."""
+    domain = reached_domain(view.caller, None)
+    await view.bus.upkeep.runs.start(domain=domain, operator=view.actor)
+    return view.to("doctor", "The doctor looks.")
+
+
+@screen.page("/doctor/fix", scope=Scope.ADMIN)
+async def ask_fix(view: Show) -> Page:
+    """What would be fixed, before it is."""
+    last = (await view.bus.upkeep.runs.last()).last
+    if last is None or not last.within(view.caller.domains).fixable:
+        raise not_found("nothing that can be fixed was found; run the doctor first")
+    fixable = last.within(view.caller.domains).fixable
+    total = sum(each.found for each in fixable)
+    return view.page(
+        "confirm.html",
+        "Fix",
+        verb=f"Fix {total:,} findings",
+        action=view.url("doctor.fix"),
+        back=view.url("doctor"),
+        fields={"run_id": last.run_id},
+        happens=[
+            *(f"{each.found:,} of {each.domain or 'all'}: {each.meaning}" for each in fixable),
+            "Then the doctor looks again.",
+        ],
+        stays=["What it cannot fix by itself stays as it is.", "Each repair is in the audit."],
+        look="primary",
+        cli="commandbus doctor --fix",
+    )
+
+
+@screen.action("/doctor/fix", scope=Scope.ADMIN)
+async def fix(view: Show, form: Fields) -> Response:
+    """Repair what the last run has found."""
+    run_id = form.number("run_id")
+    if run_id is None:
+        raise not_found("no such run")
+    await view.bus.upkeep.runs.fix(
+        run_id, form.required("reason", "Reason"), domain=reached_domain(view.caller, None),
+        operator=view.actor,
+    )  # fmt: skip
+    return view.to("doctor", "The repair has begun.")

@@ -1,0 +1,79 @@
+"""Pictures of each screen, at three widths, in both themes: `make console-pictures`.
+
+They are for people to look at, one by one. `python -m tests.console.browser.pictures FOLDER`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from commandbus import Settings
+from commandbus.embedded import EmbeddedPostgres
+from commandbus.wiring import migrate_database
+from tests.console.browser.chromium import Window, chromium, missing
+from tests.console.browser.seeded import addresses, deployment, full
+
+WIDTHS = (390, 820, 1440)
+THEMES = ("light", "dark")
+
+
+def name_of(path: str, ids: dict[str, str]) -> str:
+    """A name of a file: the address, with the kinds of ids in place of ids."""
+    for kind, value in ids.items():
+        if len(value) > 12:
+            path = path.replace(value, kind)
+    return re.sub(r"[^\w]+", "-", path).strip("-") or "overview"
+
+
+def take(window: Window, folder: Path, ids: dict[str, str], paths: list[str]) -> int:
+    page, taken = window.page, 0
+    for path in paths:
+        answer = page.goto(f"{window.url}/console{path}", wait_until="load")
+        if "html" not in answer.headers.get("content-type", ""):
+            continue
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme)
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 900})
+                file = folder / f"{name_of(path, ids)}-{width}-{theme}.png"
+                page.screenshot(path=str(file), full_page=width == 390)
+                taken += 1
+    return taken
+
+
+def main(folder: Path) -> None:
+    if reason := missing():
+        sys.exit(reason)
+    folder.mkdir(parents=True, exist_ok=True)
+    data = Path(tempfile.mkdtemp(prefix="commandbus-pictures-"))
+    try:
+        with EmbeddedPostgres(data) as database:
+            _run(migrate_database(database.dsn, Settings()))
+            with deployment(database.dsn, full) as (service, world), chromium() as browser:
+                window = Window(browser, service.url)
+                window.page.goto(f"{service.url}/console/sign-in")
+                window.page.screenshot(path=str(folder / "sign-in-1440-light.png"))
+                window.sign_in(world.tokens["ada"])
+                paths = [each for each in addresses(world) if "export" not in each]
+                taken = take(window, folder, world.ids, paths)
+                window.close()
+        print(f"{taken} pictures in {folder}")
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def _run(work: Any) -> None:
+    thread = threading.Thread(target=lambda: asyncio.run(work))
+    thread.start()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/pictures"))

@@ -1,0 +1,120 @@
+"""Every screen in a real browser: with data, empty, denied; both themes, four widths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.canaries import assert_hidden
+from tests.console.browser.chromium import Window
+from tests.console.browser.seeded import World, addresses, deployment, empty, full
+from tests.http_server import Served
+
+Error: Any = pytest.importorskip("playwright.sync_api").Error
+#: Pages before an action: there only while the state allows it.
+ASKS = ("cancel", "clear", "decide", "edit", "fix", "resume", "retry", "unexempt")
+NOT_NOW = {200, 400, 404, 409}
+#: What everybody may open who has a token.
+OWN = {"/find", "/help", "/me", "/tokens"}
+WIDTHS = (390, 820, 1440)
+NARROWEST = 320
+
+
+@pytest.fixture(scope="module")
+def data(server: Any, template: str) -> Iterator[tuple[Served, World]]:
+    from tests.conftest import _new_database
+
+    for dsn in _new_database(server, template):
+        with deployment(dsn, full, workers=False) as found:
+            yield found
+
+
+def look_at_all(window: Window, paths: list[str], **options: Any) -> None:
+    """All of them, so that one run tells everything that is wrong."""
+    wrong: list[str] = []
+    for path in paths:
+        try:
+            look(window, path, **options)
+        except (AssertionError, Error) as error:
+            wrong.append(f"{path}: {str(error)[:700]}")
+            window.faults.clear()
+    assert not wrong, "\n\n".join(wrong)
+
+
+def look(
+    window: Window,
+    path: str,
+    *,
+    allowed: tuple[int, ...] = (200,),
+    deeply: tuple[int, ...] = (390, 1440),
+) -> None:
+    """One page: at each width and in each theme."""
+    page = window.page
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.emulate_media(color_scheme="light")
+    good = {*allowed, *(NOT_NOW if path.split("?", maxsplit=1)[0].endswith(ASKS) else ())}
+    # The browser says itself that a page was refused.
+    window.expected = tuple(f"status of {each}" for each in good)
+    answer = page.goto(f"{window.url}/console{path}", wait_until="load")
+    assert_hidden(answer.text(), path)
+    assert answer.status in good, (path, answer.status, page.inner_text("main"))
+    assert page.locator("h1").count() == 1, path
+    for width in (*WIDTHS, NARROWEST):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert window.sideways() <= 0, (path, width, window.sideways())
+        if width in deeply:
+            # So high that the bar at the end of a phone's screen covers nothing.
+            page.set_viewport_size({"width": width, "height": 4000})
+            window.axe(f"{path} {width} light")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.emulate_media(color_scheme="dark")
+    if deeply:
+        window.axe(f"{path} dark", only=("color-contrast",))
+    window.check(path)
+
+
+def test_every_screen_with_data(browser: Any, data: tuple[Served, World]) -> None:
+    service, world = data
+    window = Window(browser, service.url)
+    window.sign_in(world.tokens["ada"])
+    look_at_all(window, addresses(world))
+    window.close()
+
+
+def test_who_may_only_read_sees_what_cannot_be_done_and_why(
+    browser: Any, data: tuple[Served, World]
+) -> None:
+    service, world = data
+    window = Window(browser, service.url, viewport={"width": 390, "height": 844})
+    window.sign_in(world.tokens["reader"])
+    look_at_all(window, addresses(world), allowed=(200, 403, 404), deeply=())
+    window.close()
+
+
+def test_every_screen_denied_says_which_scope_is_missing(
+    browser: Any, data: tuple[Served, World]
+) -> None:
+    service, world = data
+    window = Window(browser, service.url)
+    window.expected = ("status of 403",)
+    window.sign_in(world.tokens["denied"])
+    paths = [each for each in addresses(world) if each not in OWN]
+    look(window, paths[0], allowed=(403,))
+    assert "scope" in window.page.inner_text("main")
+    look_at_all(window, paths[1:], allowed=(403,), deeply=())
+    window.close()
+
+
+def test_every_screen_empty(browser: Any, dsn: str) -> None:
+    with deployment(dsn, empty) as (service, world):
+        window = Window(browser, service.url)
+        window.page.goto(f"{service.url}/console/sign-in")
+        window.axe("sign-in")
+        window.sign_in(world.tokens["ada"])
+        look_at_all(window, addresses(world), deeply=(390,))
+        window.page.goto(f"{service.url}/docs")
+        window.axe("/docs")
+        window.check("/docs")
+        window.close()

@@ -1,0 +1,107 @@
+"""The screens of trust: audit, doctor, tokens and sessions."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from commandbus import CommandBus
+from commandbus.access.model import Caller, Scope
+from tests.console.world import console
+from tests.waiting import until
+
+pytestmark = pytest.mark.postgres
+
+
+async def test_audit_shows_people_and_on_request_machines(bus: CommandBus) -> None:
+    await bus.send("shop", "Work", uuid4(), {})
+    await bus.pause("shop", reason="<script>alert(1)</script>", operator="grace")
+    async with console(bus, "read") as page:
+        people = await page.text("/audit")
+        assert "PAUSED" in people
+        assert "grace" in people
+        assert "<script>alert" not in people
+        assert "&lt;script&gt;alert(1)" in people
+        assert '<span class="mono">SENT</span>' not in people
+        both = await page.text("/audit", machine="true")
+        assert '<span class="mono">SENT</span>' in both
+        assert "No event matches" in await page.text("/audit", actor="nobody")
+        assert "Not sealed" in people or "Sealed" in people
+
+
+async def test_audit_of_other_domains_is_not_shown(bus: CommandBus) -> None:
+    await bus.send("vault", "Work", uuid4(), {})
+    await bus.pause("vault", reason="secret plans", operator="grace")
+    async with console(bus, "read", domains=("shop",)) as page:
+        assert "secret plans" not in await page.text("/audit")
+
+
+async def test_the_doctor_runs_when_asked_and_not_by_a_look(bus: CommandBus) -> None:
+    await bus.send("shop", "Work", uuid4(), {})
+    async with console(bus, "read", "operate", user="grace") as page:
+        text = await page.text("/doctor")
+        assert "The doctor has never looked" in text
+        assert (await page.submit(text, "/doctor/run")).status_code == 303
+
+        async def ended() -> bool:
+            return (await bus.upkeep.runs.last()).last is not None
+
+        await until(ended)
+        regions = await page.regions("/doctor")
+        assert "grace" in regions["doctor"]
+        assert (await page.get("/doctor/fix")).status_code == 403
+
+
+async def test_who_only_reads_cannot_run_the_doctor(bus: CommandBus) -> None:
+    async with console(bus, "read") as page:
+        text = await page.text("/doctor")
+        assert "needs the scope operate" in text
+        assert (await bus.upkeep.runs.last()).newer is None
+
+
+async def test_nothing_to_fix_is_said(bus: CommandBus) -> None:
+    async with console(bus, "read", "operate", "admin") as page:
+        answer = await page.get("/doctor/fix")
+        assert answer.status_code == 404
+        assert "run the doctor first" in answer.text
+
+
+async def test_a_token_is_revoked_after_a_question(bus: CommandBus) -> None:
+    mine = await bus.tokens.create("ann", ["read"])
+    other = await bus.tokens.create("bob", ["read", "operate"])
+    async with console(bus, "read", user="ann") as page:
+        text = await page.text("/tokens")
+        assert mine.token.token_id in text
+        assert other.token.token_id not in text
+        assert (await page.get(f"/tokens/{other.token.token_id}/revoke")).status_code == 404
+        asked = await page.text(f"/tokens/{mine.token.token_id}/revoke")
+        assert "it was never used" in asked
+        assert (await page.submit(asked, "/revoke")).status_code == 303
+        found = await bus.tokens.find(mine.token.token_id)
+        assert found is not None
+        assert found.token.revoked_at is not None
+        assert "Revoked" in await page.text("/tokens", include_ended="true")
+
+
+async def test_an_administrator_sees_all_tokens_and_no_secret(bus: CommandBus) -> None:
+    made = await bus.tokens.create("bob", ["read"], label="<b>ci</b>")
+    who = Caller("root", frozenset([Scope.READ, Scope.ADMIN]), None, None)
+    async with console(bus, who=who) as page:
+        text = await page.text("/tokens")
+        assert made.token.token_id in text
+        assert "&lt;b&gt;ci&lt;/b&gt;" in text
+        assert made.text.rsplit("_", 1)[1] not in text
+
+
+async def test_only_own_sessions_can_be_ended(bus: CommandBus) -> None:
+    token = (await bus.tokens.create("ann", ["read"])).token
+    await bus.tokens.sessions.begin(token.token_id, "ann", None, {"address": "192.0.2.1"})
+    (session,) = await bus.tokens.sessions.list("ann")
+    async with console(bus, "read", user="bob") as page:
+        text = await page.text("/tokens")
+        assert str(session.session_id) not in text
+    async with console(bus, "read", user="ann") as page:
+        text = await page.text("/tokens")
+        assert (await page.submit(text, "/sessions/end")).status_code == 303
+        assert await bus.tokens.sessions.list("ann") == []

@@ -1,0 +1,151 @@
+"""What people look at reads a page of very many rows, and scans no table that grows."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.sql.helpers import Session
+
+#: Commands, events and messages of the long test; `make console-reads` has a million or more.
+ROWS = int(os.environ.get("CONSOLE_ROWS", "200000"))
+SEARCH = (
+    "select s.place from commandbus.search_commands(%s, %s, %s, null, cast(%s as uuid), null, null,"
+    " null, %s, null, null, 51, 100000, %s) s"
+)
+PEOPLE = (
+    "select p.audit_id from commandbus.list_people(cast(%s as text[]), %s, cast(%s as text[]),"
+    " cast(%s as timestamptz), null, null, 51, 100000, %s, false) p"
+)
+AUDIT = (
+    "select a.audit_id from commandbus.list_audit(%s, null, null, %s, cast(%s as text[]), null,"
+    " null, null, true, 51) a"
+)
+LOADS = (
+    "select l.batch_id from commandbus.command_bus_load l where (l.status in ('loading', 'failed')"
+    " or l.status = 'sealed' and l.rows_dispatched < l.rows_committed)"
+    " and commandbus.visible_batch(null, l.batch_id)"
+    " order by l.created_at desc, l.batch_id desc limit 51"
+)
+#: Name, statement, arguments, and the most seconds it may take at the 95th percentile.
+READS: list[tuple[str, str, tuple[Any, ...], float]] = [
+    ("overview", "select * from commandbus.domain_overview()", (), 0.1),
+    ("rates", "select * from commandbus.domain_rates()", (), 0.1),
+    ("metrics", "select * from commandbus.domain_figures()", (), 0.4),
+    ("trends", "select * from commandbus.group_trends(null)", (), 0.1),
+    ("newest", SEARCH, (None, None, None, None, None, None), 0.1),
+    ("of a domain", SEARCH, ("d0", None, None, None, None, None), 0.1),
+    ("by a viewer", SEARCH, ("d0", None, None, None, None, "u"), 0.1),
+    ("parked", SEARCH, (None, None, "IN_TROUBLESHOOTING_QUEUE", None, None, None), 0.1),
+    ("completed", SEARCH, (None, None, "COMPLETED", None, None, None), 0.1),
+    ("by correlation", SEARCH, (None, None, None, str(UUID(int=7)), None, None), 0.1),
+    ("rare status", SEARCH, (None, None, "CANCELED", None, None, None), 0.4),
+    ("rare type", SEARCH, ("d0", "None", None, None, None, None), 0.4),
+    ("rare code", SEARCH, (None, None, None, None, "NONE", None), 0.4),
+    ("people", PEOPLE, (None, None, None, None, None), 0.1),
+    ("one person", PEOPLE, (None, "ann", None, None, None), 0.1),
+    ("nobody", PEOPLE, (None, "nobody", None, None, None), 0.4),
+    ("people since", PEOPLE, (["d0"], None, ["NOTE"], "2026-01-01T00:00:00Z", "u"), 0.4),
+    ("audit", AUDIT, (None, None, None), 0.1),
+    ("an id", "select * from commandbus.find_id(%s, null, null)", (str(UUID(int=7)),), 0.06),
+    ("seals", "select * from commandbus.seal_state()", (), 0.06),
+    ("open loads", LOADS, (), 0.06),
+]
+
+
+async def build(db: Session, count: int) -> None:
+    """So many commands in three domains, as many messages in one queue, as many events."""
+    for domain in ("d0", "d1", "d2"):
+        await db.rows("select commandbus.ensure_domain(%s)", domain)
+    await db.rows(
+        "insert into commandbus.command_bus_command (domain, queue_name, command_id, command_type,"
+        " status, max_attempts, reply_queue, correlation_id, created_at, last_error_code)"
+        " select 'd' || n %% 3, 'q', md5(n::text)::uuid, 'T' || n %% 20, 'COMPLETED', 3, '',"
+        " md5('c' || n / 3)::uuid, now() - (%s - n) * interval '1 second', null"
+        " from generate_series(1, %s) n",
+        count, count,
+    )  # fmt: skip
+    await db.rows(
+        "insert into pgmq.q_d0__commands (vt, message) select case when n %% 10 = 0 then"
+        " now() + interval '1 hour' else now() - interval '1 minute' end, '{}'"
+        " from generate_series(1, %s) n",
+        count,
+    )
+    await db.rows(
+        "insert into commandbus.command_bus_audit (domain, command_id, event_type, ts, actor)"
+        " select 'd' || n %% 3, md5(n::text)::uuid,"
+        " case when n %% 100 = 0 then 'NOTE' when n %% 2 = 0 then 'SENT' else 'COMPLETED' end,"
+        " now() - (%s - n) * interval '1 second',"
+        " case when n %% 100 = 0 then 'u' || n %% 7 when n %% 2 = 0 then 'sender' end"
+        " from generate_series(1, %s) n",
+        count, count,
+    )  # fmt: skip
+    await db.rows(
+        "insert into commandbus.command_bus_troubleshooting (domain, command_id, command_type,"
+        " reason, parked_at, fingerprint) select 'd' || n %% 3, md5(n::text)::uuid, 'T',"
+        " 'PERMANENT',"
+        " now() - n * interval '1 second', 'f' || n %% 300 from generate_series(1, %s) n",
+        count // 5,
+    )
+    await db.rows(
+        "insert into commandbus.command_bus_failure_group (domain, fingerprint, command_type,"
+        " message, sample_command_id, parked_count, total_seen, first_seen, last_seen)"
+        " select 'd' || n % 3, 'f' || n, 'T', 'm', gen_random_uuid(), 1, 1, now(), now()"
+        " from generate_series(1, 300) n"
+    )
+    await db.rows(
+        "insert into commandbus.command_bus_batch (batch_id, domain, created_at)"
+        " select md5('b' || n)::uuid, 'd0', now() - n * interval '1 minute'"
+        " from generate_series(1, 10000) n"
+    )
+    await db.rows(
+        "insert into commandbus.command_bus_load (batch_id, domain, source, row_format, start_mode,"
+        " status, created_at) select b.batch_id, b.domain, 's', '{}', 'sealed', 'sealed',"
+        " b.created_at from commandbus.command_bus_batch b"
+    )
+    await db.rows("select commandbus.sample_domains()")
+    for table in ("command", "audit", "troubleshooting", "batch", "load"):
+        await db.rows(f"vacuum analyze commandbus.command_bus_{table}")
+    await db.rows("vacuum analyze pgmq.q_d0__commands")
+
+
+async def scanned(db: Session) -> dict[str, int]:
+    """Sequential scans of what may have millions of rows, this session included."""
+    await db.value("select pg_stat_force_next_flush()")
+    rows = await db.rows(
+        "select relname, coalesce(seq_scan, 0) as scans from pg_stat_user_tables where relname in"
+        " ('command_bus_command', 'command_bus_audit', 'command_bus_troubleshooting',"
+        " 'command_bus_batch', 'command_bus_load', 'q_d0__commands')"
+    )
+    return {row["relname"]: row["scans"] for row in rows}
+
+
+async def test_no_read_of_the_console_scans_a_table_that_grows(db: Session) -> None:
+    await build(db, 20_000)
+    for name, query, values, _ in READS:
+        before = await scanned(db)
+        await db.rows(query, *values)
+        assert await scanned(db) == before, name
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+async def test_reads_of_the_console_take_milliseconds_however_much_there_is(db: Session) -> None:
+    await build(db, ROWS)
+    times: dict[str, float] = {}
+    for name, query, values, most in READS:
+        taken = []
+        for _ in range(20):
+            began = time.perf_counter()
+            await db.rows(query, *values)
+            taken.append(time.perf_counter() - began)
+        taken.sort()
+        times[name] = taken[18]
+        # The bar is for a quiet machine; a loaded one gets three times as long, at the median.
+        assert taken[10] < 3 * most, (name, taken)
+    print(f"\n{ROWS:,} commands, messages and events; p95 in ms:")
+    print("\n".join(f"  {name:15} {seconds * 1000:8.1f}" for name, seconds in times.items()))
