@@ -26,12 +26,14 @@ DOWN = "host=127.0.0.1 port=1 dbname=none connect_timeout=2"
 @asynccontextmanager
 async def sharded(one: str, two: str) -> AsyncIterator[ShardedBus]:
     handlers = Handlers()
-
-    async def answer(command: Command, context: HandlerContext) -> dict[str, str]:
-        return {"from": command.domain}
-
     for domain in ("payments", "mail", "lost"):
-        handlers.add(domain, "Ask", answer)
+        routes = Handlers(domain)
+
+        @routes.handle("Ask")
+        async def answer(command: Command, context: HandlerContext) -> dict[str, str]:
+            return {"from": command.domain}
+
+        handlers.include(routes)
     shards = ShardMap({"one": one, "two": two, "down": DOWN},
                       {"payments": "one", "mail": "two", "lost": "down"})  # fmt: skip
     settings = Settings(connect_timeout_seconds=2)
@@ -61,7 +63,7 @@ async def test_reads_over_all_shards_name_the_one_that_is_down(dsn: str, empty_d
         wanted = new_id()
         await (await bus.on("mail")).send("mail", "Ask", wanted, {})
         found = await bus.everywhere(lambda shard: shard.search.domains(wanted))
-        assert found.answers == {"one": [], "two": ["mail"]}
+        assert found.found == {"one": [], "two": ["mail"]}
         assert set(found.missing) == {"down"}
         assert "shard 'down'" in found.missing["down"]
         with pytest.raises(InvalidInputError):
@@ -78,7 +80,7 @@ async def test_reads_over_all_shards_do_not_wait_for_a_silent_one(dsn: str, empt
             return shard is quick
 
         found = await bus.everywhere(read, deadline=0.5)
-        assert found.answers == {"one": True}
+        assert found.found == {"one": True}
         assert "no answer within 0.5 s" in found.missing["two"]
 
 

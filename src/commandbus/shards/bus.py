@@ -27,7 +27,7 @@ DEADLINE_SECONDS = 5.0
 class Everywhere(Generic[Answer]):
     """What the shards answered, by name; and why the others did not."""
 
-    answers: dict[str, Answer]
+    found: dict[str, Answer]
     missing: dict[str, str]
 
 
@@ -106,13 +106,13 @@ class ShardedBus:
         Only what the database is to blame for makes a shard missing: a wrong argument raises.
         """
         check_timeout(deadline)
-        answers: dict[str, Answer] = {}
+        found: dict[str, Answer] = {}
         missing: dict[str, str] = {}
 
         async def ask(name: str) -> None:
             try:
                 async with asyncio.timeout(deadline):
-                    answers[name] = await read(await self.shard(name))
+                    found[name] = await read(await self.shard(name))
             except DatabaseUnavailableError as error:
                 missing[name] = str(error)
             except TimeoutError as error:
@@ -125,7 +125,7 @@ class ShardedBus:
             if isinstance(result, BaseException):
                 raise result
         order = list(self._locks)
-        return Everywhere({name: answers[name] for name in order if name in answers}, missing)
+        return Everywhere({name: found[name] for name in order if name in found}, missing)
 
     async def stop(self) -> None:
         """Stop the workers on all shards gracefully."""
