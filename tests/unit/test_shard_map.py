@@ -9,7 +9,7 @@ import pytest
 from commandbus.errors import InvalidSettingError
 from commandbus.shards import ShardMap
 
-SECRET = "postgresql://app:hunter2@db/app"  # noqa: S105  (no password of anything)
+SECRET = "postgresql://app:hunter2@db/app"
 
 
 def test_map_names_the_shard_of_a_domain_and_the_default_of_others(
