@@ -67,6 +67,9 @@ class Broker:
             assert time.monotonic() < deadline, (self.folder / "log").read_text()[-2_000:]
             assert self._process.poll() is None, (self.folder / "log").read_text()[-2_000:]
             time.sleep(0.05)
+        time.sleep(0.1)
+        # Who listens may be another one, that was quicker with this port.
+        assert self._process.poll() is None, (self.folder / "log").read_text()[-2_000:]
 
     def kill(self) -> None:
         """As a crash of the process does: nothing is written any more."""

@@ -11,10 +11,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
+from typer.testing import CliRunner
 
 from commandbus import CommandBus, InvalidSettingError
 from commandbus.batches import DispatchMode
 from commandbus.brokers import BrokerError, Transport, open_transport
+from commandbus.cli.main import app
 from commandbus.database.pgmq import RemoteQueue
 from commandbus.errors import MissingExtraError
 from commandbus.extras import extra
@@ -169,3 +172,30 @@ async def test_the_adapter_for_azure_can_be_imported() -> None:
     from commandbus.brokers.azure import AzureTransport
 
     assert AzureTransport.connect is not None
+
+
+@pytest.mark.postgres
+def test_dispatch_and_relay_of_the_command_line_bring_a_file_to_the_queue(
+    dsn: str, empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = conninfo_to_dict(empty_dsn)
+    address = "postgresql://{user}:{password}@/{dbname}?host={host}&port={port}".format(**known)
+    monkeypatch.setenv("COMMANDBUS_QUEUE", address)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"n": 1}\n{"n": 2}\n')
+    runner = CliRunner()
+    sent = runner.invoke(app, ["dispatch", "shop", str(file), "--type", "Work", "--dsn", dsn])
+    assert (sent.exit_code, "success: 2 of 2 commands queued" in sent.output) == (0, True)
+    with psycopg.connect(dsn) as conn:
+        query = "select count(*) from pgmq.q_shop__commands"
+        assert conn.execute(query).fetchone() == (0,), "they are elsewhere"
+        moved = runner.invoke(app, ["relay", "shop", "--until-empty", "--dsn", dsn])
+        assert (moved.exit_code, "shop: 2 commands came" in moved.output) == (0, True)
+        assert conn.execute(query).fetchone() == (2,)
+
+
+def test_a_relay_without_a_broker_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMMANDBUS_QUEUE", raising=False)
+    done = CliRunner().invoke(app, ["relay", "shop", "--dsn", "postgresql:///nowhere"])
+    assert done.exit_code == 2
+    assert "--queue ADDRESS" in done.output

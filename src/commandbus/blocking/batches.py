@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from commandbus.batches.actions import BatchActions
     from commandbus.batches.batch import Batches
     from commandbus.batches.model import BatchCancel, BatchOptions, DispatchResult, RecoveryReport
-    from commandbus.transport import Transport
     from commandbus.batches.standing import BatchErrors, BatchFacts
     from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus, Running, Viewer,
     )
     from commandbus.paging import Page
+    from commandbus.transport import Transport
     from commandbus.typed.commands import TypedCommand
 
 

@@ -92,7 +92,7 @@ class TransportConformance:
         rest = await _receive(transport, domain, 7 - len(first))
         assert len({message.token for message in [*first, *rest]}) == 7
 
-    async def test_an_empty_queue_answers_soon(self, transport: Transport, domain: str) -> None:
+    async def test_an_empty_queue_says_so_soon(self, transport: Transport, domain: str) -> None:
         """A relay asks again by itself."""
         await transport.publish(domain, [])
         assert await transport.receive(domain, quantity=10, lease_seconds=30) == []
