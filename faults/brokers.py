@@ -7,6 +7,7 @@ blocks.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,11 +17,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from commandbus.embedded.account import child_environment, choose_account
-from faults.servers import free_port
 
 PATIENCE_SECONDS = 60.0
 #: Not the wrapper in sbin, which insists on root or on an account of its own.
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+def steady_port() -> int:
+    """A port that no outgoing connection is given: a broker that is down must find it free again."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Broker:
@@ -33,7 +42,7 @@ class Broker:
         for each in (folder, self.data):
             self._account.make_folders(each)
             self._account.own(each)
-        self.port = free_port()
+        self.port = steady_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @staticmethod
@@ -117,7 +126,7 @@ class RabbitServer(Broker):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._ports = (free_port(), free_port())
+        self._ports = (steady_port(), steady_port())
         self._names: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
