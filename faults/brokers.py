@@ -24,7 +24,7 @@ RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 def steady_port() -> int:
-    """A port that no outgoing connection is given: a broker that is down must find it free again."""
+    """A port that no outgoing connection is given: a broker that is down finds it free again."""
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
