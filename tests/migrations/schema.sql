@@ -1062,19 +1062,19 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body ca1e343f18a6e3849c2c4dfdecd3e4dc
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ca1e343f18a6e3849c2c4dfdecd3e4dc
 function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
     sql, volatile, body 03d90d080718c2bcdeb2db200f84f220
 function commandbus.drop_unique_of(p_sends jsonb) returns void
     sql, volatile, body 7296ad5d1907ed2ac4471f33126c36db
 function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_custom_plan, body 15a9b200f1d700fec873d7bb82a78994
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 15a9b200f1d700fec873d7bb82a78994
 function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
     sql, stable, body 44c92ec5121afcfd755544c958be31d1
 function commandbus.due_in(p_domains text[]) returns TABLE(domain text, seconds double precision)
-    plpgsql, stable, security definer, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body ca95858524b458318e3e8051c8a35d69
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ca95858524b458318e3e8051c8a35d69
 function commandbus.due_schedules(p_limit integer, p_without text[] DEFAULT '{}'::text[]) returns TABLE(now timestamp with time zone, schedule_id uuid, version bigint, next_tick_at timestamp with time zone, cron text, timezone text, every_seconds double precision, at timestamp with time zone, counted_from timestamp with time zone, missed text, missed_cap integer)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 8a5a1737d789a6feb132afc30543a8a4
 function commandbus.edit_for(p_domain text, p_command_ids uuid[], p_reset_attempts boolean, p_edits jsonb, p_on_behalf jsonb) returns SETOF uuid
@@ -1194,7 +1194,7 @@ function commandbus.gate_type(p_gate text) returns text
 function commandbus.gates_due(p_domain text, p_now timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 72bca34ef912fd85a4d32ef6834434c1
 function commandbus.gates_of(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[]) returns TABLE(n bigint, of_domain text, of_type text, of_key text, is_leased boolean, had jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body b4f7269b339514ce7068f9651e05293d
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b4f7269b339514ce7068f9651e05293d
 function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
@@ -1240,7 +1240,7 @@ function commandbus.keep_pauses() returns double precision
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.keep_tokens(p_domain text, p_now timestamp with time zone, p_mine text[], p_gates text[], p_tokens double precision[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body d4d1ce9f030b2ebc0b3bd58c48e1a5a2
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body d4d1ce9f030b2ebc0b3bd58c48e1a5a2
 function commandbus.key_figures(p_domain text, OUT open_keys bigint, OUT blocked_keys bigint, OUT blocked_seconds double precision) returns record
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 4366c2492ca00af30bb4709324cd0d84
 function commandbus.key_places(p_domain text, p_command_ids uuid[], p_keys text[], p_numbers bigint[], p_due timestamp with time zone[]) returns timestamp with time zone[]
@@ -1320,7 +1320,7 @@ function commandbus.look_at_inbox_reply(p_domain text, p_command_id uuid) return
 function commandbus.look_at_ticket(p_ticket_id uuid, p_user text, p_digest text) returns void
     sql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 83f87e0dcd1c586482ece54d2ecd2d72
 function commandbus.look_later(p_domain text, p_now timestamp with time zone) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body 4f5f83cc658152c5f8ae49437defe8d8
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4f5f83cc658152c5f8ae49437defe8d8
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
 function commandbus.make_gates(p_domain text, p_gates text[]) returns void
@@ -1782,7 +1782,7 @@ function commandbus.use_levels(p_domain text, p_within interval DEFAULT '00:20:0
 function commandbus.visible_batch(p_viewer text, p_batch_id uuid) returns boolean
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 153b781b6f5b6779e77a76bd61f1ec97
 function commandbus.wait_at_gates(p_domain text, p_msg_ids bigint[], p_command_ids uuid[], p_stop text[], p_leased boolean[], p_has_waited boolean, p_full text[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, body 426c8d89d41b9c1c79822216695314b9
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 426c8d89d41b9c1c79822216695314b9
 function commandbus.waiting_commands(p_domain text, p_command_type text, p_from_gate text, p_from_seq bigint, p_from_msg_id bigint, p_limit integer, p_viewer text DEFAULT NULL::text) returns TABLE(gate text, seq bigint, msg_id bigint, command commandbus.command_bus_command)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 042cda95f999da0ba683e220e4a87e91
 function commandbus.waiting_edits(p_ticket_ids uuid[]) returns TABLE(ticket_id uuid, sequence_no integer, domain text, command_id uuid, command_type text, batch_type text, editor text, digest text, data text)

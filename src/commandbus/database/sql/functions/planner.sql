@@ -32,15 +32,9 @@ begin
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
-                'commandbus.record_bulk']),
-            -- Between the commit that frees a place and the one that takes it; to plan them took as long as to run them.
-            (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
-                'commandbus.gates_of', 'commandbus.drop_places', 'commandbus.wait_at_gates',
-                'commandbus.keep_tokens', 'commandbus.look_later']),
-            -- Planned for each call: a plan from when nobody waited would walk along all who wait, by their gates.
-            (c_by_item || ' set plan_cache_mode = force_custom_plan', array['commandbus.drop_waiting']),
-            -- Asked by each worker that is idle, every few milliseconds while commands end.
-            ('set plan_cache_mode = force_generic_plan', array['commandbus.due_in']),
+                'commandbus.record_bulk', 'commandbus.gates_of', 'commandbus.drop_places',
+                'commandbus.drop_waiting', 'commandbus.wait_at_gates', 'commandbus.keep_tokens',
+                'commandbus.look_later']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
                 'commandbus.claim_stored', 'commandbus.stored_messages', 'commandbus.adopt_messages',
                 'commandbus.mark_dispatched', 'commandbus.mark_dispatch_failed']),
