@@ -100,6 +100,12 @@ class Line:
             writer.transport.abort()
 
 
+async def turn_loop() -> None:
+    """Let the event loop accept what came, and close what was aborted: both take some turns."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 class Proxy:
     """Listens on a port of its own and forwards to a socket or an address."""
 
@@ -129,11 +135,13 @@ class Proxy:
         """Close everything."""
         if self._server is not None:
             self._server.close()
+        await turn_loop()  # what was accepted just before becomes a task
         for line in list(self._lines):
             line.cut()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await turn_loop()
 
     def reset_all(self, share: float = 1.0) -> int:
         """RST a share of the connections; returns how many."""
@@ -151,17 +159,16 @@ class Proxy:
                 line.server.write_eof()
         return len(victims)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
-        try:
+        task.add_done_callback(self._tasks.discard)
+        # A task that is canceled before it begins would leave its connection open.
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.CancelledError):
             await self._forward(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.transport.abort()
-            self._tasks.discard(task)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         target = self._upstream()

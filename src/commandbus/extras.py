@@ -24,6 +24,9 @@ PACKAGES: dict[str, frozenset[str]] = {
     "otel": frozenset({"opentelemetry"}),
     "sentry": frozenset({"sentry_sdk"}),
     "django": frozenset({"django", "asgiref"}),  # asgiref comes with Django
+    "nats": frozenset({"nats"}),
+    "rabbitmq": frozenset({"aio_pika"}),
+    "azure": frozenset({"azure", "aiohttp"}),
     "console": frozenset({"jinja2", "markupsafe"}),  # MarkupSafe comes with Jinja2
 }
 

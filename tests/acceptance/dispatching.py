@@ -42,8 +42,8 @@ def kill_at(bus: CommandBus, queue: Any, verb: str, moment: str, call: int) -> N
     if verb != "send":
         intercept(pytest.MonkeyPatch(), bus, verb, lambda _, ask: deadly(ask))
         return
-    real = queue.send
-    queue.send = lambda *args: deadly(partial(real, *args))
+    real = queue.publish
+    queue.publish = lambda *args: deadly(partial(real, *args))
 
 
 async def main() -> None:

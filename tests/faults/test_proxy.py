@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from faults.proxy import Line, Messages, Proxy, Weather
+from faults.proxy import Line, Messages, Proxy, Weather, turn_loop
 from tests.waiting import until
 
 
@@ -75,10 +75,14 @@ async def through_proxy() -> AsyncIterator[tuple[Proxy, Any, Any]]:
                         writer.write(READY)
         except ConnectionError:
             pass
-        finally:
-            writer.transport.abort()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(answer(reader, writer))
+        tasks.append(task)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    tasks: list[asyncio.Task[None]] = []
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     proxy = Proxy(lambda: ("127.0.0.1", port), random.Random(1))
     await proxy.start()
@@ -90,7 +94,9 @@ async def through_proxy() -> AsyncIterator[tuple[Proxy, Any, Any]]:
         writer.transport.abort()
         await proxy.stop()
         server.close()
-        await asyncio.sleep(0)
+        await turn_loop()
+        await asyncio.gather(*tasks)
+        await turn_loop()
 
 
 async def test_a_line_is_cut_after_the_answer_to_a_write_and_the_client_hears_nothing() -> None:

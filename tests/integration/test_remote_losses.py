@@ -14,6 +14,7 @@ from commandbus import CommandBus
 from commandbus.batches import DispatchMode, RecoveryReport
 from commandbus.batches import dispatch as dispatch_module
 from commandbus.batches.relay import Relay
+from commandbus.brokers import TransportMessage
 from commandbus.database.migrations import migrations
 from commandbus.database.pgmq import RemoteQueue
 from commandbus.worker.maintenance import Maintenance
@@ -43,21 +44,24 @@ class MemoryQueue:
         self.messages: dict[int, Any] = {}
         self.archived: list[Any] = []
 
-    async def send(self, domain: str, messages: Sequence[str]) -> None:
+    async def publish(self, domain: str, messages: Sequence[str]) -> None:
         for message in messages:
             if len(self.sent) not in self.loses:
                 self.messages[len(self.sent)] = message
             self.sent.append(message)
 
-    async def read(self, domain: str, *, vt_seconds: int, quantity: int) -> list[tuple[int, Any]]:
-        return list(self.messages.items())[:quantity]
+    async def receive(
+        self, domain: str, *, quantity: int, lease_seconds: int
+    ) -> list[TransportMessage]:
+        found = list(self.messages.items())[:quantity]
+        return [TransportMessage(str(number), text) for number, text in found]
 
-    async def delete(self, domain: str, msg_ids: Sequence[int]) -> None:
-        for msg_id in msg_ids:
-            del self.messages[msg_id]
+    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        for message in messages:
+            del self.messages[int(message.token)]
 
-    async def archive(self, domain: str, msg_ids: Sequence[int]) -> None:
-        self.archived += [self.messages.pop(msg_id) for msg_id in msg_ids]
+    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        self.archived += [self.messages.pop(int(message.token)) for message in messages]
 
 
 async def unconfirmed(conn: Connection) -> int:
@@ -91,12 +95,12 @@ async def test_what_a_purged_queue_lost_is_queued_here_and_runs_once(
     assert await queued_ids(conn) == [str(c.command_id) for c in work]
     assert await unconfirmed(conn) == 0
     assert len(copies) == 50
-    await remote.send("shop", copies)  # as if they had only been late
+    await remote.publish("shop", copies)  # as if they had only been late
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     seen = register(bus)
     async with working(bus, "shop"):
         await bus.batches.wait("shop", result.batch_id, timeout=30)
-    await remote.send("shop", copies)
+    await remote.publish("shop", copies)
     assert await bus.batches.relay("shop", remote, drain=True) == 0
     assert await queued_ids(conn) == []
     assert sorted(seen) == sorted(c.command_id for c in work)
@@ -145,7 +149,7 @@ async def test_what_a_queue_refused_is_not_called_unconfirmed(
     bus: CommandBus, conn: Connection
 ) -> None:
     class Down(MemoryQueue):
-        async def send(self, domain: str, messages: Sequence[str]) -> None:
+        async def publish(self, domain: str, messages: Sequence[str]) -> None:
             raise ConnectionError("down")
 
     result = await bus.batches.dispatch(
@@ -232,13 +236,13 @@ async def test_a_dispatch_whose_rest_was_canceled_says_so(
 ) -> None:
     queue, work = MemoryQueue(), commands(5)
 
-    async def send(domain: str, messages: Sequence[str]) -> None:
+    async def publish(domain: str, messages: Sequence[str]) -> None:
         queue.sent += messages
         if len(queue.sent) == 2:
             for command in work[2:]:
                 await bus.cancel("shop", command.command_id, "no longer wanted")
 
-    queue.send = send  # type: ignore[method-assign]
+    queue.publish = publish  # type: ignore[method-assign]
     result = await bus.batches.dispatch("shop", work, queue=queue)
     assert (result.status, result.database_tasks, result.queued_tasks, result.retry_needed) == (
         "partial_success", 5, 2, False,
@@ -300,7 +304,7 @@ async def test_a_queue_that_cancels_itself_fails_and_does_not_end_the_dispatch(
     bus: CommandBus,
 ) -> None:
     class Cancelled(MemoryQueue):
-        async def send(self, domain: str, messages: Sequence[str]) -> None:
+        async def publish(self, domain: str, messages: Sequence[str]) -> None:
             raise asyncio.CancelledError
 
     result = await bus.batches.dispatch("shop", commands(2), queue=Cancelled())
@@ -311,8 +315,8 @@ async def test_a_dispatch_that_is_cancelled_ends_and_leaves_the_rest_to_recovery
     bus: CommandBus, conn: Connection
 ) -> None:
     class Slow(MemoryQueue):
-        async def send(self, domain: str, messages: Sequence[str]) -> None:
-            await super().send(domain, messages)
+        async def publish(self, domain: str, messages: Sequence[str]) -> None:
+            await super().publish(domain, messages)
             if len(self.sent) == 2:
                 await asyncio.Event().wait()
 

@@ -952,7 +952,7 @@ function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_si
 function commandbus.check_unique(p_commands jsonb, p_batch_id uuid) returns void
     plpgsql, volatile, body 17938723358900dae6e6a2b44b0344cf
 function commandbus.check_work(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
-    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d7479871b514936d69bdbec35e86b0bd
+    plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body ac2e6989510f7a68c4d8e8d4ece3d644
 function commandbus.child_digest(p_salt uuid, p_domain text, p_command_type text, p_sequence_no integer, p_data jsonb) returns bytea
     sql, immutable, body dc672b5dbbdcbd8152983de7bae0268f
 function commandbus.claim_chore(p_name text, p_every interval) returns boolean
@@ -1236,7 +1236,7 @@ function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain te
 function commandbus.keep_leases(p_domain text, p_items jsonb, p_vt integer) returns TABLE(command_id uuid, is_lost boolean)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body 631c72dd5b664d91aaf8ac7c782843e0
 function commandbus.keep_pauses() returns double precision
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body c477cac59191b66f35dcfa6acad791cd
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 7b9932be455e5b4beb61337e2e671839
 function commandbus.keep_payloads(p_domain text, p_msg_ids bigint[]) returns void
     plpgsql, volatile, body e7d6652691a47ddd780e8beb7fac09b7
 function commandbus.keep_tokens(p_domain text, p_now timestamp with time zone, p_mine text[], p_gates text[], p_tokens double precision[]) returns void
@@ -1603,6 +1603,8 @@ function commandbus.resume_schedule(p_domain text, p_name text, p_version bigint
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 79c1b43b67cdfde84f3c2d8f0f46a16b
 function commandbus.resume_type(p_domain text, p_type text, p_actor text DEFAULT NULL::text) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 389784cd0d249513bb2db28df6226c1c
+function commandbus.retention_behind(p_domain text DEFAULT NULL::text, p_look integer DEFAULT 1000) returns TABLE(domain text, kind text, oldest timestamp with time zone)
+    plpgsql, stable, body 1c289643c45194b663af6041d437caeb
 function commandbus.retention_due(p_domain text DEFAULT NULL::text) returns TABLE(domain text, kind text, before timestamp with time zone)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e758014e6399e97d31e403b10cf75971
 function commandbus.retry_batch(p_domain text, p_batch_id uuid, p_actor text DEFAULT NULL::text, p_limit integer DEFAULT 5000) returns integer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +14,11 @@ from tests.mutants.results import equivalents
 
 def found(source: str) -> set[tuple[str, str, str]]:
     return {(site.kind, site.was, site.becomes) for site in sites(ast.parse(source))}
+
+
+def all_of_them(test: Callable[..., None]) -> Callable[..., None]:
+    """A test that needs every mutant: they take a minute to make, so one process makes them."""
+    return pytest.mark.long(pytest.mark.xdist_group("python-mutants")(test))
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +82,7 @@ def test_a_condition_that_is_flipped_anyway_is_not_negated_too() -> None:
     assert {kind for kind, _, _ in found("if not a: pass")} == {"not removed"}
 
 
+@all_of_them
 def test_every_mutant_compiles_and_differs_from_the_source(mutants: list[PythonMutant]) -> None:
     for mutant in mutants[::20]:
         path = SOURCE / f"{mutant.file}.py"
@@ -84,11 +91,13 @@ def test_every_mutant_compiles_and_differs_from_the_source(mutants: list[PythonM
         assert mutant.source in source
 
 
+@all_of_them
 def test_every_mutant_has_a_name_of_its_own(mutants: list[PythonMutant]) -> None:
     assert len({mutant.key for mutant in mutants}) == len(mutants)
     assert set(STRICT) <= set(FILES) == {mutant.file for mutant in mutants}
 
 
+@all_of_them
 def test_the_expiry_of_a_lease_is_among_them(mutants: list[PythonMutant]) -> None:
     changes = {(m.file, m.function, m.was, m.becomes) for m in mutants}
     is_over = "now >= entry.give_up_at"
@@ -97,6 +106,7 @@ def test_the_expiry_of_a_lease_is_among_them(mutants: list[PythonMutant]) -> Non
     ) in changes  # fmt: skip
 
 
+@all_of_them
 def test_every_reason_belongs_to_a_mutant_that_is_there(mutants: list[PythonMutant]) -> None:
     assert set(equivalents("python")) <= {mutant.key for mutant in mutants}
 

@@ -41,6 +41,7 @@ from commandbus.http.auth import fetching, key_sets
 from commandbus.http.auth.authenticators import NotAuthenticated
 from commandbus.privacy.redaction import redact_text
 from commandbus.testing import fake_bus
+from faults.proxy import turn_loop
 from tests.http_world import client_of, problem
 
 ALGORITHMS = ("RS256", "ES256")
@@ -455,7 +456,7 @@ class Issuer:
     headers: str = ""
     answer: Callable[[asyncio.StreamWriter], Any] | None = None
     requests: list[bytes] = field(default_factory=list)
-    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
     port: int = 0
     now: float = 0.0
 
@@ -463,8 +464,13 @@ class Issuer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/keys?x=1"
 
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self.serve(reader, writer))
+        self.tasks.append(task)
+        # A task that is canceled before it begins would leave its connection open.
+        task.add_done_callback(lambda _: writer.transport.abort())
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writers.append(writer)
         try:
             self.requests.append(await reader.readuntil(b"\r\n\r\n"))
             if self.answer is not None:
@@ -485,7 +491,7 @@ class Issuer:
 @asynccontextmanager
 async def issuing(**options: Any) -> AsyncIterator[tuple[Issuer, JwtAuth]]:
     issuer = Issuer(key_set(jwk_of("ES256")), **options)
-    server = await asyncio.start_server(issuer.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(issuer.accept, "127.0.0.1", 0)
     issuer.port = server.sockets[0].getsockname()[1]
     auth = auth_of("ES256", jwks=issuer.url)
     source: Any = auth._keys
@@ -497,10 +503,11 @@ async def issuing(**options: Any) -> AsyncIterator[tuple[Issuer, JwtAuth]]:
         fetching_task = source._fetching
         if fetching_task is not None:
             fetching_task.cancel()
-        for writer in issuer.writers:
-            writer.transport.abort()  # or one that still waits would be found open by another test
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await turn_loop()
+        for task in issuer.tasks:
+            task.cancel()
+        await asyncio.gather(*issuer.tasks, return_exceptions=True)
+        await turn_loop()
         gc.collect()
 
 

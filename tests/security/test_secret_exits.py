@@ -22,6 +22,7 @@ from commandbus import (
     Secret,
 )
 from commandbus.batches.model import DispatchMode
+from commandbus.brokers import TransportMessage
 from commandbus.privacy.values import MASK
 from tests.canaries import assert_hidden, new_canary
 from tests.http_world import app_of, caller, client_of, problem
@@ -127,16 +128,18 @@ class Repeating:
 
     name = "repeating"
 
-    async def send(self, domain: str, messages: Sequence[str]) -> None:
+    async def publish(self, domain: str, messages: Sequence[str]) -> None:
         shown = [json.loads(message)["data"]["iban"].upper() for message in messages]
         raise ValueError(f"cannot parse {messages} with {shown}")
 
-    async def read(self, domain: str, *, vt_seconds: int, quantity: int) -> list[tuple[int, str]]:
+    async def receive(
+        self, domain: str, *, quantity: int, lease_seconds: int
+    ) -> list[TransportMessage]:
         return []
 
-    async def delete(self, domain: str, msg_ids: Sequence[int]) -> None: ...
+    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None: ...
 
-    async def archive(self, domain: str, msg_ids: Sequence[int]) -> None: ...
+    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None: ...
 
 
 async def test_the_error_of_a_queue_is_stored_without_the_secrets_of_its_messages(

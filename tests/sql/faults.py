@@ -327,6 +327,19 @@ async def interrupted_prune(db: Session, made: dict[str, Any]) -> None:
     )
 
 
+async def history_that_outlives_its_rule(db: Session, made: dict[str, Any]) -> None:
+    await db.rows(
+        "insert into commandbus.command_bus_retention (domain, kind, keep, updated_at)"
+        " values (%s, 'audit', '1 day', now() - interval '3 days')",
+        db.domain,
+    )
+    await db.rows(
+        "insert into commandbus.command_bus_audit (domain, command_id, event_type, ts)"
+        " values (%s, commandbus.nobody(), 'NOTE', now() - interval '2 days')",
+        db.domain,
+    )
+
+
 async def replies_that_nobody_reads(db: Session, made: dict[str, Any]) -> None:
     await db.rows("update pgmq.q_payments__replies set enqueued_at = now() - interval '2 days'")
 
@@ -384,6 +397,7 @@ INJECTED: dict[Callable[[Session, dict[str, Any]], Awaitable[None]], str] = {
     unconfirmed_dispatch: "DISPATCH_UNCONFIRMED",
     interrupted_load: "LOAD_INTERRUPTED",
     interrupted_prune: "PRUNE_INTERRUPTED",
+    history_that_outlives_its_rule: "RETENTION_BEHIND",
     replies_that_nobody_reads: "REPLIES_UNREAD",
     message_that_was_no_reply: "REPLIES_REFUSED",
 }

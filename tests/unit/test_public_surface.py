@@ -29,8 +29,8 @@ PUBLIC = [
     *(
         importlib.import_module(f"commandbus.{name}")
         for name in (
-            "access", "batches", "commands", "database.pgmq", "embedded", "gates", "governance",
-            "handlers", "fastapi", "http",
+            "access", "batches", "brokers", "commands", "database.pgmq", "embedded", "gates",
+            "governance", "handlers", "fastapi", "http",
             "loads", "logging", "middleware", "middleware.opentelemetry", "middleware.sentry",
             "monitoring", "schedules", "testing", "transactions",
             "troubleshooting",

@@ -12,7 +12,6 @@ from commandbus.batches.model import (
     RecoveryReport,
     progress_of,
 )
-from commandbus.batches.queues import MessageQueue
 from commandbus.batches.standing import (
     BatchError,
     BatchErrors,
@@ -37,7 +36,6 @@ __all__ = [
     "DispatchMode",
     "DispatchResult",
     "DispatchStatus",
-    "MessageQueue",
     "RecoveryReport",
     "batch_sentence",
     "pace_of",

@@ -24,7 +24,6 @@ from commandbus.batches.model import (
     RecoveryReport,
 )
 from commandbus.batches.preparing import new_batch
-from commandbus.batches.queues import MessageQueue
 from commandbus.batches.recovery import recover_dispatch
 from commandbus.batches.relay import Relay
 from commandbus.commands.drafting import drafted
@@ -55,6 +54,7 @@ from commandbus.names import (
 )
 from commandbus.paging import MAX_LIMIT, Page, check_page
 from commandbus.settings import Settings
+from commandbus.transport import Transport
 from commandbus.typed.commands import TypedCommand
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Batches(BatchReads):
         *,
         mode: DispatchMode = DispatchMode.TWO_PHASE,
         dispatch_rate: float | None = None,
-        queue: MessageQueue | None = None,
+        queue: Transport | None = None,
         **options: Unpack[BatchOptions],
     ) -> DispatchResult:
         """Create a batch whose rows and messages are committed apart, and say how it went.
@@ -222,7 +222,7 @@ class Batches(BatchReads):
                     on_complete=options.get("on_complete"),
                 )
 
-    async def relay(self, domain: str, queue: MessageQueue, *, drain: bool = False) -> int:
+    async def relay(self, domain: str, queue: Transport, *, drain: bool = False) -> int:
         """Queue here, exactly once, what arrives in a queue in another database.
 
         Runs until cancelled; with `drain` until that queue is empty. Returns how many commands it

@@ -26,7 +26,6 @@ from uuid import UUID
 
 from commandbus.batches.callbacks import Completions
 from commandbus.batches.model import CreationMetric, DispatchMode, DispatchResult, DispatchStatus
-from commandbus.batches.queues import MessageQueue
 from commandbus.database import encoding
 from commandbus.database.model import NewBatch
 from commandbus.database.store import Store
@@ -37,6 +36,7 @@ from commandbus.names import check_choice
 from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.values import Secrets, secret_values
 from commandbus.settings import Settings, check_number
+from commandbus.transport import Transport
 
 #: Commands per second that a dispatch_rate may ask for.
 DISPATCH_RATE_RANGE = (0.001, 1_000_000)
@@ -76,7 +76,7 @@ def log_creation(batch_id: UUID, metric: CreationMetric) -> None:
     )  # fmt: skip
 
 
-def check_mode(mode: DispatchMode, rate: float | None, queue: MessageQueue | None) -> DispatchMode:
+def check_mode(mode: DispatchMode, rate: float | None, queue: Transport | None) -> DispatchMode:
     """Return the mode, or raise InvalidSettingError if these options do not go together."""
     how = check_choice(DispatchMode, mode, "dispatch mode")
     if how is DispatchMode.INLINE and (rate is not None or queue is not None):
@@ -96,7 +96,7 @@ class _Run:
     batch: NewBatch
     mode: DispatchMode
     rate: float | None
-    queue: MessageQueue | None
+    queue: Transport | None
     command_ids: list[UUID]
     queued: int = 0
     error: str | None = None
@@ -128,7 +128,7 @@ class Dispatch:
         *,
         mode: DispatchMode,
         rate: float | None,
-        queue: MessageQueue | None,
+        queue: Transport | None,
         on_complete: BatchCompletionCallback | None,
     ) -> DispatchResult:
         """Store a batch and queue its commands. Raises only if nothing was stored."""
@@ -221,7 +221,7 @@ class Dispatch:
             return
         run.sending = [message for _, message in stored]
         with self._timed(run, "queue_send_ms"):
-            await run.queue.send(domain, run.sending)
+            await run.queue.publish(domain, run.sending)
         run.sending = []
         run.queued += len(stored)
         if run.mode is DispatchMode.TWO_PHASE:

@@ -1,4 +1,4 @@
-"""Relay: brings messages from a queue in another database to the queue beside the commands.
+"""Relay: brings messages from a broker, or another database, to the queue beside the commands.
 
 Adoption comes first, removal second: a relay that ends in between finds the message again, and the
 command, which has a message by now, is left alone. Any number of relays may run. What belongs to no
@@ -11,9 +11,9 @@ import json
 from typing import LiteralString
 from uuid import UUID
 
-from commandbus.batches.queues import MessageQueue
 from commandbus.database.store import Store
 from commandbus.loops import Backoff, Loop
+from commandbus.transport import Transport
 
 #: Messages that are moved in one commit, and how long they are leased for it.
 RELAY_QUANTITY = 100
@@ -31,7 +31,7 @@ class Relay(Loop):
 
     name = "relay"
 
-    def __init__(self, store: Store, queue: MessageQueue, domain: str) -> None:
+    def __init__(self, store: Store, queue: Transport, domain: str) -> None:
         super().__init__()
         self._gateway = store.gateway
         self._queue = queue
@@ -59,26 +59,26 @@ class Relay(Loop):
 
     async def _move(self) -> tuple[int, int]:
         domain = self._domain
-        messages = await self._queue.read(
-            domain, vt_seconds=RELAY_VT_SECONDS, quantity=RELAY_QUANTITY
+        messages = await self._queue.receive(
+            domain, quantity=RELAY_QUANTITY, lease_seconds=RELAY_VT_SECONDS
         )
         if not messages:
             return 0, 0
         # Only their ids: what is queued is what was stored, and the rest may be anything.
-        document = json.dumps([{"command_id": _command_id(text)} for _, text in messages])
+        document = json.dumps([{"command_id": _command_id(each.text)} for each in messages])
         rows = await self._gateway.rows(_ADOPT_MESSAGES, (domain, document), domain=domain)
-        found = [(msg_id, row[0]) for (msg_id, _), row in zip(messages, rows, strict=True)]
-        refused = [msg_id for msg_id, became in found if became == "refused"]
-        arrived = [msg_id for msg_id, became in found if became != "refused"]
+        found = [(each, row[0]) for each, row in zip(messages, rows, strict=True)]
+        refused = [each for each, became in found if became == "refused"]
+        arrived = [each for each, became in found if became != "refused"]
         if arrived:
-            await self._queue.delete(domain, arrived)
+            await self._queue.acknowledge(domain, arrived)
         if refused:
-            await self._queue.archive(domain, refused)
+            await self._queue.set_aside(domain, refused)
             self.set_aside += len(refused)
             self._log.warning(
-                "%d messages of queue %s belong to no command of %s and were archived there (%d "
+                "%d messages of queue %s belong to no command of %s and were set aside there (%d "
                 "since this relay began); first: message %s",
-                len(refused), self._queue.name, domain, self.set_aside, refused[0],
+                len(refused), self._queue.name, domain, self.set_aside, refused[0].token,
             )  # fmt: skip
         return sum(became == "adopted" for _, became in found), len(messages)
 

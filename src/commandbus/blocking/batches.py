@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from commandbus.batches.actions import BatchActions
     from commandbus.batches.batch import Batches
     from commandbus.batches.model import BatchCancel, BatchOptions, DispatchResult, RecoveryReport
-    from commandbus.batches.queues import MessageQueue
     from commandbus.batches.standing import BatchErrors, BatchFacts
     from commandbus.database.model import OnBehalf
     from commandbus.loads.model import LoadMetadata
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         BatchCommand, BatchMetadata, BatchStatus, CommandMetadata, CommandStatus, Running, Viewer,
     )
     from commandbus.paging import Page
+    from commandbus.transport import Transport
     from commandbus.typed.commands import TypedCommand
 
 
@@ -68,14 +68,14 @@ class BlockingBatches(BlockingFacet["Batches"]):
     def dispatch(
         self, domain: str, commands: Sequence[BatchCommand | TypedCommand], *,
         mode: DispatchMode = DispatchMode.TWO_PHASE, dispatch_rate: float | None = None,
-        queue: MessageQueue | None = None, **options: Unpack[BatchOptions],
+        queue: Transport | None = None, **options: Unpack[BatchOptions],
     ) -> DispatchResult:
         """Create a batch whose rows and messages are committed apart, and say how it went."""
         return self._bridge.run(self._facet.dispatch(
             domain, commands, mode=mode, dispatch_rate=dispatch_rate, queue=queue, **options,
         ))
 
-    def relay(self, domain: str, queue: MessageQueue, *, drain: bool = False) -> int:
+    def relay(self, domain: str, queue: Transport, *, drain: bool = False) -> int:
         """Queue here, exactly once, what arrives in a queue in another database."""
         return self._bridge.run(self._facet.relay(domain, queue, drain=drain))
 

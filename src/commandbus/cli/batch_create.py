@@ -118,19 +118,19 @@ async def create(
     """
     options = about.options()
     refuse_untyped_csv(file, command_type)
-    lines, commands = await _read_commands(
+    lines, commands = await read_commands(
         domain, file, RowFormat(command_type, delimiter=delimiter_of(delimiter)), start.options()
     )
     async with frame.open(creates=True) as session:
         try:
             batch_id = await session.bus.batches.create(domain, commands, **options)
         except DuplicateCommandError as error:
-            raise _repeated(error, commands, lines) from None
+            raise repeated(error, commands, lines) from None
     document = {"batch_id": batch_id, "commands": len(commands)}
     return View(document, lambda: print(batch_id))
 
 
-async def _read_commands(
+async def read_commands(
     domain: str, file: str, row_format: RowFormat, defaults: SendOptions
 ) -> tuple[list[str], list[BatchCommand]]:
     """The commands of a file and where each is; raises at the first that is not acceptable."""
@@ -167,7 +167,7 @@ async def _read_commands(
     return lines, commands
 
 
-def _repeated(
+def repeated(
     error: DuplicateCommandError, commands: list[BatchCommand], lines: list[str]
 ) -> InvalidOperationError:
     """Where in the file a repeated id is."""

@@ -20,6 +20,7 @@ from commandbus.cli import (
     db_upgrade,  # noqa: F401  (adds itself to `db`)
     db_url,  # noqa: F401  (adds itself to `db`)
     demo,
+    dispatch,
     doctor,
     down,
     exporter,
@@ -31,6 +32,7 @@ from commandbus.cli import (
     pause,
     priority,
     probe,
+    relay,
     reschedule,
     schedule,
     scheduler,
@@ -145,10 +147,12 @@ command(app, "worker", panel="Run")(worker.worker)
 command(app, "serve", panel="Run")(serve.serve)
 command(app, "open", panel="Run")(open.open_console)
 command(app, "scheduler", panel="Run")(scheduler.scheduler)
+command(app, "relay", panel="Run")(relay.relay)
 command(app, "exporter", panel="Run")(exporter.exporter)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
 app.add_typer(governed.governed, name="governed", rich_help_panel="Run")
 command(app, "send", panel="Send and look")(send.send)
+command(app, "dispatch", panel="Send and look")(dispatch.dispatch)
 command(app, "show", panel="Send and look")(show.show)
 command(app, "top", panel="Send and look")(top.top)
 command(app, "list", panel="Send and look")(list.list_commands)

@@ -125,22 +125,28 @@ class MonitorServer:
         server = await asyncio.start_server(self._connected, sock=self._sock, limit=MAX_REQUEST)
         async with server:
             await self._stop.wait()
-        clients = dict(self._clients)
-        for task, writer in clients.items():
+        await self._turn_loop()  # what was accepted just before the end becomes a client
+        clients = list(self._clients)
+        for task in clients:
             task.cancel()
-            writer.transport.abort()  # a task that has not begun would leave it open
         await asyncio.gather(*clients, return_exceptions=True)
-        # Transports are closed in the next turn of the loop, sockets in the one after it.
-        for _ in range(2):
+        await self._turn_loop()  # aborted transports close their sockets in later turns
+
+    async def _turn_loop(self) -> None:
+        for _ in range(5):
             await asyncio.sleep(0)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._client(reader, writer))
         self._clients[task] = writer
-        task.add_done_callback(self._clients.pop)
+        task.add_done_callback(self._left)
         if len(self._clients) > MAX_CONNECTIONS:
             # A probe that sends its request at once is answered at once: it is never the oldest.
             next(iter(self._clients)).cancel()
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        # Here and not in the task: one that is canceled before it begins runs no `finally`.
+        self._clients.pop(task).transport.abort()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -163,5 +169,3 @@ class MonitorServer:
                 await writer.wait_closed()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, asyncio.CancelledError):
             pass  # nobody to tell it to
-        finally:
-            writer.transport.abort()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from commandbus.testing.memory import InMemoryStore
     from commandbus.testing.servers import PostgresServer
+    from commandbus.testing.transport_kit import TransportConformance
 
 __all__ = [
     "Drained",
@@ -33,6 +34,7 @@ __all__ = [
     "InMemoryStore",
     "PgmqMessage",
     "PostgresServer",
+    "TransportConformance",
     "drain",
     "fake_blocking_bus",
     "fake_bus",
@@ -50,6 +52,7 @@ _PLACES = {
     "InMemoryStore": "memory",
     "PgmqMessage": "fakes",
     "PostgresServer": "servers",
+    "TransportConformance": "transport_kit",
     "drain": "draining",
     "fake_blocking_bus": "helpers",
     "fake_bus": "helpers",

@@ -327,6 +327,11 @@ FINDINGS: dict[str, KnownFinding] = {
         Severity.NOTICE, "a pruning run ended when it had removed only a part of a batch",
         "the next `commandbus db prune`, or the next chore, removes the rest",
     ),
+    "RETENTION_BEHIND": KnownFinding(
+        Severity.WARNING, "retention does not keep up: what a rule wants removed is still there",
+        "see that workers run with maintenance; if they do, run `commandbus db prune` until it is "
+        "done, and more often from then on",
+    ),
     # -- the server
     "VACUUM_HELD_BACK": KnownFinding(
         Severity.WARNING,

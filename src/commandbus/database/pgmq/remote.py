@@ -18,6 +18,7 @@ import orjson
 
 from commandbus.addresses import libpq_address
 from commandbus.names import dispatch_queue
+from commandbus.transport import TransportMessage
 
 if TYPE_CHECKING:
     from commandbus.database.connections import AsyncPool
@@ -28,7 +29,7 @@ INSTALL_LOCK = 0x636D646275737271
 
 
 class RemoteQueue:
-    """Implements commandbus.batches.queues.MessageQueue, on a pool that the caller owns.
+    """Implements commandbus.brokers.Transport, on a pool that the caller owns.
 
     The queue of a domain is called `<domain>.dispatch`, so that it is never mistaken for the queue
     that workers read, even if somebody puts both into one database.
@@ -61,27 +62,32 @@ class RemoteQueue:
         finally:
             await pool.close()
 
-    async def send(self, domain: str, messages: Sequence[str]) -> None:
-        """Queue all of them, in this order, or raise."""
+    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+        """Queue all of them, in this order and one commit, or raise."""
+        if not messages:
+            return
         async with self._client(domain) as client:
             await client.send_batch(
                 dispatch_queue(domain), [orjson.Fragment(message) for message in messages]
             )
 
-    async def read(self, domain: str, *, vt_seconds: int, quantity: int) -> list[tuple[int, str]]:
-        """Lease some, oldest first."""
+    async def receive(
+        self, domain: str, *, quantity: int, lease_seconds: int
+    ) -> list[TransportMessage]:
+        """Lease some, oldest first. A token is the number of the message in PGMQ."""
         async with self._client(domain) as client:
-            return await client.read_texts(dispatch_queue(domain), vt_seconds, quantity)
+            found = await client.read_texts(dispatch_queue(domain), lease_seconds, quantity)
+        return [TransportMessage(str(msg_id), text) for msg_id, text in found]
 
-    async def delete(self, domain: str, msg_ids: Sequence[int]) -> None:
-        """They have arrived."""
+    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        """Delete them."""
         async with self._client(domain) as client:
-            await client.delete(dispatch_queue(domain), msg_ids)
+            await client.delete(dispatch_queue(domain), [int(each.token) for each in messages])
 
-    async def archive(self, domain: str, msg_ids: Sequence[int]) -> None:
-        """They lead nowhere; kept to be looked at."""
+    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        """Archive them: they are in the table `a_<queue>` from then on."""
         async with self._client(domain) as client:
-            await client.archive(dispatch_queue(domain), msg_ids)
+            await client.archive(dispatch_queue(domain), [int(each.token) for each in messages])
 
     @asynccontextmanager
     async def _client(self, domain: str) -> AsyncIterator[PgmqClient]:

@@ -67,6 +67,9 @@ begin
       from commandbus.command_bus_batch b
      where b.pruning_since < now() - interval '1 hour' and (p_domain is null or b.domain = p_domain);
     return query
+    select 'RETENTION_BEHIND', r.domain, r.kind || ' of ' || commandbus.iso8601(r.oldest), null::bigint
+      from commandbus.retention_behind(p_domain) r;
+    return query
     select 'CHORE_LATE', w.domain, 'recover dispatch of ' || w.domain, null::bigint
       from commandbus.command_bus_worker w
      where w.heartbeat_at > now() - interval '1 minute' and w.started_at < now() - interval '1 hour'

@@ -156,3 +156,53 @@ begin
           from commandbus.prune_batches(p_domain, v_before, p_limit, p_after, p_actor) p;
     end case;
 end $$;
+
+-- For the doctor: what the rules want removed and nobody has, although there was time: an hour, or a tenth of the
+-- time that it is kept for. A run begins with the oldest, so a look at the oldest thousand tells.
+--   p_look: rows that are looked at of each kind and domain
+create or replace function commandbus.retention_behind(p_domain text default null, p_look int default 1000)
+returns table (domain text, kind text, oldest timestamptz)
+language plpgsql stable as $$
+declare
+    v_due record;
+begin
+    for v_due in
+        select d.domain, d.kind, d.before - greatest(interval '1 hour', r.keep / 10) as before
+          from commandbus.retention_due(p_domain) d
+         cross join lateral (
+               select x.keep, x.updated_at from commandbus.command_bus_retention x
+                where x.kind = d.kind and x.domain in (d.domain, '*') order by x.domain = '*' limit 1) r
+         -- a rule that is new needs some runs first
+         where r.updated_at < now() - greatest(interval '1 hour', r.keep / 10)
+    loop
+        domain := v_due.domain;
+        kind := v_due.kind;
+        oldest := null;
+        if v_due.kind = 'audit' then
+            select min(a.ts) into oldest
+              from (select e.* from commandbus.command_bus_audit e order by e.audit_id limit p_look) s
+              join commandbus.command_bus_audit a on a.audit_id = s.audit_id
+             where commandbus.is_prunable_event(a, v_due.domain, v_due.before);
+        elsif v_due.kind = 'commands' then
+            select min(c.updated_at) into oldest
+              from (select e.domain, e.batch_id, e.status, e.updated_at from commandbus.command_bus_command e
+                     order by e.created_at limit p_look) c
+             where c.domain = v_due.domain and c.batch_id is null and c.updated_at < v_due.before
+               and c.status in ('COMPLETED', 'CANCELED', 'FAILED');
+        elsif v_due.kind = 'archives' and commandbus.queue_exists(v_due.domain || '.commands') then
+            execute format($q$
+                select min(a.archived_at)
+                  from (select m.archived_at, commandbus.message_command_id(m.message) as command_id
+                          from pgmq.%I m order by m.archived_at limit $3) a
+                 where a.archived_at < $2 and not exists (
+                       select from commandbus.command_bus_command c
+                        where c.domain = $1 and c.command_id = a.command_id
+                          and c.status not in ('COMPLETED', 'CANCELED', 'FAILED')) $q$,
+                'a_' || commandbus.physical_queue(v_due.domain || '.commands'))
+               into oldest using v_due.domain, v_due.before, p_look;
+        end if;
+        if oldest is not null then
+            return next;
+        end if;
+    end loop;
+end $$;

@@ -1,0 +1,185 @@
+"""RabbitMQ: a quorum queue for each domain, publisher confirms, and leases that we keep ourselves.
+
+RabbitMQ knows no lease: what is not acknowledged stays with its channel. So each delivery has its
+time here, and goes back when that is over. A delivery belongs to the channel that made it: after a
+new connection all that was not acknowledged comes again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from commandbus.extras import extra
+from commandbus.names import dispatch_queue
+from commandbus.privacy.redaction import redact_text
+from commandbus.transport import BrokerError, TransportMessage
+
+with extra("rabbitmq", "a queue on RabbitMQ"):
+    import aio_pika
+    from aio_pika import exceptions
+    from aio_pika.abc import (
+        AbstractChannel,
+        AbstractConnection,
+        AbstractIncomingMessage,
+        AbstractQueue,
+    )
+
+_ERRORS = (exceptions.AMQPError, OSError, TimeoutError, RuntimeError, asyncio.InvalidStateError)
+
+
+class RabbitTransport:
+    """Implements commandbus.brokers.Transport; opens its connection when it is needed."""
+
+    def __init__(self, url: str, *, name: str = "rabbitmq", timeout_seconds: float = 5.0) -> None:
+        self.name = name
+        self._url = url
+        self._seconds = timeout_seconds
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel | None = None
+        self._queues: dict[str, AbstractQueue] = {}
+        #: What is with us, by its token: the message and when its lease is over.
+        self._leased: dict[str, tuple[AbstractIncomingMessage, float]] = {}
+        self._opened = 0
+        self._opening = asyncio.Lock()
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, url: str, *, name: str = "rabbitmq", timeout_seconds: float = 5.0
+    ) -> AsyncIterator[RabbitTransport]:
+        """Open a connection; a later one is opened by itself when this one is lost."""
+        transport = cls(url, name=name, timeout_seconds=timeout_seconds)
+        try:
+            try:
+                _ = await transport._open()
+            except _ERRORS as error:
+                raise _broken("RabbitMQ cannot be reached", error) from None
+            yield transport
+        finally:
+            await transport.close()
+
+    async def close(self) -> None:
+        """End the connection; what is leased comes again, to somebody else."""
+        connection, self._connection, self._channel = self._connection, None, None
+        self._queues.clear()
+        self._leased.clear()
+        if connection is not None:
+            try:
+                await asyncio.wait_for(connection.close(), self._seconds)
+            except _ERRORS:
+                return  # it was lost already
+
+    def queue_name(self, domain: str) -> str:
+        """The queue of a domain; its routing key too, in the default exchange."""
+        return f"commandbus.{dispatch_queue(domain)}"
+
+    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+        """Publish, and wait for the confirm of each: a majority of the queue's servers has it."""
+        if messages:
+            await self._publish(self.queue_name(domain), messages)
+
+    async def receive(
+        self, domain: str, *, quantity: int, lease_seconds: int
+    ) -> list[TransportMessage]:
+        """Lease some, oldest first."""
+        found: list[TransportMessage] = []
+        try:
+            queue = await self._queue(self.queue_name(domain))
+            await self._give_back()
+            while len(found) < quantity:
+                message = await queue.get(no_ack=False, fail=False, timeout=self._seconds)
+                if message is None:
+                    break
+                token = f"{self._opened}:{message.delivery_tag}"
+                self._leased[token] = (message, time.monotonic() + lease_seconds)
+                found.append(TransportMessage(token, message.body.decode(errors="replace")))
+        except _ERRORS as error:
+            await self.close()
+            raise _broken("RabbitMQ did not answer", error) from None
+        return found
+
+    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        """What belongs to an earlier connection is not known any more, and comes again."""
+        try:
+            for message in messages:
+                leased = self._leased.pop(message.token, None)
+                if leased is not None:
+                    await leased[0].ack()
+        except _ERRORS as error:
+            await self.close()
+            raise _broken("RabbitMQ did not take an acknowledgement", error) from None
+
+    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        """Into the queue beside, which nobody reads by itself."""
+        texts = [message.text for message in messages]
+        await self._publish(f"{self.queue_name(domain)}.aside", texts)
+        await self.acknowledge(domain, messages)
+
+    # -- inside
+
+    async def _open(self) -> AbstractChannel:
+        async with self._opening:
+            if self._channel is not None and not self._channel.is_closed:
+                return self._channel
+            await self.close()
+            self._connection = await aio_pika.connect(self._url, timeout=self._seconds)
+            self._channel = await self._connection.channel(
+                publisher_confirms=True, on_return_raises=True
+            )
+            self._opened += 1
+            return self._channel
+
+    async def _queue(self, name: str) -> AbstractQueue:
+        channel = await self._open()
+        if name not in self._queues:
+            self._queues[name] = await channel.declare_queue(
+                name, durable=True, arguments={"x-queue-type": "quorum"}, timeout=self._seconds
+            )
+        return self._queues[name]
+
+    async def _give_back(self) -> None:
+        now = time.monotonic()
+        for token in [token for token, (_, ends) in self._leased.items() if ends <= now]:
+            message, _ = self._leased.pop(token)
+            await message.nack(requeue=True)
+
+    async def _publish(self, name: str, texts: Sequence[str]) -> None:
+        for is_again in (False, True):
+            try:
+                await self._queue(name)
+                exchange = (await self._open()).default_exchange
+                confirms = await asyncio.gather(
+                    *(
+                        exchange.publish(
+                            aio_pika.Message(
+                                text.encode(),
+                                content_type="application/json",
+                                delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+                            ),
+                            routing_key=name,
+                            mandatory=True,
+                            timeout=self._seconds,
+                        )
+                        for text in texts
+                    ),
+                    return_exceptions=True,
+                )
+                for confirm in confirms:
+                    if isinstance(confirm, BaseException):
+                        raise confirm
+                return
+            except exceptions.PublishError as error:
+                # It came back: somebody removed the queue.
+                self._queues.pop(name, None)
+                if is_again:
+                    raise _broken("RabbitMQ has no queue for it", error) from None
+            except (*_ERRORS, exceptions.DeliveryError) as error:
+                await self.close()
+                raise _broken("RabbitMQ did not confirm", error) from None
+
+
+def _broken(what: str, error: BaseException) -> BrokerError:
+    return BrokerError(f"{what}: {redact_text(str(error) or type(error).__name__)}")

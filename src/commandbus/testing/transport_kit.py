@@ -1,0 +1,160 @@
+"""What every Transport must do, as tests: for those who write an adapter.
+
+    class TestMyTransport(TransportConformance):
+        @pytest.fixture
+        async def transport(self):
+            async with MyTransport.connect(...) as transport:
+                yield transport
+
+        async def purge(self, transport, domain):
+            ...  # remove every message of the domain, behind the back of the transport
+
+It needs pytest with pytest-asyncio in its mode `auto`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from commandbus.transport import Transport, TransportMessage
+
+#: How long what must come again is waited for, in seconds.
+PATIENCE_SECONDS = 20.0
+
+
+def _texts(count: int) -> list[str]:
+    return [f'{{"command_id": "{uuid4()}", "data": {{"n": {n}}}}}' for n in range(count)]
+
+
+def _values(messages: list[TransportMessage]) -> list[Any]:
+    return [json.loads(message.text) for message in messages]
+
+
+async def _receive(
+    transport: Transport, domain: str, count: int, *, lease_seconds: int = 30
+) -> list[TransportMessage]:
+    """As many as are expected: a transport may give them in parts."""
+    found: list[TransportMessage] = []
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
+        found += await transport.receive(
+            domain, quantity=count - len(found), lease_seconds=lease_seconds
+        )
+        await asyncio.sleep(0.01)
+    return found
+
+
+class TransportConformance:
+    """Inherit from it, and give the fixture `transport`. Each test has a domain of its own."""
+
+    @pytest.fixture
+    def domain(self) -> str:
+        """A name that nobody else uses."""
+        return f"kit_{uuid4().hex[:12]}"
+
+    async def purge(self, transport: Transport, domain: str) -> None:  # noqa: ARG002
+        """Remove every message of a domain, as an operator of the broker does."""
+        pytest.skip("this adapter does not say how it is purged")
+
+    async def test_messages_come_back_as_they_were_and_in_order(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """As JSON: where a broker stores it as such, blanks may go. Also long and foreign ones."""
+        texts = [*_texts(20), '{"text": "grüße 漢字 🚌"}', '{"long": "' + "x" * 100_000 + '"}']
+        await transport.publish(domain, texts)
+        found = await _receive(transport, domain, len(texts))
+        assert _values(found) == [json.loads(text) for text in texts]
+        await transport.acknowledge(domain, found)
+
+    async def test_tokens_are_texts_and_each_delivery_has_its_own(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """Nobody else looks into them."""
+        await transport.publish(domain, _texts(5))
+        tokens = [message.token for message in await _receive(transport, domain, 5)]
+        assert all(type(token) is str and token for token in tokens)
+        assert len(set(tokens)) == 5
+
+    async def test_no_more_come_than_were_asked_for(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """And the others are still there."""
+        await transport.publish(domain, _texts(7))
+        first = await transport.receive(domain, quantity=3, lease_seconds=30)
+        assert 1 <= len(first) <= 3
+        rest = await _receive(transport, domain, 7 - len(first))
+        assert len({message.token for message in [*first, *rest]}) == 7
+
+    async def test_an_empty_queue_says_so_soon(self, transport: Transport, domain: str) -> None:
+        """A relay asks again by itself."""
+        await transport.publish(domain, [])
+        assert await transport.receive(domain, quantity=10, lease_seconds=30) == []
+
+    async def test_what_is_leased_is_not_given_twice(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """Until its time is over."""
+        await transport.publish(domain, _texts(3))
+        await _receive(transport, domain, 3)
+        assert await transport.receive(domain, quantity=3, lease_seconds=30) == []
+
+    async def test_what_is_acknowledged_does_not_come_again(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """Only the others do."""
+        texts = _texts(4)
+        await transport.publish(domain, texts)
+        found = await _receive(transport, domain, 4, lease_seconds=1)
+        await transport.acknowledge(domain, found[:3])
+        again = await _receive(transport, domain, 1, lease_seconds=1)
+        assert _values(again) == [json.loads(texts[3])]
+        await transport.acknowledge(domain, again)
+        assert await transport.receive(domain, quantity=4, lease_seconds=1) == []
+
+    async def test_a_second_acknowledgement_is_no_error(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """A relay that is not sure repeats it."""
+        await transport.publish(domain, _texts(1))
+        found = await _receive(transport, domain, 1)
+        await transport.acknowledge(domain, found)
+        await transport.acknowledge(domain, found)
+        await transport.acknowledge(domain, [])
+
+    async def test_what_is_set_aside_does_not_come_again(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """Its neighbours do."""
+        texts = _texts(3)
+        await transport.publish(domain, texts)
+        found = await _receive(transport, domain, 3, lease_seconds=1)
+        await transport.set_aside(domain, found[:2])
+        again = await _receive(transport, domain, 1, lease_seconds=1)
+        assert _values(again) == [json.loads(texts[2])]
+
+    async def test_domains_are_apart(self, transport: Transport, domain: str) -> None:
+        """Also if one name begins with the other."""
+        mine, others = _texts(2), _texts(2)
+        await transport.publish(domain, mine)
+        await transport.publish(f"{domain}_b", others)
+        assert _values(await _receive(transport, domain, 2)) == [json.loads(text) for text in mine]
+        found = await _receive(transport, f"{domain}_b", 2)
+        assert _values(found) == [json.loads(text) for text in others]
+
+    async def test_a_purged_queue_takes_the_same_messages_again(
+        self, transport: Transport, domain: str
+    ) -> None:
+        """What was lost is dispatched again, and must not be taken for a copy."""
+        texts = _texts(5)
+        await transport.publish(domain, texts)
+        await self.purge(transport, domain)
+        assert await transport.receive(domain, quantity=5, lease_seconds=30) == []
+        await transport.publish(domain, texts)
+        assert _values(await _receive(transport, domain, 5)) == [json.loads(text) for text in texts]

@@ -1,0 +1,58 @@
+"""Transport: what a queue in another place than the database of the bus must be able to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from commandbus.errors import CommandBusError
+
+
+class BrokerError(CommandBusError):
+    """A broker cannot be reached, or did not confirm. Repeating is safe: commands run once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportMessage:
+    """A message that was received and is not acknowledged yet."""
+
+    #: Names this delivery to the transport that made it, and to nobody else; it may mean nothing
+    #: any more after the lease or the connection.
+    token: str
+    text: str = field(repr=False)
+
+
+class Transport(Protocol):
+    """A queue for each domain, which shares no transaction with the rows. Messages are JSON texts.
+
+    `batches.dispatch(queue=...)` publishes to it and `batches.relay` brings its messages back. It
+    may deliver a message more than once, late, in another order, or lose it: a command is queued
+    once all the same. Nobody uses one object from two event loops.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called in records and log lines; no secrets."""
+
+    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+        """Return once the broker has confirmed all of them, else raise.
+
+        After an error any part of them may have arrived. What is missing there, a queue or a
+        stream, is made, also if somebody removed it since the last call.
+        """
+
+    async def receive(
+        self, domain: str, *, quantity: int, lease_seconds: int
+    ) -> list[TransportMessage]:
+        """Up to `quantity` messages, oldest first; none: an empty list, in less than a second.
+
+        Each is this caller's for `lease_seconds`, which is the same in all calls for a domain. What
+        is not acknowledged then comes again; it may do so earlier if the connection ends.
+        """
+
+    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        """They have arrived and must not come again. One that is not known is no error."""
+
+    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+        """They belong to no command: keep them apart, for an operator, and never deliver them."""
