@@ -39,7 +39,7 @@ class Asset:
     def hashed_name(self) -> str:
         """The name with the hash of the content."""
         stem, _, end = self.name.rpartition(".")
-        return f"{stem}.{hashlib.sha256(self.content).hexdigest()[:12]}.{end}"
+        return f"{stem}.{hashlib.sha256(self.content).hexdigest()[:8]}.{end}"
 
 
 @lru_cache
