@@ -22,7 +22,7 @@ def test_assets_stay_small(name: str, most: int) -> None:
 
 def test_every_asset_has_its_content_in_its_name() -> None:
     assert all(
-        re.fullmatch(r"\w+\.[0-9a-f]{12}\.\w+", each.hashed_name) for each in assets().values()
+        re.fullmatch(r"\w+\.[0-9a-f]{8}\.\w+", each.hashed_name) for each in assets().values()
     )
 
 

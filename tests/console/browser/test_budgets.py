@@ -27,8 +27,7 @@ def test_the_first_load_is_small(browser: Any, dsn: str) -> None:
             whole = sum(sizes.values())
 
             assert len(sizes) <= 5, (path, sizes)
-            # What one sees first must be small; a list of fifty rows may be a little more.
-            assert whole <= (110 if path == "/" else 120) * KB, (path, whole, sizes)
+            assert whole <= 110 * KB, (path, whole, sizes)
             for end, most in ((".css", 24), (".js", 16)):
                 assert all(size <= most * KB for name, size in sizes.items() if name.endswith(end))
             cold.check(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Asset:
     def hashed_name(self) -> str:
         """The name with the hash of the content."""
         stem, _, end = self.name.rpartition(".")
-        return f"{stem}.{hashlib.sha256(self.content).hexdigest()[:12]}.{end}"
+        return f"{stem}.{hashlib.sha256(self.content).hexdigest()[:8]}.{end}"
 
 
 @lru_cache
@@ -52,6 +53,8 @@ def assets() -> dict[str, Asset]:
             content = file.read_bytes()
             if file.name.endswith((".js", ".css")):
                 content = _without_notes(content)
+            if file.name.endswith(".css"):
+                content = _without_spaces(content)
             found[file.name] = Asset(file.name, content, media_type)
     return found
 
@@ -60,6 +63,11 @@ def _without_notes(content: bytes) -> bytes:
     """Without indentation and lines of comments, which are for readers of the source."""
     lines = (line.strip() for line in content.splitlines())
     return b"\n".join(each for each in lines if each and not each.startswith((b"//", b"/*")))
+
+
+def _without_spaces(style: bytes) -> bytes:
+    """Rules without the spaces and line ends that only readers of the source need."""
+    return re.sub(rb";?\s*([{};])\s*|([,:])\s+", lambda each: each[1] or each[2], style)
 
 
 @lru_cache
@@ -103,7 +111,7 @@ def _functions() -> dict[str, Any]:
             if label
             else Markup(' aria-hidden="true"')
         )
-        return Markup('<svg class="icon"{}><use href="{}#{}"></use></svg>').format(
+        return Markup('<svg class="icon"{}><use href="{}#{}"/></svg>').format(
             about, asset("icons.svg"), name
         )
 

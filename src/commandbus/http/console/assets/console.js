@@ -305,16 +305,18 @@
 
   // -- copy
   on(document, "click", (event) => {
-    const button = event.target.closest("[data-copy], [data-copy-from]");
+    const hit = (what) => event.target.closest(what);
+    const button = hit("[data-copy], [data-copy-from]");
     if (button) {
-      const text = button.dataset.copy ?? document.getElementById(button.dataset.copyFrom).textContent;
+      const { copy, copyFrom } = button.dataset;
+      // An id is whole in the title before its button: fifty of them twice would be kilobytes.
+      const text = copyFrom ? find("#" + copyFrom).textContent : copy || button.previousElementSibling.title;
       // Plain HTTP is for the own machine, where browsers have a clipboard too.
       navigator.clipboard?.writeText(text).then(() => say("Copied"));
       return;
     }
-    const chooser = event.target.closest("[data-choose-all]");
+    const chooser = hit("[data-choose-all]");
     if (chooser) all(`input[name="${CSS.escape(chooser.dataset.chooseAll)}"]`).forEach((box) => { box.checked = chooser.checked; });
-    const hit = (selector) => event.target.closest(selector);
     if (hit("[data-utc]")) {
       clock.utc = !clock.utc;
       stored("utc", clock.utc ? "1" : "0");
