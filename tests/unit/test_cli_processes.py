@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ count = len(os.listdir(folder))
 STOPS = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 open(os.path.join(folder, f"ready-{os.getpid()}"), "w").close()
-while True: time.sleep(60)
+while True: time.sleep(0.05)  # a signal just before a long sleep would be heard after it
 """
 
 
@@ -121,10 +122,8 @@ async def test_what_cannot_get_better_ends_all_with_its_code(
     assert len(files(tmp_path, "started")) == 2
 
 
-async def test_a_second_signal_reaches_the_processes_too_and_the_code_says_so(
-    parent_of: Callable[..., Parent], tmp_path: Path
-) -> None:
-    body = """
+#: A process that says which signals it heard, and ends at the second one.
+HEARS = """
 seen = []
 def hear(*_):
     seen.append(1)
@@ -132,15 +131,48 @@ def hear(*_):
     if len(seen) == 2: sys.exit(130)
 signal.signal(signal.SIGTERM, hear)
 open(os.path.join(folder, f"ready-{os.getpid()}"), "w").close()
-while True: time.sleep(60)
+while True: time.sleep(0.05)  # a signal just before a long sleep would be heard after it
 """
-    running = asyncio.create_task(parent_of(body).run(2))
+
+
+async def test_a_second_signal_reaches_the_processes_too_and_the_code_says_so(
+    parent_of: Callable[..., Parent], tmp_path: Path
+) -> None:
+    running = asyncio.create_task(parent_of(HEARS).run(2))
     await until(lambda: len(files(tmp_path, "ready")) == 2, "two processes")
     os.kill(os.getpid(), signal.SIGTERM)
     await until(lambda: len(files(tmp_path, "heard1")) == 2, "the first signal")
     os.kill(os.getpid(), signal.SIGTERM)
     assert await ended(running) == ExitCode.INTERRUPTED
     assert len(files(tmp_path, "heard2")) == 2
+
+
+async def test_a_process_that_starts_during_a_stop_is_told_and_the_others_are_not_told_twice(
+    parent_of: Callable[..., Parent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, go_on = asyncio.create_subprocess_exec, asyncio.Event()
+    made: list[asyncio.subprocess.Process] = []
+
+    async def slow_start(*args: Any, **options: Any) -> Any:
+        made.append(await start(*args, **options))
+        if len(made) == 2:
+            await go_on.wait()
+        return made[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow_start)
+    running = asyncio.create_task(parent_of(HEARS).run(2))
+    await until(lambda: len(made) == 2 and files(tmp_path, "ready"), "a process, and a late one")
+    os.kill(os.getpid(), signal.SIGTERM)
+    await until(lambda: files(tmp_path, "heard1"), "the one that is known hears it")
+    go_on.set()
+    # It may be told before it can hear anything: then that ends it.
+    await until(
+        lambda: len(files(tmp_path, "heard1")) == 2 or any(each.returncode for each in made),
+        "the late one is told too",
+    )
+    assert not files(tmp_path, "heard2")
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await ended(running) == ExitCode.INTERRUPTED
 
 
 async def test_a_third_signal_ends_processes_that_hear_nothing(

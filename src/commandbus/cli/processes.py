@@ -188,6 +188,8 @@ class Parent:
         finally:
             if writable is not None:
                 os.close(writable)
+        # From here on it hears signals by _pass_on, once: a second one would stop it at once.
+        is_late = self._stopping.is_set()
         self._running[number] = process
         self._gathered.started(number)
         _log.info("worker process %d is %d", number + 1, process.pid)
@@ -197,8 +199,9 @@ class Parent:
             process.stdin.write(pickle.dumps(replace(self._job, reports_to=writable)))
             with suppress(ConnectionError):
                 await process.stdin.drain()
-            if self._stopping.is_set():  # while it was started
-                self._pass_on(signal.SIGTERM)
+            if is_late:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGKILL if self._signals > 2 else signal.SIGTERM)
             return await process.wait()
         finally:
             self._running.pop(number, None)
