@@ -91,7 +91,7 @@ async def test_an_administrator_sees_all_tokens_and_no_secret(bus: CommandBus) -
         text = await page.text("/tokens")
         assert made.token.token_id in text
         assert "&lt;b&gt;ci&lt;/b&gt;" in text
-        assert made.text.rsplit("_", 1)[1] not in text
+        assert made.text[-20:] not in text
 
 
 async def test_only_own_sessions_can_be_ended(bus: CommandBus) -> None:

@@ -317,6 +317,7 @@ async def test_waiters_of_a_removed_limit_are_leased_before_any_chore(db: Sessio
     await db.receive(6)
     await db.value("select commandbus.clear_limit(%s, 'Debit')", DOMAIN)
     assert len(await db.receive()) == 5
+    assert await waiting(db) == {}
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,10 @@ begin
     if v_gates = '{}' then
         o_admitted := p_msg_ids;
         o_stopped := '{}';
+        -- The rule is gone for which they waited.
+        if p_has_waited then
+            perform commandbus.drop_waiting(p_domain, p_command_ids);
+        end if;
         return;
     end if;
 
