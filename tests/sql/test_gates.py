@@ -320,6 +320,16 @@ async def test_waiters_of_a_removed_limit_are_leased_before_any_chore(db: Sessio
     assert await waiting(db) == {}
 
 
+async def test_waiters_of_a_type_that_goes_on_are_leased_and_wait_no_more(db: Session) -> None:
+    await db.value("select commandbus.ensure_domain(%s)", DOMAIN)
+    await db.value("select commandbus.pause_type(%s, 'Debit', 'why')", DOMAIN)
+    await sent(db, 3)
+    assert await db.receive() == []
+    await db.value("select commandbus.resume_type(%s, 'Debit')", DOMAIN)
+    assert len(await db.receive()) == 3
+    assert await waiting(db) == {}
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [
