@@ -23,7 +23,7 @@ from commandbus.middleware.chain import check_middleware
 from commandbus.names import check_domain, domain_first
 from commandbus.paging import check_page
 from commandbus.retry import RetryPolicy
-from commandbus.settings import Settings, check_worker_settings
+from commandbus.settings import Settings, check_number, check_worker_settings
 
 if TYPE_CHECKING:
     from commandbus.access.peppers import Peppers
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from commandbus.models import AuditEvent, Reply
     from commandbus.monitoring.monitor import Monitor
     from commandbus.schedules.service import Schedules
+    from commandbus.transport import Transport
     from commandbus.troubleshooting.bulk import BulkOperations
     from commandbus.troubleshooting.queue import Troubleshooting
     from commandbus.upkeep.findings import Finding
@@ -159,6 +160,31 @@ class Facets:
         policy = retry_policy or self._policy
         parts = (self._store, self._registry, self._settings, policy)
         return consuming(Consumer(*parts, check_domain(domain), vt_seconds))
+
+    async def handover(
+        self,
+        domain: str,
+        queue: Transport,
+        *,
+        keys: bytes | Sequence[bytes],
+        lease_seconds: int = 300,
+        at_once: int = 100,
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
+        """Let workers in another system do the commands of a domain, through a broker.
+
+        Runs until cancelled; any number may run. `keys`: 32 bytes or more, which both ends have;
+        the first signs, each is believed. `lease_seconds`: how long the other system may take, or
+        be silent. `at_once`: commands that this process has given away at most. `retry_policy` says
+        what a failure leads to; by default that of the bus.
+        """
+        from commandbus.handover.service import hand_over
+        from commandbus.worker.consumer import Consumer
+
+        check_number(lease_seconds, "lease_seconds", 1, 43_200, is_whole=True)
+        policy = retry_policy or self._policy
+        parts = (self._store, self._registry, self._settings, policy)
+        await hand_over(Consumer(*parts, check_domain(domain), lease_seconds), queue, keys, at_once)
 
     def replies(
         self,

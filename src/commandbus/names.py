@@ -231,6 +231,16 @@ def dispatch_queue(domain: str) -> str:
     return f"{domain}.dispatch"
 
 
+def handover_queue(domain: str) -> str:
+    """Logical name of the queue at a broker for commands that another system works on."""
+    return f"{domain}.handover"
+
+
+def results_queue(domain: str) -> str:
+    """Logical name of the queue at a broker for the results of such commands."""
+    return f"{domain}.results"
+
+
 def physical_queue(queue: str) -> str:
     """Name of the PGMQ queue that stands for a logical, dotted name."""
     return queue.replace(".", "__")

@@ -24,18 +24,19 @@ class TransportMessage:
 
 
 class Transport(Protocol):
-    """A queue for each domain, which shares no transaction with the rows. Messages are JSON texts.
+    """Queues that share no transaction with the rows. Messages are JSON texts.
 
-    `batches.dispatch(queue=...)` publishes to it and `batches.relay` brings its messages back. It
-    may deliver a message more than once, late, in another order, or lose it: a command is queued
-    once all the same. Nobody uses one object from two event loops.
+    `batches.dispatch(queue=...)` publishes to one and `batches.relay` brings its messages back;
+    `handover` has one for what is given away and one for results. A queue is named by words with
+    dots, `payments.dispatch`. It may deliver a message more than once, late, in another order, or
+    lose it: a command runs once all the same. Nobody uses one object from two event loops.
     """
 
     @property
     def name(self) -> str:
         """What it is called in records and log lines; no secrets."""
 
-    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+    async def publish(self, queue: str, messages: Sequence[str]) -> None:
         """Return once the broker has confirmed all of them, else raise.
 
         After an error any part of them may have arrived. What is missing there, a queue or a
@@ -43,16 +44,16 @@ class Transport(Protocol):
         """
 
     async def receive(
-        self, domain: str, *, quantity: int, lease_seconds: int
+        self, queue: str, *, quantity: int, lease_seconds: int
     ) -> list[TransportMessage]:
         """Up to `quantity` messages, oldest first; none: an empty list, in less than a second.
 
-        Each is this caller's for `lease_seconds`, which is the same in all calls for a domain. What
+        Each is this caller's for `lease_seconds`, which is the same in all calls for a queue. What
         is not acknowledged then comes again; it may do so earlier if the connection ends.
         """
 
-    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def acknowledge(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """They have arrived and must not come again. One that is not known is no error."""
 
-    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def set_aside(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """They belong to no command: keep them apart, for an operator, and never deliver them."""

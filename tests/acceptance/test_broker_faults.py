@@ -51,32 +51,32 @@ class Faulty:
         self._real, self._fault, self._chance = real, fault, chance
         self.name = real.name
 
-    async def publish(self, domain: str, messages: Any) -> None:
+    async def publish(self, queue: str, messages: Any) -> None:
         texts = list(messages)
         if self._fault == "reordered":
             self._chance.shuffle(texts)
-        await self._real.publish(domain, texts)
+        await self._real.publish(queue, texts)
         if self._fault == "duplicated":
-            await self._real.publish(domain, texts)
+            await self._real.publish(queue, texts)
         if self._fault == "cut":
             raise CutError  # after the confirm, before the mark
 
-    async def receive(self, domain: str, *, quantity: int, lease_seconds: int) -> Any:
-        return await self._real.receive(domain, quantity=quantity, lease_seconds=lease_seconds)
+    async def receive(self, queue: str, *, quantity: int, lease_seconds: int) -> Any:
+        return await self._real.receive(queue, quantity=quantity, lease_seconds=lease_seconds)
 
-    async def acknowledge(self, domain: str, messages: Any) -> None:
-        await self._real.acknowledge(domain, messages)
+    async def acknowledge(self, queue: str, messages: Any) -> None:
+        await self._real.acknowledge(queue, messages)
 
-    async def set_aside(self, domain: str, messages: Any) -> None:
-        await self._real.set_aside(domain, messages)
+    async def set_aside(self, queue: str, messages: Any) -> None:
+        await self._real.set_aside(queue, messages)
 
 
-async def purge(transport: Any, domain: str) -> None:
+async def purge(transport: Any, queue: str) -> None:
     if transport.name == "nats":
-        stream = transport.subject(domain).replace(".", "__")
+        stream = transport.subject(queue).replace(".", "__")
         await transport._streams.purge_stream(stream)
     else:
-        await (await transport._queue(transport.queue_name(domain))).purge()
+        await (await transport._queue(transport.queue_name(queue))).purge()
 
 
 async def roll_back(broker: Broker, kept: Path) -> None:
@@ -102,7 +102,8 @@ async def test_f42_no_fault_of_a_broker_loses_or_doubles_a_command(
     sent: list[UUID] = []
     async with AsyncExitStack() as stack:
         real = await stack.enter_async_context(open_transport(broker.url, timeout_seconds=2))
-        await real.publish("shop", ["{}"])  # the queue is there before the picture is taken
+        # The queue is there before the picture is taken.
+        await real.publish("shop.dispatch", ["{}"])
         await until(lambda: _drained(bus, real), "the first drain")
         kept = tmp_path / "picture"
         if real.name == "nats":
@@ -127,7 +128,7 @@ async def test_f42_no_fault_of_a_broker_loses_or_doubles_a_command(
                     if fault == "killed":
                         await asyncio.to_thread(broker.start)
                     if fault == "purged":
-                        await purge(real, "shop")
+                        await purge(real, "shop.dispatch")
                     if fault == "rolled back":
                         await roll_back(broker, kept)
                     assert result.database_tasks == SIZE

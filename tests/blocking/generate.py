@@ -25,7 +25,7 @@ from commandbus.facets import Facets
 FOLDER = Path(inspect.getfile(CommandBus)).with_name("blocking")
 WIDTH = 100
 #: By hand in bus.py, or of no use on a thread that waits.
-LEFT_OUT = {"connect", "close", "worker", "consumer", "firing"}
+LEFT_OUT = {"connect", "close", "worker", "consumer", "handover", "firing"}
 #: Run in the thread of the caller, if its connection is not asynchronous.
 DIRECT = {"send", "send_many", "cancel"}
 #: Parts that a facet has, or returns, with verbs of their own.

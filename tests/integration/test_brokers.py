@@ -21,7 +21,7 @@ from commandbus.cli.main import app
 from commandbus.database.pgmq import RemoteQueue
 from commandbus.errors import MissingExtraError
 from commandbus.extras import extra
-from commandbus.names import dispatch_queue, physical_queue
+from commandbus.names import physical_queue
 from commandbus.testing import TransportConformance
 from faults.brokers import BROKERS, Broker
 from tests.integration.test_dispatch import commands, register
@@ -61,10 +61,9 @@ class TestRemoteQueue(TransportConformance):
             self.dsn = empty_dsn
             yield queue
 
-    async def purge(self, transport: Transport, domain: str) -> None:
+    async def purge(self, transport: Transport, queue: str) -> None:
         async with await psycopg.AsyncConnection.connect(self.dsn, autocommit=True) as conn:
-            queue = physical_queue(dispatch_queue(domain))
-            await conn.execute("select pgmq.purge_queue(%s)", (queue,))
+            await conn.execute("select pgmq.purge_queue(%s)", (physical_queue(queue),))
 
 
 @pytest.mark.xdist_group("nats")
@@ -74,19 +73,19 @@ class TestNatsTransport(TransportConformance):
         async with open_transport(nats_server.url) as transport:
             yield transport
 
-    async def purge(self, transport: Any, domain: str) -> None:
-        name = physical_queue(transport.subject(domain))
+    async def purge(self, transport: Any, queue: str) -> None:
+        name = physical_queue(transport.subject(queue))
         await transport._streams.purge_stream(name)
 
     async def test_a_stream_that_somebody_deleted_is_made_again(
-        self, transport: Any, domain: str
+        self, transport: Any, queue: str
     ) -> None:
-        await transport.publish(domain, ["{}"])
-        await transport._streams.delete_stream(physical_queue(transport.subject(domain)))
-        await transport.publish(domain, ['{"n": 2}'])
+        await transport.publish(queue, ["{}"])
+        await transport._streams.delete_stream(physical_queue(transport.subject(queue)))
+        await transport.publish(queue, ['{"n": 2}'])
 
         async def found() -> list[Any]:
-            return await transport.receive(domain, quantity=2, lease_seconds=30)
+            return await transport.receive(queue, quantity=2, lease_seconds=30)
 
         assert [each.text for each in await until(found)] == ['{"n": 2}']
 
@@ -99,18 +98,18 @@ class TestRabbitTransport(TransportConformance):
         async with open_transport(rabbit_server.url) as transport:
             yield transport
 
-    async def purge(self, transport: Any, domain: str) -> None:
-        queue = await transport._queue(transport.queue_name(domain))
-        await queue.purge()
+    async def purge(self, transport: Any, queue: str) -> None:
+        place = await transport._queue(transport.queue_name(queue))
+        await place.purge()
 
     async def test_a_queue_that_somebody_deleted_is_made_again(
-        self, transport: Any, domain: str
+        self, transport: Any, queue: str
     ) -> None:
-        await transport.publish(domain, ["{}"])
-        queue = await transport._queue(transport.queue_name(domain))
-        await queue.delete(if_unused=False, if_empty=False)
-        await transport.publish(domain, ['{"n": 2}'])
-        found = await transport.receive(domain, quantity=2, lease_seconds=30)
+        await transport.publish(queue, ["{}"])
+        place = await transport._queue(transport.queue_name(queue))
+        await place.delete(if_unused=False, if_empty=False)
+        await transport.publish(queue, ['{"n": 2}'])
+        found = await transport.receive(queue, quantity=2, lease_seconds=30)
         assert [each.text for each in found] == ['{"n": 2}']
 
 

@@ -1114,7 +1114,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body afd4cb67694448039996960145be8b91
+    sql, immutable, body caa33bcdca009bf64feac19a17dba7f5
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1205,6 +1205,8 @@ function commandbus.group_seen_by(p_viewer text, p_group commandbus.command_bus_
     plpgsql, stable, set enable_seqscan=off, body bb26774fa7ec6ccad36de13d2a5a3349
 function commandbus.group_trends(p_domain text, p_fingerprints text[] DEFAULT NULL::text[], p_hours integer DEFAULT 24, p_viewer text DEFAULT NULL::text) returns TABLE(domain text, fingerprint text, hour timestamp with time zone, seen bigint)
     plpgsql, stable, security definer, set plan_cache_mode=force_custom_plan, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body cf2e2244d7ca871f9f895a113aaea9cc
+function commandbus.handed_over(p_domain text, p_command_ids uuid[], p_leases bigint[]) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
+    plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set search_path=pg_catalog, pg_temp, body f66b7b01bf9fdb5ab33351440d68dc14
 function commandbus.hint_workers(p_domain text) returns void
     sql, volatile, body df95ca45de388bf005d623874578ba0e
 function commandbus.is_counted(p_batch_type text) returns boolean
@@ -1740,7 +1742,7 @@ function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns t
 function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
-    plpgsql, volatile, body e3f248ac5adf666cded927fd77cfff55
+    plpgsql, volatile, body a130ce3a5388c0d445b6339cbb9d1504
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 689c73a1e8ec50f3ced4b036b2b5f30e
 function commandbus.tend_levels() returns integer

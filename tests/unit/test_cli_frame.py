@@ -125,7 +125,7 @@ def test_every_command_prints_json_unless_it_runs_until_it_is_stopped() -> None:
     options = leaves(typer.main.get_command(real))
 
     assert {name for name, found in options.items() if "--json" not in found} == {
-        "up", "worker", "serve", "scheduler", "exporter", "relay", "health", "db sql",
+        "up", "worker", "serve", "scheduler", "exporter", "relay", "handover", "health", "db sql",
     }  # fmt: skip
 
 

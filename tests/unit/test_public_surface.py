@@ -30,7 +30,7 @@ PUBLIC = [
         importlib.import_module(f"commandbus.{name}")
         for name in (
             "access", "batches", "brokers", "commands", "database.pgmq", "embedded", "gates",
-            "governance", "handlers", "fastapi", "http",
+            "governance", "handlers", "handover", "fastapi", "http",
             "loads", "logging", "middleware", "middleware.opentelemetry", "middleware.sentry",
             "monitoring", "schedules", "testing", "transactions",
             "troubleshooting",

@@ -32,7 +32,7 @@ from commandbus.database.store import Store
 from commandbus.errors import CommandBusError, InvalidSettingError
 from commandbus.loops import is_being_cancelled
 from commandbus.models import BatchCompletionCallback, NewCommand
-from commandbus.names import check_choice
+from commandbus.names import check_choice, dispatch_queue
 from commandbus.privacy.redaction import redact_text
 from commandbus.privacy.values import Secrets, secret_values
 from commandbus.settings import Settings, check_number
@@ -221,7 +221,7 @@ class Dispatch:
             return
         run.sending = [message for _, message in stored]
         with self._timed(run, "queue_send_ms"):
-            await run.queue.publish(domain, run.sending)
+            await run.queue.publish(dispatch_queue(domain), run.sending)
         run.sending = []
         run.queued += len(stored)
         if run.mode is DispatchMode.TWO_PHASE:

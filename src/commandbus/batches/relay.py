@@ -13,6 +13,7 @@ from uuid import UUID
 
 from commandbus.database.store import Store
 from commandbus.loops import Backoff, Loop
+from commandbus.names import dispatch_queue
 from commandbus.transport import Transport
 
 #: Messages that are moved in one commit, and how long they are leased for it.
@@ -59,8 +60,9 @@ class Relay(Loop):
 
     async def _move(self) -> tuple[int, int]:
         domain = self._domain
+        queue = dispatch_queue(domain)
         messages = await self._queue.receive(
-            domain, quantity=RELAY_QUANTITY, lease_seconds=RELAY_VT_SECONDS
+            queue, quantity=RELAY_QUANTITY, lease_seconds=RELAY_VT_SECONDS
         )
         if not messages:
             return 0, 0
@@ -71,9 +73,9 @@ class Relay(Loop):
         refused = [each for each, became in found if became == "refused"]
         arrived = [each for each, became in found if became != "refused"]
         if arrived:
-            await self._queue.acknowledge(domain, arrived)
+            await self._queue.acknowledge(queue, arrived)
         if refused:
-            await self._queue.set_aside(domain, refused)
+            await self._queue.set_aside(queue, refused)
             self.set_aside += len(refused)
             self._log.warning(
                 "%d messages of queue %s belong to no command of %s and were set aside there (%d "

@@ -1,7 +1,8 @@
 """Azure Service Bus, by its SDK. Not tried against the service: there is none to try it with here.
 
-The queue `commandbus.<domain>.dispatch` of each domain must be there: making one takes rights that
-a sender should not have. Its lock duration is the lease; what is set aside is dead-lettered.
+The queue `commandbus.<domain>.dispatch` of each domain must be there, and for a handover
+`….handover` and `….results`: making one takes rights that a sender should not have. The lock
+duration of a queue is the lease; what is set aside is dead-lettered.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from commandbus.extras import extra
-from commandbus.names import dispatch_queue
 from commandbus.privacy.redaction import redact_text
 from commandbus.transport import BrokerError, TransportMessage
 
@@ -50,14 +50,14 @@ class AzureTransport:
             async with transport._stack:
                 yield transport
 
-    def queue_name(self, domain: str) -> str:
-        """The queue of a domain."""
-        return f"commandbus.{dispatch_queue(domain)}"
+    def queue_name(self, queue: str) -> str:
+        """Its name at the service."""
+        return f"commandbus.{queue}"
 
-    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+    async def publish(self, queue: str, messages: Sequence[str]) -> None:
         """Send in as many batches as the service takes."""
         try:
-            sender = await self._sender(domain)
+            sender = await self._sender(queue)
             batch = await sender.create_message_batch()
             for text in messages:
                 message = ServiceBusMessage(text, content_type="application/json")
@@ -73,11 +73,11 @@ class AzureTransport:
             raise _broken(error) from None
 
     async def receive(
-        self, domain: str, *, quantity: int, lease_seconds: int
+        self, queue: str, *, quantity: int, lease_seconds: int
     ) -> list[TransportMessage]:
         """Lease some; for how long, the queue says."""
         try:
-            receiver = await self._receiver(domain)
+            receiver = await self._receiver(queue)
             found = await receiver.receive_messages(
                 max_message_count=quantity, max_wait_time=WAIT_SECONDS
             )
@@ -90,9 +90,9 @@ class AzureTransport:
             messages.append(TransportMessage(token, str(message)))
         return messages
 
-    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def acknowledge(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """Complete them."""
-        receiver = await self._receiver(domain)
+        receiver = await self._receiver(queue)
         for message in messages:
             leased = self._leased.pop(message.token, None)
             if leased is not None:
@@ -103,9 +103,9 @@ class AzureTransport:
                 except ServiceBusError as error:
                     raise _broken(error) from None
 
-    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def set_aside(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """Dead-letter them."""
-        receiver = await self._receiver(domain)
+        receiver = await self._receiver(queue)
         for message in messages:
             leased = self._leased.pop(message.token, None)
             if leased is not None:
@@ -114,17 +114,17 @@ class AzureTransport:
                 except ServiceBusError as error:
                     raise _broken(error) from None
 
-    async def _sender(self, domain: str) -> ServiceBusSender:
-        if domain not in self._senders:
-            sender = self._client.get_queue_sender(self.queue_name(domain))
-            self._senders[domain] = await self._stack.enter_async_context(sender)
-        return self._senders[domain]
+    async def _sender(self, queue: str) -> ServiceBusSender:
+        if queue not in self._senders:
+            sender = self._client.get_queue_sender(self.queue_name(queue))
+            self._senders[queue] = await self._stack.enter_async_context(sender)
+        return self._senders[queue]
 
-    async def _receiver(self, domain: str) -> ServiceBusReceiver:
-        if domain not in self._receivers:
-            receiver = self._client.get_queue_receiver(self.queue_name(domain))
-            self._receivers[domain] = await self._stack.enter_async_context(receiver)
-        return self._receivers[domain]
+    async def _receiver(self, queue: str) -> ServiceBusReceiver:
+        if queue not in self._receivers:
+            receiver = self._client.get_queue_receiver(self.queue_name(queue))
+            self._receivers[queue] = await self._stack.enter_async_context(receiver)
+        return self._receivers[queue]
 
 
 def _broken(error: BaseException) -> BrokerError:

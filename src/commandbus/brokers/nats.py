@@ -1,4 +1,4 @@
-"""NATS JetStream: a stream for each domain, with one pull consumer that all relays share.
+"""NATS JetStream: a stream for each queue, with one pull consumer that all relays share.
 
 The token of a delivery is its reply subject, so any connection can acknowledge it. Messages have no
 `Nats-Msg-Id`: for two minutes after a purge JetStream would confirm a copy of what is gone as a
@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 
 from commandbus.errors import InvalidInputError
 from commandbus.extras import extra
-from commandbus.names import dispatch_queue, physical_queue
+from commandbus.names import physical_queue
 from commandbus.privacy.redaction import redact_text
 from commandbus.transport import BrokerError, TransportMessage
 
@@ -33,7 +33,7 @@ with extra("nats", "a queue on NATS JetStream"):
 FETCH_SECONDS = 0.3
 #: How often it is looked whether stream and consumer are still there, if nothing comes.
 ENSURE_SECONDS = 5.0
-#: Deliveries that may be unacknowledged at once, for all relays of a domain.
+#: Deliveries that may be unacknowledged at once, for all relays of a queue.
 MAX_ACK_PENDING = 10_000
 
 _CONSUMER = "relay"
@@ -52,7 +52,7 @@ class NatsTransport:
         self._seconds = timeout_seconds
         self._streams: JetStreamContext = client.jetstream(timeout=timeout_seconds)
         self._known: set[str] = set()
-        #: By the domain: the subscription, the seconds of its lease, and when it was looked after.
+        #: By the queue: the subscription, the seconds of its lease, and when it was looked after.
         self._pulls: dict[str, tuple[JetStreamContext.PullSubscription, int, float]] = {}
 
     @classmethod
@@ -80,36 +80,36 @@ class NatsTransport:
         finally:
             await client.close()
 
-    def subject(self, domain: str) -> str:
-        """The subject to which the messages of a domain are published."""
-        return f"commandbus.{dispatch_queue(domain)}"
+    def subject(self, queue: str) -> str:
+        """The subject to which the messages of a queue are published."""
+        return f"commandbus.{queue}"
 
-    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+    async def publish(self, queue: str, messages: Sequence[str]) -> None:
         """Publish, and wait for the confirm of each."""
         if messages:
-            await self._publish(self.subject(domain), messages, is_aside=False)
+            await self._publish(self.subject(queue), messages, is_aside=False)
 
     async def receive(
-        self, domain: str, *, quantity: int, lease_seconds: int
+        self, queue: str, *, quantity: int, lease_seconds: int
     ) -> list[TransportMessage]:
         """Lease some, oldest first."""
         try:
-            pull = await self._pull(domain, lease_seconds)
+            pull = await self._pull(queue, lease_seconds)
             found = await self._fetch(pull, quantity)
         except (nats_errors.Error, TimeoutError, OSError) as error:
-            await self._forget(domain)
+            await self._forget(queue)
             raise _broken("NATS did not answer", error) from None
         return [TransportMessage(m.reply, m.data.decode(errors="replace")) for m in found]
 
-    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def acknowledge(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """Each is answered by the server, so that a lost acknowledgement is noticed."""
         await asyncio.gather(*(self._acknowledge(message) for message in messages))
 
-    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def set_aside(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """Into the stream beside, which nobody reads by itself."""
-        aside = f"{self.subject(domain)}.aside"
+        aside = f"{self.subject(queue)}.aside"
         await self._publish(aside, [message.text for message in messages], is_aside=True)
-        await self.acknowledge(domain, messages)
+        await self.acknowledge(queue, messages)
 
     # -- inside
 
@@ -169,12 +169,12 @@ class NatsTransport:
             await self._streams.add_stream(config)
         self._known.add(subject)
 
-    async def _pull(self, domain: str, lease_seconds: int) -> JetStreamContext.PullSubscription:
+    async def _pull(self, queue: str, lease_seconds: int) -> JetStreamContext.PullSubscription:
         now = time.monotonic()
-        pull, seconds, ensured_at = self._pulls.get(domain, (None, 0, 0.0))
+        pull, seconds, ensured_at = self._pulls.get(queue, (None, 0, 0.0))
         if pull is not None and seconds == lease_seconds and now - ensured_at < ENSURE_SECONDS:
             return pull
-        subject = self.subject(domain)
+        subject = self.subject(queue)
         self._known.discard(subject)
         await self._ensure_stream(subject, is_aside=False)
         config = api.ConsumerConfig(
@@ -185,12 +185,12 @@ class NatsTransport:
         await self._streams.add_consumer(stream, config)  # or changes the seconds of its lease
         if pull is None:
             pull = await self._streams.pull_subscribe_bind(_CONSUMER, stream)
-        self._pulls[domain] = (pull, lease_seconds, now)
+        self._pulls[queue] = (pull, lease_seconds, now)
         return pull
 
-    async def _forget(self, domain: str) -> None:
-        self._known.discard(self.subject(domain))
-        pull, _, _ = self._pulls.pop(domain, (None, 0, 0.0))
+    async def _forget(self, queue: str) -> None:
+        self._known.discard(self.subject(queue))
+        pull, _, _ = self._pulls.pop(queue, (None, 0, 0.0))
         if pull is not None and not self._client.is_closed:
             try:
                 await pull.unsubscribe()

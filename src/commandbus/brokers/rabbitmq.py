@@ -1,4 +1,4 @@
-"""RabbitMQ: a quorum queue for each domain, publisher confirms, and leases that we keep ourselves.
+"""RabbitMQ: quorum queues, publisher confirms, and leases that we keep ourselves.
 
 RabbitMQ knows no lease: what is not acknowledged stays with its channel. So each delivery has its
 time here, and goes back when that is over. A delivery belongs to the channel that made it: after a
@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from commandbus.extras import extra
-from commandbus.names import dispatch_queue
 from commandbus.privacy.redaction import redact_text
 from commandbus.transport import BrokerError, TransportMessage
 
@@ -72,25 +71,25 @@ class RabbitTransport:
             except _ERRORS:
                 return  # it was lost already
 
-    def queue_name(self, domain: str) -> str:
-        """The queue of a domain; its routing key too, in the default exchange."""
-        return f"commandbus.{dispatch_queue(domain)}"
+    def queue_name(self, queue: str) -> str:
+        """Its name at the broker; its routing key too, in the default exchange."""
+        return f"commandbus.{queue}"
 
-    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+    async def publish(self, queue: str, messages: Sequence[str]) -> None:
         """Publish, and wait for the confirm of each: a majority of the queue's servers has it."""
         if messages:
-            await self._publish(self.queue_name(domain), messages)
+            await self._publish(self.queue_name(queue), messages)
 
     async def receive(
-        self, domain: str, *, quantity: int, lease_seconds: int
+        self, queue: str, *, quantity: int, lease_seconds: int
     ) -> list[TransportMessage]:
         """Lease some, oldest first."""
         found: list[TransportMessage] = []
         try:
-            queue = await self._queue(self.queue_name(domain))
+            place = await self._queue(self.queue_name(queue))
             await self._give_back()
             while len(found) < quantity:
-                message = await queue.get(no_ack=False, fail=False, timeout=self._seconds)
+                message = await place.get(no_ack=False, fail=False, timeout=self._seconds)
                 if message is None:
                     break
                 token = f"{self._opened}:{message.delivery_tag}"
@@ -101,7 +100,7 @@ class RabbitTransport:
             raise _broken("RabbitMQ did not answer", error) from None
         return found
 
-    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def acknowledge(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """What belongs to an earlier connection is not known any more, and comes again."""
         try:
             for message in messages:
@@ -112,11 +111,11 @@ class RabbitTransport:
             await self.close()
             raise _broken("RabbitMQ did not take an acknowledgement", error) from None
 
-    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def set_aside(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """Into the queue beside, which nobody reads by itself."""
         texts = [message.text for message in messages]
-        await self._publish(f"{self.queue_name(domain)}.aside", texts)
-        await self.acknowledge(domain, messages)
+        await self._publish(f"{self.queue_name(queue)}.aside", texts)
+        await self.acknowledge(queue, messages)
 
     # -- inside
 

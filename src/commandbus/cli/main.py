@@ -25,6 +25,7 @@ from commandbus.cli import (
     down,
     exporter,
     governed,
+    handover,
     keys,
     limits,
     list,  # noqa: A004  (each module has the name of its command)
@@ -148,6 +149,7 @@ command(app, "serve", panel="Run")(serve.serve)
 command(app, "open", panel="Run")(open.open_console)
 command(app, "scheduler", panel="Run")(scheduler.scheduler)
 command(app, "relay", panel="Run")(relay.relay)
+command(app, "handover", panel="Run")(handover.handover)
 command(app, "exporter", panel="Run")(exporter.exporter)
 app.add_typer(token.token, name="token", rich_help_panel="Run")
 app.add_typer(governed.governed, name="governed", rich_help_panel="Run")

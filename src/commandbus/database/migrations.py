@@ -41,9 +41,9 @@ FUNCTION_FILES = (
     "progress", "expiry", "settle", "dispatch", "recovery", "loading", "operator",
     "key_operator", "reschedule", "bulk", "bulk_run", "search", "timetable", "life", "batch_reads",
     "figures", "overview", "samples", "checks", "activity", "rights", "roles", "schedules",
-    "firing", "gate_upkeep", "doctor", "key_doctor", "doctor_server", "repair", "retention",
-    "retention_batches", "limits", "governance", "governed", "approvals", "edits", "reviews",
-    "tickets", "tokens", "console", "planner", "security",
+    "firing", "handover", "gate_upkeep", "doctor", "key_doctor", "doctor_server", "repair",
+    "retention", "retention_batches", "limits", "governance", "governed", "approvals", "edits",
+    "reviews", "tickets", "tokens", "console", "planner", "security",
 )  # fmt: skip
 
 #: What version 0.1.0 recorded for the same statements, by version: it counted the comments too.

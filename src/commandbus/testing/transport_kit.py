@@ -6,8 +6,8 @@
             async with MyTransport.connect(...) as transport:
                 yield transport
 
-        async def purge(self, transport, domain):
-            ...  # remove every message of the domain, behind the back of the transport
+        async def purge(self, transport, queue):
+            ...  # remove every message of the queue, behind the back of the transport
 
 It needs pytest with pytest-asyncio in its mode `auto`.
 """
@@ -37,7 +37,7 @@ def _values(messages: list[TransportMessage]) -> list[Any]:
 
 
 async def _receive(
-    transport: Transport, domain: str, count: int, *, lease_seconds: int = 30
+    transport: Transport, queue: str, count: int, *, lease_seconds: int = 30
 ) -> list[TransportMessage]:
     """As many as are expected: a transport may give them in parts."""
     found: list[TransportMessage] = []
@@ -45,116 +45,114 @@ async def _receive(
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
         found += await transport.receive(
-            domain, quantity=count - len(found), lease_seconds=lease_seconds
+            queue, quantity=count - len(found), lease_seconds=lease_seconds
         )
         await asyncio.sleep(0.01)
     return found
 
 
 class TransportConformance:
-    """Inherit from it, and give the fixture `transport`. Each test has a domain of its own."""
+    """Inherit from it, and give the fixture `transport`. Each test has a queue of its own."""
 
     @pytest.fixture
-    def domain(self) -> str:
+    def queue(self) -> str:
         """A name that nobody else uses."""
-        return f"kit_{uuid4().hex[:12]}"
+        return f"kit_{uuid4().hex[:12]}.dispatch"
 
-    async def purge(self, transport: Transport, domain: str) -> None:  # noqa: ARG002
-        """Remove every message of a domain, as an operator of the broker does."""
+    async def purge(self, transport: Transport, queue: str) -> None:  # noqa: ARG002
+        """Remove every message of a queue, as an operator of the broker does."""
         pytest.skip("this adapter does not say how it is purged")
 
     async def test_messages_come_back_as_they_were_and_in_order(
-        self, transport: Transport, domain: str
+        self, transport: Transport, queue: str
     ) -> None:
         """As JSON: where a broker stores it as such, blanks may go. Also long and foreign ones."""
         texts = [*_texts(20), '{"text": "grüße 漢字 🚌"}', '{"long": "' + "x" * 100_000 + '"}']
-        await transport.publish(domain, texts)
-        found = await _receive(transport, domain, len(texts))
+        await transport.publish(queue, texts)
+        found = await _receive(transport, queue, len(texts))
         assert _values(found) == [json.loads(text) for text in texts]
-        await transport.acknowledge(domain, found)
+        await transport.acknowledge(queue, found)
 
     async def test_tokens_are_texts_and_each_delivery_has_its_own(
-        self, transport: Transport, domain: str
+        self, transport: Transport, queue: str
     ) -> None:
         """Nobody else looks into them."""
-        await transport.publish(domain, _texts(5))
-        tokens = [message.token for message in await _receive(transport, domain, 5)]
+        await transport.publish(queue, _texts(5))
+        tokens = [message.token for message in await _receive(transport, queue, 5)]
         assert all(type(token) is str and token for token in tokens)
         assert len(set(tokens)) == 5
 
-    async def test_no_more_come_than_were_asked_for(
-        self, transport: Transport, domain: str
-    ) -> None:
+    async def test_no_more_come_than_were_asked_for(self, transport: Transport, queue: str) -> None:
         """And the others are still there."""
-        await transport.publish(domain, _texts(7))
-        first = await transport.receive(domain, quantity=3, lease_seconds=30)
+        await transport.publish(queue, _texts(7))
+        first = await transport.receive(queue, quantity=3, lease_seconds=30)
         assert 1 <= len(first) <= 3
-        rest = await _receive(transport, domain, 7 - len(first))
+        rest = await _receive(transport, queue, 7 - len(first))
         assert len({message.token for message in [*first, *rest]}) == 7
 
-    async def test_an_empty_queue_says_so_soon(self, transport: Transport, domain: str) -> None:
+    async def test_an_empty_queue_says_so_soon(self, transport: Transport, queue: str) -> None:
         """A relay asks again by itself."""
-        await transport.publish(domain, [])
-        assert await transport.receive(domain, quantity=10, lease_seconds=30) == []
+        await transport.publish(queue, [])
+        assert await transport.receive(queue, quantity=10, lease_seconds=30) == []
 
     async def test_what_is_leased_is_not_given_twice(
-        self, transport: Transport, domain: str
+        self, transport: Transport, queue: str
     ) -> None:
         """Until its time is over."""
-        await transport.publish(domain, _texts(3))
-        await _receive(transport, domain, 3)
-        assert await transport.receive(domain, quantity=3, lease_seconds=30) == []
+        await transport.publish(queue, _texts(3))
+        await _receive(transport, queue, 3)
+        assert await transport.receive(queue, quantity=3, lease_seconds=30) == []
 
     async def test_what_is_acknowledged_does_not_come_again(
-        self, transport: Transport, domain: str
+        self, transport: Transport, queue: str
     ) -> None:
         """Only the others do."""
         texts = _texts(4)
-        await transport.publish(domain, texts)
-        found = await _receive(transport, domain, 4, lease_seconds=1)
-        await transport.acknowledge(domain, found[:3])
-        again = await _receive(transport, domain, 1, lease_seconds=1)
+        await transport.publish(queue, texts)
+        found = await _receive(transport, queue, 4, lease_seconds=1)
+        await transport.acknowledge(queue, found[:3])
+        again = await _receive(transport, queue, 1, lease_seconds=1)
         assert _values(again) == [json.loads(texts[3])]
-        await transport.acknowledge(domain, again)
-        assert await transport.receive(domain, quantity=4, lease_seconds=1) == []
+        await transport.acknowledge(queue, again)
+        assert await transport.receive(queue, quantity=4, lease_seconds=1) == []
 
     async def test_a_second_acknowledgement_is_no_error(
-        self, transport: Transport, domain: str
+        self, transport: Transport, queue: str
     ) -> None:
         """A relay that is not sure repeats it."""
-        await transport.publish(domain, _texts(1))
-        found = await _receive(transport, domain, 1)
-        await transport.acknowledge(domain, found)
-        await transport.acknowledge(domain, found)
-        await transport.acknowledge(domain, [])
+        await transport.publish(queue, _texts(1))
+        found = await _receive(transport, queue, 1)
+        await transport.acknowledge(queue, found)
+        await transport.acknowledge(queue, found)
+        await transport.acknowledge(queue, [])
 
     async def test_what_is_set_aside_does_not_come_again(
-        self, transport: Transport, domain: str
+        self, transport: Transport, queue: str
     ) -> None:
         """Its neighbours do."""
         texts = _texts(3)
-        await transport.publish(domain, texts)
-        found = await _receive(transport, domain, 3, lease_seconds=1)
-        await transport.set_aside(domain, found[:2])
-        again = await _receive(transport, domain, 1, lease_seconds=1)
+        await transport.publish(queue, texts)
+        found = await _receive(transport, queue, 3, lease_seconds=1)
+        await transport.set_aside(queue, found[:2])
+        again = await _receive(transport, queue, 1, lease_seconds=1)
         assert _values(again) == [json.loads(texts[2])]
 
-    async def test_domains_are_apart(self, transport: Transport, domain: str) -> None:
+    async def test_queues_are_apart(self, transport: Transport, queue: str) -> None:
         """Also if one name begins with the other."""
         mine, others = _texts(2), _texts(2)
-        await transport.publish(domain, mine)
-        await transport.publish(f"{domain}_b", others)
-        assert _values(await _receive(transport, domain, 2)) == [json.loads(text) for text in mine]
-        found = await _receive(transport, f"{domain}_b", 2)
+        await transport.publish(queue, mine)
+        await transport.publish(f"{queue}.b", others)
+        assert _values(await _receive(transport, queue, 2)) == [json.loads(text) for text in mine]
+        found = await _receive(transport, f"{queue}.b", 2)
         assert _values(found) == [json.loads(text) for text in others]
 
     async def test_a_purged_queue_takes_the_same_messages_again(
-        self, transport: Transport, domain: str
+        self, transport: Transport, queue: str
     ) -> None:
         """What was lost is dispatched again, and must not be taken for a copy."""
         texts = _texts(5)
-        await transport.publish(domain, texts)
-        await self.purge(transport, domain)
-        assert await transport.receive(domain, quantity=5, lease_seconds=30) == []
-        await transport.publish(domain, texts)
-        assert _values(await _receive(transport, domain, 5)) == [json.loads(text) for text in texts]
+        await transport.publish(queue, texts)
+        await self.purge(transport, queue)
+        assert await transport.receive(queue, quantity=5, lease_seconds=30) == []
+        await transport.publish(queue, texts)
+        assert _values(await _receive(transport, queue, 5)) == [json.loads(text) for text in texts]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import orjson
 
 from commandbus.addresses import libpq_address
-from commandbus.names import dispatch_queue
 from commandbus.transport import TransportMessage
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ INSTALL_LOCK = 0x636D646275737271
 class RemoteQueue:
     """Implements commandbus.brokers.Transport, on a pool that the caller owns.
 
-    The queue of a domain is called `<domain>.dispatch`, so that it is never mistaken for the queue
+    Its queues are called `<domain>.dispatch` and the like, so that none is mistaken for the queue
     that workers read, even if somebody puts both into one database.
     """
 
@@ -62,35 +61,33 @@ class RemoteQueue:
         finally:
             await pool.close()
 
-    async def publish(self, domain: str, messages: Sequence[str]) -> None:
+    async def publish(self, queue: str, messages: Sequence[str]) -> None:
         """Queue all of them, in this order and one commit, or raise."""
         if not messages:
             return
-        async with self._client(domain) as client:
-            await client.send_batch(
-                dispatch_queue(domain), [orjson.Fragment(message) for message in messages]
-            )
+        async with self._client(queue) as client:
+            await client.send_batch(queue, [orjson.Fragment(message) for message in messages])
 
     async def receive(
-        self, domain: str, *, quantity: int, lease_seconds: int
+        self, queue: str, *, quantity: int, lease_seconds: int
     ) -> list[TransportMessage]:
         """Lease some, oldest first. A token is the number of the message in PGMQ."""
-        async with self._client(domain) as client:
-            found = await client.read_texts(dispatch_queue(domain), lease_seconds, quantity)
+        async with self._client(queue) as client:
+            found = await client.read_texts(queue, lease_seconds, quantity)
         return [TransportMessage(str(msg_id), text) for msg_id, text in found]
 
-    async def acknowledge(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def acknowledge(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """Delete them."""
-        async with self._client(domain) as client:
-            await client.delete(dispatch_queue(domain), [int(each.token) for each in messages])
+        async with self._client(queue) as client:
+            await client.delete(queue, [int(each.token) for each in messages])
 
-    async def set_aside(self, domain: str, messages: Sequence[TransportMessage]) -> None:
+    async def set_aside(self, queue: str, messages: Sequence[TransportMessage]) -> None:
         """Archive them: they are in the table `a_<queue>` from then on."""
-        async with self._client(domain) as client:
-            await client.archive(dispatch_queue(domain), [int(each.token) for each in messages])
+        async with self._client(queue) as client:
+            await client.archive(queue, [int(each.token) for each in messages])
 
     @asynccontextmanager
-    async def _client(self, domain: str) -> AsyncIterator[PgmqClient]:
+    async def _client(self, queue: str) -> AsyncIterator[PgmqClient]:
         from commandbus.database.connections import borrowed  # noqa: PLC0415  (the driver)
         from commandbus.database.pgmq.client import PgmqClient  # noqa: PLC0415  (the driver)
         from commandbus.database.pgmq.install import install_pgmq, is_installed  # noqa: PLC0415
@@ -98,10 +95,10 @@ class RemoteQueue:
 
         with translated():
             async with borrowed(self._pool) as conn, conn.transaction():
-                if domain not in self._known:
+                if queue not in self._known:
                     await conn.execute("select pg_advisory_xact_lock(%s)", (INSTALL_LOCK,))
                     if not await is_installed(conn):
                         await install_pgmq(conn)
-                    await PgmqClient(conn).create(dispatch_queue(domain))
+                    await PgmqClient(conn).create(queue)
                 yield PgmqClient(conn)
-        self._known.add(domain)
+        self._known.add(queue)

@@ -56,6 +56,7 @@ language sql immutable as $$
         ('record_progress', '{worker}'),
         ('sweep_progress', '{worker}'),
         ('progress_of', '{worker,operator,api,reader}'),
+        ('handed_over', '{worker}'),                   -- gives payloads
         ('complete_commands', '{worker}'),
         ('settle_commands', '{worker}'),
         ('settle_own', '{worker}'),

@@ -1,0 +1,166 @@
+"""Carrier: leases the commands of a domain and gives them to a broker, as signed commands.
+
+The lease is the time that the other system has. Nothing keeps it alive here: if neither a result
+nor a sign of life comes, it lapses, the command is given away again under the next lease, and what
+the first one says then is refused. So it does not matter what a broker loses or doubles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, LiteralString
+from uuid import UUID
+
+from commandbus.database.model import Lease, Outcome, OutcomeKind
+from commandbus.database.store import Store
+from commandbus.errors import CommandBusError
+from commandbus.handover.messages import sign
+from commandbus.keys import Key
+from commandbus.loops import Backoff, Loop
+from commandbus.names import handover_queue
+from commandbus.privacy.redaction import redact_text
+from commandbus.transport import Transport
+from commandbus.worker.options import new_worker_id
+from commandbus.worker.receiver import HEAD_SECONDS
+
+#: What the leases of a handover are called; handed_over in handover.sql asks for it.
+HOLDER = "handover:"
+#: Commands that are given away in one go.
+GROUP = 100
+#: First and longest wait between two looks for commands, in seconds.
+POLL_SECONDS = (0.05, 1.0)
+#: How long another look at a full house waits, in seconds.
+FULL_SECONDS = 0.5
+
+_HANDED_OVER: LiteralString = (
+    "select * from {schema}.handed_over(%s, cast(%s as uuid[]), cast(%s as bigint[]))"
+)
+
+
+async def leases_out(store: Store, domain: str, leases: Sequence[tuple[UUID, int]]) -> list[Lease]:
+    """Of these, by command and number, those that a handover has still."""
+    if not leases:
+        return []
+    ids, numbers = [command_id for command_id, _ in leases], [number for _, number in leases]
+    rows = await store.gateway.rows(_HANDED_OVER, (domain, ids, numbers), domain=domain)
+    return [Lease(domain, *row) for row in rows]
+
+
+class Carrier(Loop):
+    """Gives away what is due, so that at most `at_once` of its commands are open."""
+
+    name = "handover"
+
+    def __init__(
+        self, store: Store, queue: Transport, domain: str, key: Key, lease_seconds: int,
+        at_once: int, *, counts_lapses: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._store = store
+        self._queue = queue
+        self._domain = domain
+        self._key = key
+        self._lease_seconds = lease_seconds
+        self._at_once = at_once
+        self._count_every: tuple[str, ...] | None = None if counts_lapses else ()
+        self._worker = HOLDER + new_worker_id()
+        self._polls = Backoff(*POLL_SECONDS)
+        self._head_at = -HEAD_SECONDS
+        #: What it has given away, by command: the number of the lease.
+        self._open: dict[UUID, int] = {}
+        #: Commands that the broker has confirmed since the start.
+        self.given = 0
+
+    def forget(self, command_ids: Sequence[UUID]) -> None:
+        """Their results have come to this process."""
+        before = len(self._open)
+        for each in command_ids:
+            self._open.pop(each, None)
+        if len(self._open) < before:
+            self.wake()
+
+    async def step(self) -> float | None:
+        """Give away one group."""
+        if len(self._open) >= self._at_once:
+            # Results may have come to another process, and leases may have lapsed.
+            left = await leases_out(self._store, self._domain, [*self._open.items()])
+            self._open = {lease.command_id: lease.lease_epoch for lease in left}
+            if len(self._open) >= self._at_once:
+                return FULL_SECONDS
+        # Taken before, so that the end that is told is never later than the real one.
+        ends = datetime.now(UTC) + timedelta(seconds=self._lease_seconds)
+        leases = await self._receive(min(GROUP, self._at_once - len(self._open)))
+        if not leases:
+            return self._polls.next()
+        self._polls.reset()
+        # A cancel waits for the broker: who gets a command must not find its lease given back.
+        await _finish(self._give(leases, ends))
+        return None
+
+    async def _receive(self, quantity: int) -> list[Lease]:
+        now = time.monotonic()
+        from_head = now - self._head_at >= HEAD_SECONDS
+        if from_head:
+            self._head_at = now
+        receiving = asyncio.ensure_future(
+            self._store.receive(
+                self._domain, vt_seconds=self._lease_seconds, quantity=quantity,
+                worker=self._worker, limits={}, from_head=from_head,
+                count_every=self._count_every,
+            )
+        )  # fmt: skip
+        try:
+            return await asyncio.shield(receiving)
+        except asyncio.CancelledError:
+            await self._give_back(await receiving)  # they may have been on their way
+            raise
+
+    async def _give(self, leases: Sequence[Lease], ends: datetime) -> None:
+        commands = [
+            sign(self._body(lease, ends), self._key, data=lease.payload, meta=lease.meta)
+            for lease in leases
+        ]
+        try:
+            await self._queue.publish(handover_queue(self._domain), commands)
+        except BaseException:
+            await self._give_back(leases)
+            raise
+        self._open |= {lease.command_id: lease.lease_epoch for lease in leases}
+        self.given += len(leases)
+
+    def _body(self, lease: Lease, ends: datetime) -> dict[str, Any]:
+        return {
+            "kind": "command", "domain": self._domain, "command_id": str(lease.command_id),
+            "type": lease.command_type, "lease": lease.lease_epoch, "attempt": lease.attempt,
+            "max_attempts": lease.max_attempts, "correlation_id": str(lease.correlation_id),
+            "lease_seconds": self._lease_seconds, "lease_ends_at": ends.isoformat(),
+        }  # fmt: skip
+
+    async def _give_back(self, leases: Sequence[Lease]) -> None:
+        """As if they had never been leased. If that fails they lapse."""
+        if not leases:
+            return
+        try:
+            await self._store.settle(
+                self._domain, [Outcome(lease, OutcomeKind.RELEASE) for lease in leases]
+            )
+        except CommandBusError as error:
+            self._log.warning(
+                "%d leases could not be given back, and lapse: %s",
+                len(leases), redact_text(str(error)),
+            )  # fmt: skip
+
+
+async def _finish(work: Any) -> None:
+    """Do it to its end, also if this task is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # it was told, as far as it can be: the leases were given back
+        raise
