@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,28 +30,28 @@ from tests.waiting import until, working
 
 
 @pytest.fixture(scope="session")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from started("nats", tmp_path_factory.mktemp("nats"))
+def nats_server() -> Iterator[Broker]:
+    yield from started("nats")
 
 
 @pytest.fixture(scope="session")
-def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from started("rabbitmq", tmp_path_factory.mktemp("rabbitmq"))
+def rabbit_server() -> Iterator[Broker]:
+    yield from started("rabbitmq")
 
 
-def started(kind: str, folder: Path) -> Iterator[Broker]:
+def started(kind: str) -> Iterator[Broker]:
     if missing := BROKERS[kind].missing():
         pytest.skip(missing)
-    for each in (folder, *folder.parents[:3]):  # its account must reach it
-        if each.owner() != "root" or str(each) in {"/", "/tmp"}:
-            continue
-        each.chmod(0o755)
-    broker = BROKERS[kind](folder / "broker")
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.stop()
+    # Not in a folder of pytest: the next pytest that the same account starts would close the way to
+    # it for the account of the server.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        Path(place).chmod(0o755)
+        broker = BROKERS[kind](Path(place) / "broker")
+        try:
+            broker.start()
+            yield broker
+        finally:
+            broker.stop()
 
 
 @pytest.mark.postgres

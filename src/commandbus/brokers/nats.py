@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from commandbus.errors import InvalidInputError
 from commandbus.extras import extra
@@ -73,12 +73,12 @@ class NatsTransport:
                     reconnect_time_wait=1, connect_timeout=max(1, round(timeout_seconds)),
                 )  # fmt: skip
         except (nats_errors.Error, OSError, TimeoutError, ValueError) as error:
-            await client.close()
+            await _close(client)
             raise _broken("NATS cannot be reached", error) from None
         try:
             yield cls(client, name=name, replicas=replicas, timeout_seconds=timeout_seconds)
         finally:
-            await client.close()
+            await _close(client)
 
     def subject(self, queue: str) -> str:
         """The subject to which the messages of a queue are published."""
@@ -196,6 +196,11 @@ class NatsTransport:
                 await pull.unsubscribe()
             except nats_errors.Error as error:
                 _log.debug("%s: %s", self.name, error)
+
+
+async def _close(client: Client) -> None:
+    with suppress(nats_errors.Error, OSError):  # a connection that is lost already
+        await client.close()
 
 
 def _stream_name(subject: str) -> str:
