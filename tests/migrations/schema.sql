@@ -1062,13 +1062,13 @@ function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
     plpgsql, volatile, body a779d604dc57a78845c85d345fa1e345
 function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body ca1e343f18a6e3849c2c4dfdecd3e4dc
+    plpgsql, volatile, body 1250d3c79ea91adb24195a73c8c53ec2
 function commandbus.drop_unique(p_domain text, p_keys text[]) returns void
     sql, volatile, body 03d90d080718c2bcdeb2db200f84f220
 function commandbus.drop_unique_of(p_sends jsonb) returns void
     sql, volatile, body 7296ad5d1907ed2ac4471f33126c36db
 function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 15a9b200f1d700fec873d7bb82a78994
+    plpgsql, volatile, body d711c02b0ef077e22f53165225e1b2cc
 function commandbus.due_at(p_domain text, p_status text, p_leased_by text, p_msg_id bigint, p_deliver_at timestamp with time zone) returns timestamp with time zone
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 62d35a84d2bb766f5494f0965edca63b
 function commandbus.due_domains(p_domains text[]) returns SETOF text
@@ -1178,7 +1178,7 @@ function commandbus.forget_sent_keys(p_sends jsonb) returns void
 function commandbus.forget_unconfirmed(p_domain text, p_command_ids uuid[]) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set plan_cache_mode=force_generic_plan, body 352d47669ccf13f46e470ecdba30b117
 function commandbus.forget_waiting(p_domain text, p_command_ids uuid[]) returns integer
-    plpgsql, volatile, body 3abecb1114ea96986a13b705a12c2509
+    plpgsql, volatile, body 1b28b5ead765f0cc8705a3dd42958d45
 function commandbus.forget_workers(p_worker text, p_silent_for interval) returns integer
     plpgsql, volatile, body e63b4e0a397a2ee2c96f834447b81ef8
 function commandbus.free_places(p_domain text, p_command_ids uuid[]) returns void
@@ -1193,8 +1193,8 @@ function commandbus.gate_type(p_gate text) returns text
     sql, immutable, body 3ffc9612157e829c2eb2f62422d0be12
 function commandbus.gates_due(p_domain text, p_now timestamp with time zone) returns timestamp with time zone
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 72bca34ef912fd85a4d32ef6834434c1
-function commandbus.gates_of(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[]) returns TABLE(n bigint, of_domain text, of_type text, of_key text, is_leased boolean, had jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body b4f7269b339514ce7068f9651e05293d
+function commandbus.gates_of(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], OUT o_firsts text[], OUT o_seconds text[], OUT o_thirds text[], OUT o_leased boolean[], OUT o_had jsonb[], OUT o_only text) returns record
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body c73f6fa17817afdcf5fa2a9fbf26c73d
 function commandbus.give_unique(p_domain text, p_commands jsonb, p_numbers integer[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body f1a9218e599531b115fbc087b7d5f7a0
 function commandbus.governed_edits(p_domain text, p_edits jsonb) returns uuid[]
@@ -1301,6 +1301,8 @@ function commandbus.lock_commands(p_domain text, p_command_ids uuid[]) returns t
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body f0cbe6fd2386488bb17134e6ef4c482f
 function commandbus.lock_firing(p_fires jsonb, p_now timestamp with time zone) returns jsonb
     sql, volatile, body 6e22f737559b876cb1188827fdf257ae
+function commandbus.lock_gates(p_domain text, p_gates text[]) returns text[]
+    plpgsql, volatile, body af345d6d8100eac4de4ba0de1a0dff04
 function commandbus.lock_leases(p_domain text, p_items jsonb) returns timestamp with time zone
     plpgsql, volatile, body 60b53bf6fce6c8b8038a3d6848a46d02
 function commandbus.lock_load(p_domain text, p_batch_id uuid) returns commandbus.command_bus_load
@@ -1325,8 +1327,8 @@ function commandbus.look_later(p_domain text, p_now timestamp with time zone) re
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 4f5f83cc658152c5f8ae49437defe8d8
 function commandbus.lost_payloads(p_domain text, p_command_ids uuid[]) returns uuid[]
     plpgsql, stable, body 42e5ca4e932803899ea4ea8d7d715992
-function commandbus.make_gates(p_domain text, p_gates text[]) returns void
-    plpgsql, volatile, body 5f3b104a1e65455306a56cfdaf30fa90
+function commandbus.make_gates(p_domain text, p_gates text[]) returns boolean
+    plpgsql, volatile, body bc854c9fcb1ca9c5d10902fc00e1d4b3
 function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_error text, p_max_attempts integer DEFAULT 3) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
@@ -1374,7 +1376,7 @@ function commandbus.offer_one(p_domain text, p_command_id uuid, p_type text, p_r
 function commandbus.offer_unique(p_domain text, p_commands jsonb, p_batch_id uuid DEFAULT NULL::uuid, p_actor text DEFAULT NULL::text, p_skips_known boolean DEFAULT false, p_sent_by text DEFAULT NULL::text) returns TABLE(n integer, verdict text, command_id uuid)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 0775fbfabaea75eab4c11620b0fdfa3c
 function commandbus.open_gates(p_domain text, p_now timestamp with time zone) returns TABLE(gate text, room integer)
-    plpgsql, volatile, body 4ec6c2354449ae54bd55ca18ada74569
+    plpgsql, volatile, body a79734778164f31f530422f08b21009a
 function commandbus.operation_details() returns jsonb
     sql, stable, body cc761edc2ed3167bea8ced48fc44d208
 function commandbus.operator_cancel(p_domain text, p_command_ids uuid[], p_reason text, p_actor text DEFAULT NULL::text, p_is_strict boolean DEFAULT true) returns SETOF uuid
@@ -1474,7 +1476,7 @@ function commandbus.read_by_flow(p_flow commandbus.command_bus_flow, p_now times
 function commandbus.read_due(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, body 543eb63e0d3bb99cccf0644b0fd8a4bf
 function commandbus.read_gated(p_flow commandbus.command_bus_flow, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_from_head boolean, p_except text[], p_places integer) returns TABLE(msg_id bigint, message jsonb)
-    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 0088bb009eb7634f29c82264734dd2c3
+    plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body f1bd9fe0fad6ab20707177c2270bcd62
 function commandbus.read_levels(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_from_head boolean) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, set enable_indexscan=on, set enable_bitmapscan=off, body 4281520cf2a392cc165d20983e03e1ec
 function commandbus.read_levels_except(p_queue text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_level_seconds double precision, p_except text[]) returns TABLE(msg_id bigint, message jsonb)
@@ -1715,10 +1717,16 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bb3c1180ec28f5c1b1112144a20040ee
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
+function commandbus.share_gate(p_command_ids uuid[], p_gate text, p_is_open boolean, p_room integer, p_tokens double precision, p_places integer, OUT o_stop text[], OUT o_at text[], OUT o_by uuid[], OUT o_tokens double precision[], OUT o_given integer, OUT o_is_short boolean) returns record
+    plpgsql, immutable, body 926e69cf3af50a9b5c8fa945825d02a7
+function commandbus.share_gates(p_command_ids uuid[], p_gates_of text[], p_had jsonb[], p_gates text[], p_open boolean[], p_room integer[], p_tokens double precision[], p_queued boolean[], p_kept boolean[], p_places integer, OUT o_stop text[], OUT o_at text[], OUT o_by uuid[], OUT o_tokens double precision[], OUT o_given integer, OUT o_is_short boolean) returns record
+    plpgsql, immutable, body a73ed5afbf0b01a1be147dad5e7435e9
 function commandbus.show_key(p_domain text, p_key text, p_viewer text DEFAULT NULL::text, p_limit integer DEFAULT 100) returns TABLE(place bigint, command_id uuid, command_type text, status text, number bigint, since timestamp with time zone, is_blocking boolean)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body f9519c768d27e132263e635a0526477b
 function commandbus.skip_key(p_domain text, p_key text, p_actor text DEFAULT NULL::text, p_reason text DEFAULT NULL::text, p_expected uuid DEFAULT NULL::uuid) returns uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 89a922b09c418855196d0f7117b2c25a
+function commandbus.slot_rows(p_domain text, p_command_ids uuid[]) returns tid[]
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 0b1d8e7228e6a03075f3e103c32a8194
 function commandbus.snooze_commands(p_domain text, p_items jsonb) returns SETOF uuid
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 653919e121f5555eee8255a3a223be4c
 function commandbus.start_bulk(p_operation_id uuid, p_domain text, p_verb text, p_filter jsonb DEFAULT '{}'::jsonb, p_arguments jsonb DEFAULT '{}'::jsonb, p_rate double precision DEFAULT NULL::double precision, p_actor text DEFAULT NULL::text, p_everything boolean DEFAULT false, p_expected_total bigint DEFAULT NULL::bigint, p_limit integer DEFAULT NULL::integer, p_start_after interval DEFAULT NULL::interval) returns uuid
@@ -1742,7 +1750,7 @@ function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns t
 function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
-    plpgsql, volatile, body a130ce3a5388c0d445b6339cbb9d1504
+    plpgsql, volatile, body 75cf0471c7ca3b12318aba39196323b3
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 689c73a1e8ec50f3ced4b036b2b5f30e
 function commandbus.tend_levels() returns integer
@@ -1793,6 +1801,8 @@ function commandbus.waiting_ids(p_domain text, p_command_ids uuid[]) returns uui
     sql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, body 313fb4a218ce6e557a5fcb6319b193e5
 function commandbus.waiting_page(p_domain text, p_after jsonb, p_limit integer) returns TABLE(n bigint, command_id uuid, batch_id uuid, created_at timestamp with time zone, sequence_no integer, is_retry boolean, updated_at timestamp with time zone)
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 882dc7e19b365107497610011f5304eb
+function commandbus.waiting_rows(p_domain text, p_command_ids uuid[]) returns tid[]
+    plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 10c4b861d2d2a89caa733b6dc0acff8b
 function commandbus.waiting_text(p_domain text, p_command_id uuid) returns text
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 514e21442db9ab74e4d1d9905e3806e0
 function commandbus.wake_for_places(p_domain text) returns void

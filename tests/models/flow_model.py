@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 #: Without any one of these the search must find a counterexample.
 GUARDS = {
-    "gate.lock": "take_places: for update skip locked on the rows of the gates",
+    "gate.lock": "lock_gates: for update skip locked on the rows of the gates",
     "gate.fence": "free_places is called for those commands only whose lease has ended",
     "gate.free": "leave_flow: the end of a lease gives its place back",
     "gate.look": "a receive looks at gates that have both waiters and room",

@@ -84,6 +84,14 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
     ),
     "cancels": ("test_time_twins", "test_cancels", "test_outcomes", "test_second_times"),
     "gates": ("test_flow_races", "test_flow_twins", "test_gates", "test_gate_races"),
+    "gate_places": (
+        "test_gate_shares",
+        "test_new_limits",
+        "test_flow_races",
+        "test_flow_twins",
+        "test_gates",
+        "test_gate_races",
+    ),
     "gate_rules": (
         "test_new_limits",
         "test_flow_races",
@@ -91,6 +99,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
         "test_gates",
     ),
     "gate_reads": (
+        "test_gate_shares",
         "test_flow_twins",
         "test_gates",
     ),

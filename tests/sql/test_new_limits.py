@@ -70,10 +70,10 @@ async def test_a_place_of_a_twin_elsewhere_is_not_ours(db: Session) -> None:
     await db.receive()
     assert await places(db) == [held.command_id]
     found = await db.rows(
-        "select is_leased, had from commandbus.gates_of(%s, now(), %s, %s)",
+        "select o_leased[1], o_had[1] from commandbus.gates_of(%s, now(), %s, %s)",
         DOMAIN, [held.msg_id], [held.command_id],
     )  # fmt: skip
-    assert found == [{"is_leased": True, "had": None}]
+    assert found == [{"o_leased": True, "o_had": None}]
 
 
 async def test_a_gate_that_another_session_has_is_full_though_its_twin_elsewhere_is_free(

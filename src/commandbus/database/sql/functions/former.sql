@@ -20,6 +20,9 @@ drop function if exists commandbus.list_audit(
 drop function if exists commandbus.list_failure_groups(text, text, boolean, int, text);
 drop function if exists commandbus.page_troubleshooting(
     text, text, text, uuid, timestamptz, uuid, int, int);
+-- These two returned something else.
+drop function if exists commandbus.make_gates(text, text[]);
+drop function if exists commandbus.gates_of(text, timestamptz, bigint[], uuid[]);
 drop function if exists commandbus.preview_bulk(text, jsonb);
 drop function if exists commandbus.search_commands(
     text, text, text, uuid, uuid, timestamptz, timestamptz, uuid, text, timestamptz, uuid, int, int);

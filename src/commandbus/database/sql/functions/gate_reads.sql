@@ -11,43 +11,47 @@ returns table (gate text, room int)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    c_many constant int := 50;
-    v_ready text[];
+    c_many  constant int := 50;
+    c_first constant text := 'l:';
     v_found text[];
     v_start text;
 begin
-    -- Nothing waits: as good as always.
+    -- Nothing waits: as good as always. Or the domain is full.
     if not exists (select from commandbus.command_bus_waiting w
-                    where w.domain = p_domain and w.gate >= 'l:' and w.gate < 'l;') then
+                    where w.domain = p_domain and w.gate >= c_first and w.gate < 'l;')
+       or commandbus.room_at(p_domain, 'l:d', p_now) <= 0 then
         return;
     end if;
-    if commandbus.room_at(p_domain, 'l:d', p_now) <= 0 then
-        return;
-    end if;
-    v_ready := array(select g.gate from commandbus.command_bus_gate g
-                      where g.domain = p_domain and g.ready_at <= p_now
-                      order by g.ready_at limit c_many);
     v_start := current_setting('commandbus.gate_after', true);
-    v_start := case when v_start like p_domain || ' l:%' then substr(v_start, length(p_domain) + 2) else 'l:' end;
+    v_start := case when v_start like p_domain || ' l:%' then substr(v_start, length(p_domain) + 2) else c_first end;
     v_found := commandbus.walk_gates(p_domain, v_start, 'l;', c_many);
-    if cardinality(v_found) < c_many and v_start > 'l:' then
+    if cardinality(v_found) < c_many and v_start > c_first then
         v_found := v_found || commandbus.walk_gates(
-            p_domain, 'l:', v_start || chr(1), c_many - cardinality(v_found));
+            p_domain, c_first, v_start || chr(1), c_many - cardinality(v_found));
     end if;
-    perform set_config('commandbus.gate_after', p_domain || ' ' || v_found[cardinality(v_found)], false);
+    -- Where all were looked at there is no place to go on from.
+    if cardinality(v_found) = c_many then
+        perform set_config('commandbus.gate_after', p_domain || ' ' || v_found[c_many], false);
+    elsif v_start > c_first then
+        perform set_config('commandbus.gate_after', '', false);
+    end if;
     return query
     with looked as materialized (
-        select distinct u.gate, commandbus.gate_type(u.gate) as type, commandbus.is_key_gate(u.gate) as by_key
-          from unnest(v_ready || v_found) u(gate)
+        select u.gate, commandbus.gate_type(u.gate) as type, commandbus.is_key_gate(u.gate) as by_key
+          from (select f from unnest(v_found) f
+                union
+                (select g.gate from commandbus.command_bus_gate g
+                  where g.domain = p_domain and g.ready_at <= p_now
+                  order by g.ready_at limit c_many)) u(gate)
     ), above as materialized (
         select t.type, commandbus.room_at(p_domain, 'l:t:' || t.type, p_now) as room
           from (select distinct l.type from looked l where l.by_key) t
-    )
-    select r.gate, r.room from (
+    ), room as materialized (
         select l.gate, least(commandbus.room_at(p_domain, l.gate, p_now),
                              (select a.room from above a where a.type = l.type and l.by_key)) as room
-          from looked l) r
-     where r.room > 0;
+          from looked l
+    )
+    select r.gate, r.room from room r where r.room > 0;
 end $$;
 
 -- Names of gates where commands wait, after one and before another, p_limit at most: by a jump to the next one each,
@@ -180,7 +184,7 @@ begin
         'delete from commandbus.command_bus_waiting w where w.ctid = any(array('
         '    select x.ctid from unnest($2) u(command_id)'
         '      join commandbus.command_bus_waiting x on x.domain = $1 and x.command_id = u.command_id'
-        '     where starts_with(x.gate, ''l:'')'
+        '     where left(x.gate, 2) = ''l:'''
         '       and not exists (select from pgmq.%I q where q.msg_id = x.msg_id and q.vt = ''infinity'')'
         '       for update of x skip locked))', 'q_' || commandbus.physical_queue(p_domain || '.commands'))
       using p_domain, p_command_ids;
@@ -190,9 +194,9 @@ end $$;
 
 -- read_due where the domain has limits or paused types. Those who wait come first, with half of the group if others
 -- are due; the rest of the group is for what is due, and then for those who wait again. What is due and stopped by a
--- gate makes room in the group for what is due behind it, five times at most.
---   p_places: handlers that are free now; null: any number. What has a gate is not leased ahead of them: a place at a
---   gate is to be used.
+-- gate makes room in the group for what is due behind it, five times at most, and not once somebody has got a place:
+-- a place is to be used, so the group goes to its worker, who asks again for the rest.
+--   p_places: handlers that are free now; null: any number. What has a gate is not leased ahead of them.
 create or replace function commandbus.read_gated(
     p_flow commandbus.command_bus_flow, p_now timestamptz, p_vt int, p_quantity int, p_from_head boolean,
     p_except text[], p_places int
@@ -201,13 +205,15 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     v_table    text := 'q_' || commandbus.physical_queue(p_flow.domain || '.commands');
+    v_all      int := least(coalesce(p_places, p_quantity), p_quantity);
+    v_places   int := v_all;
     v_left     int := p_quantity;
-    v_places   int := least(coalesce(p_places, p_quantity), p_quantity);
     v_gates    text[];
     v_rooms    int[];
     v_msg_ids  bigint[];
     v_messages jsonb[];
     v_taken    record;
+    v_is_due   boolean := true;
     v_share    int;
     v_number   int;
     v_is_short boolean := false;
@@ -225,17 +231,20 @@ begin
           from commandbus.open_gates(p_flow.domain, p_now) o;
     end if;
     if v_gates is not null then
+        v_is_due := coalesce(commandbus.first_due(p_flow.domain, p_flow.has_levels) <= p_now, false);
         -- by chance where there is no half, so that a group of one is for both
-        v_share := least(v_places,
-                         p_quantity / 2 + case when p_quantity % 2 = 1 and random() < 0.5 then 1 else 0 end);
+        v_share := least(v_places, case when v_is_due then
+            p_quantity / 2 + case when p_quantity % 2 = 1 and random() < 0.5 then 1 else 0 end end);
         return query select r.* from commandbus.read_waiting(
             p_flow.domain, p_now, p_vt, v_share, p_except, v_gates, v_rooms) r;
         get diagnostics v_number = row_count;
         v_left := v_left - v_number;
         v_places := v_places - v_number;
+        -- More of them may start than this worker can take.
+        v_is_short := v_places = 0 and v_number < (select sum(r) from unnest(v_rooms) r);
     end if;
     for v_round in 1 .. 5 loop
-        exit when v_left <= 0;
+        exit when v_left <= 0 or not v_is_due;
         select array_agg(r.msg_id order by r.msg_id), array_agg(r.message order by r.msg_id)
           into v_msg_ids, v_messages
           from commandbus.read_due(
@@ -251,14 +260,14 @@ begin
         exit when v_taken.o_stopped = '{}';
         execute format('update pgmq.%I m set vt = ''infinity'' where m.msg_id = any($1)', v_table)
           using v_taken.o_stopped;
+        exit when v_places < v_all;
     end loop;
-    if v_number = v_share and least(v_left, v_places) > 0 then
+    if v_number = v_share and v_is_due and least(v_left, v_places) > 0 then
         return query select r.* from commandbus.read_waiting(
             p_flow.domain, p_now, p_vt, least(v_left, v_places), p_except, v_gates, v_rooms) r;
         get diagnostics v_number = row_count;
         v_is_short := v_is_short or v_number = least(v_left, v_places);
     end if;
-    -- More may start than this worker can take.
     if v_is_short then
         perform commandbus.wake_workers(p_flow.domain);
     end if;

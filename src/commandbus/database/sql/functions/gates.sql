@@ -1,5 +1,5 @@
--- Gates: how many commands run at once and how often they start, over all workers (docs/adr/0049). gate_rules.sql has
--- the limits that somebody sets.
+-- Gates: how many commands run at once and how often they start, over all workers (docs/adr/0049). gate_places.sql gives
+-- places, gate_rules.sql has the limits that somebody sets.
 --
 -- A command has up to three gates: its domain, its type, its type and key; in this order. It is leased if all of them
 -- have room, and then has a place (command_bus_slot) at each and has taken a token of each. Otherwise it waits at the
@@ -34,163 +34,46 @@ language sql immutable as $$
                            * greatest(extract(epoch from p_now - p_refilled_at)::double precision, 0)) end
 $$;
 
--- Makes the rows of gates that have none. A session that cannot, because another one is at it, does without.
-create or replace function commandbus.make_gates(p_domain text, p_gates text[]) returns void
-language plpgsql as $$
-declare
-    v_missing text[] := array(
-        select n.gate from unnest(p_gates) n(gate)
-         where not exists (select from commandbus.command_bus_gate g
-                            where g.domain = p_domain and g.gate = n.gate));
-begin
-    if v_missing <> '{}'
-       and pg_try_advisory_xact_lock(hashtextextended('commandbus.gates/' || p_domain, 0)) then
-        insert into commandbus.command_bus_gate (domain, gate)
-        select p_domain, m.gate from unnest(v_missing) m(gate)
-        on conflict do nothing;
-    end if;
-end $$;
-
 -- The gates of commands, each with a rule, and where it has places already because a lease of it has lapsed. What must
 -- not run any more has none: it passes, to be turned away.
+--   one of each for a command: o_firsts: the gate of the domain; o_seconds: of its type; o_thirds: of its key;
+--   o_leased: a lease of it has lapsed; o_had: where it has places
+--   o_only: the one gate that all of them have, none having another one or a place: nearly always. Otherwise null
 create or replace function commandbus.gates_of(
-    p_domain text, p_now timestamptz, p_msg_ids bigint[], p_command_ids uuid[]
-) returns table (n bigint, of_domain text, of_type text, of_key text, is_leased boolean, had jsonb)
+    p_domain text, p_now timestamptz, p_msg_ids bigint[], p_command_ids uuid[], out o_firsts text[],
+    out o_seconds text[], out o_thirds text[], out o_leased boolean[], out o_had jsonb[], out o_only text)
 language plpgsql as $$
 begin
-    return query
     with item as materialized (
         select p_domain as domain, u.msg_id, u.command_id, u.n
           from unnest(p_msg_ids, p_command_ids) with ordinality u(msg_id, command_id, n)
+    ), found as (
+        select i.n, case when d.domain is not null then 'l:d' end as of_domain,
+               case when t.domain is not null then 'l:t:' || c.command_type end as of_type,
+               case when k.domain is not null
+                    then 'l:k:' || c.command_type || '/' || coalesce(c.limit_key, c.ordering_key) end as of_key,
+               c.leased_by is not null as is_leased,
+               case when c.leased_by is not null then (
+                   select jsonb_agg(s.gate) from commandbus.command_bus_slot s
+                    where s.domain = i.domain and s.command_id = i.command_id) end as had
+          from item i
+          left join commandbus.command_bus_command c
+            on c.domain = i.domain and c.command_id = i.command_id
+           and (c.msg_id = i.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
+           and c.status in ('PENDING', 'IN_PROGRESS') and (c.expires_at is null or c.expires_at > p_now)
+          left join commandbus.command_bus_flow_rule d
+            on d.domain = c.domain and d.command_type = '' and not d.by_key
+          left join commandbus.command_bus_flow_rule t
+            on t.domain = c.domain and t.command_type = c.command_type and not t.by_key
+          left join commandbus.command_bus_flow_rule k
+            on k.domain = c.domain and k.command_type = c.command_type and k.by_key
     )
-    select i.n, case when d.domain is not null then 'l:d' end,
-           case when t.domain is not null then 'l:t:' || c.command_type end,
-           case when k.domain is not null
-                then 'l:k:' || c.command_type || '/' || coalesce(c.limit_key, c.ordering_key) end,
-           c.leased_by is not null,
-           case when c.leased_by is not null then (
-               select jsonb_agg(s.gate) from commandbus.command_bus_slot s
-                where s.domain = i.domain and s.command_id = i.command_id) end
-      from item i
-      left join commandbus.command_bus_command c
-        on c.domain = i.domain and c.command_id = i.command_id
-       and (c.msg_id = i.msg_id or c.msg_id is null and c.dispatch_status = 'queued')
-       and c.status in ('PENDING', 'IN_PROGRESS') and (c.expires_at is null or c.expires_at > p_now)
-      left join commandbus.command_bus_flow_rule d
-        on d.domain = c.domain and d.command_type = '' and not d.by_key
-      left join commandbus.command_bus_flow_rule t
-        on t.domain = c.domain and t.command_type = c.command_type and not t.by_key
-      left join commandbus.command_bus_flow_rule k
-        on k.domain = c.domain and k.command_type = c.command_type and k.by_key;
-end $$;
-
--- Gives places to commands, in their order; the caller has locked their messages. Writes places, tokens, and where
--- the others wait; their messages are left to the caller.
---   p_places: the greatest number to admit of those that have a gate at all
---   p_has_waited: they are from command_bus_waiting, and their turn has come. Others wait behind those who wait.
---   o_admitted: the messages that may be leased; o_stopped: the others; o_given: how many of the first have a gate
---   o_is_short: some were stopped only for want of p_places
-create or replace function commandbus.take_places(
-    p_domain text, p_now timestamptz, p_msg_ids bigint[], p_command_ids uuid[], p_places int,
-    p_has_waited boolean, out o_admitted bigint[], out o_stopped bigint[], out o_given int,
-    out o_is_short boolean)
-language plpgsql as $$
-declare
-    -- of each command
-    v_first   text[];
-    v_second  text[];
-    v_third   text[];
-    v_leased  boolean[];   -- a lease of it has lapsed: it may have places already
-    v_had     jsonb[];     -- the gates where it has
-    v_stop    text[];      -- where it waits from now on; null: admitted
-    -- of each gate
-    v_gates   text[];
-    v_open    boolean[];   -- we have the lock, and it is not paused; null: another session has it
-    v_room    int[];       -- null: no limit
-    v_tokens  double precision[];
-    v_queued  boolean[];   -- others wait there
-    v_is_kept boolean[];   -- it has no rate and is not paused: who has a place needs nothing more, nor the lock
-    -- what is written
-    v_at      text[] := '{}';
-    v_by      uuid[] := '{}';
-    v_mine    text[];
-    v_gate    text;
-    v_k       int;
-begin
-    o_given := 0;
-    o_is_short := false;
-    select array_agg(g.of_domain order by g.n), array_agg(g.of_type order by g.n),
-           array_agg(g.of_key order by g.n), array_agg(g.is_leased order by g.n),
-           array_agg(g.had order by g.n)
-      into v_first, v_second, v_third, v_leased, v_had
-      from commandbus.gates_of(p_domain, p_now, p_msg_ids, p_command_ids) g;
-    v_gates := array(select distinct g from unnest(v_first || v_second || v_third) g where g is not null);
-    if v_gates = '{}' then
-        o_admitted := p_msg_ids;
-        o_stopped := '{}';
-        -- The rule is gone for which they waited.
-        if p_has_waited then
-            perform commandbus.drop_waiting(p_domain, p_command_ids);
-        end if;
-        return;
-    end if;
-
-    perform commandbus.make_gates(p_domain, v_gates);
-    v_mine := array(select g.gate from commandbus.command_bus_gate g
-                     where g.domain = p_domain and g.gate = any(v_gates) for update skip locked);
-    -- Not part of the statement above: what others have committed before we had the lock must be seen.
-    select array_agg(g.gate), array_agg(case when g.gate = any(v_mine) then s.is_open end),
-           array_agg(s.room), array_agg(s.tokens),
-           array_agg(not p_has_waited and commandbus.is_waited_for(p_domain, g.gate)),
-           array_agg(s.is_open and s.tokens is null)
-      into v_gates, v_open, v_room, v_tokens, v_queued, v_is_kept
-      from unnest(v_gates) g(gate)
-      left join lateral commandbus.gate_state(p_domain, g.gate, p_now) s on true;
-
-    for i in 1 .. cardinality(p_msg_ids) loop
-        v_stop[i] := null;
-        foreach v_gate in array array[v_first[i], v_second[i], v_third[i]] loop
-            continue when v_gate is null;
-            v_k := array_position(v_gates, v_gate);
-            if v_had[i] ? v_gate and v_is_kept[v_k] then
-                continue;
-            elsif o_given >= p_places then
-                o_is_short := true;
-                v_stop[i] := v_gate;
-            elsif v_open[v_k] is not true or v_tokens[v_k] < 0.999999 then
-                v_stop[i] := v_gate;
-            elsif v_had[i] ? v_gate then
-                continue;
-            elsif v_room[v_k] <= 0 or v_queued[v_k] then
-                v_stop[i] := v_gate;
-            end if;
-            exit when v_stop[i] is not null;
-        end loop;
-        continue when v_stop[i] is not null or num_nonnulls(v_first[i], v_second[i], v_third[i]) = 0;
-        o_given := o_given + 1;
-        foreach v_gate in array array[v_first[i], v_second[i], v_third[i]] loop
-            continue when v_gate is null;
-            v_k := array_position(v_gates, v_gate);
-            v_tokens[v_k] := v_tokens[v_k] - 1;
-            if v_room[v_k] is not null and (v_had[i] ? v_gate) is not true then
-                v_room[v_k] := v_room[v_k] - 1;
-                v_at := v_at || v_gate;
-                v_by := v_by || p_command_ids[i];
-            end if;
-        end loop;
-    end loop;
-
-    insert into commandbus.command_bus_slot (domain, gate, command_id)
-    select p_domain, u.gate, u.command_id from unnest(v_at, v_by) u(gate, command_id)
-    on conflict do nothing;
-    select coalesce(array_agg(u.msg_id) filter (where u.stop is null), '{}'),
-           coalesce(array_agg(u.msg_id) filter (where u.stop is not null), '{}')
-      into o_admitted, o_stopped from unnest(p_msg_ids, v_stop) u(msg_id, stop);
-    perform commandbus.wait_at_gates(
-        p_domain, p_msg_ids, p_command_ids, v_stop, v_leased, p_has_waited,
-        -- full, and not only in the hands of another session
-        array(select u.gate from unnest(v_gates, v_open) u(gate, is_open) where u.is_open is not null));
-    perform commandbus.keep_tokens(p_domain, p_now, v_mine, v_gates, v_tokens);
+    select array_agg(f.of_domain order by f.n), array_agg(f.of_type order by f.n),
+           array_agg(f.of_key order by f.n), array_agg(f.is_leased order by f.n), array_agg(f.had order by f.n),
+           case when bool_and(num_nonnulls(f.of_domain, f.of_type, f.of_key) = 1 and f.had is null)
+                 and min(coalesce(f.of_domain, f.of_type, f.of_key)) = max(coalesce(f.of_domain, f.of_type, f.of_key))
+                then min(coalesce(f.of_domain, f.of_type, f.of_key)) end
+      into o_firsts, o_seconds, o_thirds, o_leased, o_had, o_only from found f;
 end $$;
 
 -- What a gate has to give, for who has its lock.
@@ -277,27 +160,49 @@ begin
      where g.domain = p_domain and g.gate = u.gate and g.gate = any(p_mine) and r.rate is not null;
 end $$;
 
--- These commands have no place any more. As a list that carries the domain, like all that is looked up by command
--- (planner.sql): the planner would else walk along all that run, or wait.
+-- The rows of command_bus_slot and of command_bus_waiting that are about these commands; the caller has locked their
+-- messages, so that they stay where they are. Asked for as the next ones from each id on: only the index of commands has
+-- that order. By equality alone the index of gates would seem as good to a planner that knows the table as empty, and it
+-- would read all who wait (planner.sql).
+create or replace function commandbus.slot_rows(p_domain text, p_command_ids uuid[]) returns tid[]
+language plpgsql stable as $$
+begin
+    return array(
+        select s.ctid from unnest(p_command_ids) u(command_id)
+         cross join lateral (
+               -- it has three gates at most
+               select x.ctid, x.command_id from commandbus.command_bus_slot x
+                where x.domain = p_domain and x.command_id >= u.command_id order by x.command_id limit 3) s
+         where s.command_id = u.command_id);
+end $$;
+
+create or replace function commandbus.waiting_rows(p_domain text, p_command_ids uuid[]) returns tid[]
+language plpgsql stable as $$
+begin
+    return array(
+        select w.ctid from unnest(p_command_ids) u(command_id)
+         cross join lateral (
+               select x.ctid, x.command_id, x.gate from commandbus.command_bus_waiting x
+                where x.domain = p_domain and x.command_id >= u.command_id order by x.command_id limit 1) w
+         where w.command_id = u.command_id and starts_with(w.gate, 'l:'));
+end $$;
+
+-- These commands have no place any more.
 create or replace function commandbus.drop_places(p_domain text, p_command_ids uuid[]) returns void
 language plpgsql as $$
+declare
+    v_rows tid[] := commandbus.slot_rows(p_domain, p_command_ids);
 begin
-    with item as materialized (
-        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
-    )
-    delete from commandbus.command_bus_slot s using item i
-     where s.domain = i.domain and s.command_id = i.command_id;
+    delete from commandbus.command_bus_slot s where s.ctid = any(v_rows);
 end $$;
 
 -- These commands wait at no gate any more; for others of their key they may.
 create or replace function commandbus.drop_waiting(p_domain text, p_command_ids uuid[]) returns void
 language plpgsql as $$
+declare
+    v_rows tid[] := commandbus.waiting_rows(p_domain, p_command_ids);
 begin
-    with item as materialized (
-        select p_domain as domain, u.command_id from unnest(p_command_ids) u(command_id)
-    )
-    delete from commandbus.command_bus_waiting w using item i
-     where w.domain = i.domain and w.command_id = i.command_id and starts_with(w.gate, 'l:');
+    delete from commandbus.command_bus_waiting w where w.ctid = any(v_rows);
 end $$;
 
 -- Whether commands wait at a gate.

@@ -32,8 +32,8 @@ begin
                 'commandbus.expire_leased', 'commandbus.requeue_commands', 'commandbus.put_again',
                 'commandbus.reschedule_commands', 'commandbus.refuse_times',
                 'commandbus.enter_troubleshooting', 'commandbus.leave_troubleshooting',
-                'commandbus.record_bulk', 'commandbus.handed_over', 'commandbus.gates_of', 'commandbus.drop_places',
-                'commandbus.drop_waiting', 'commandbus.wait_at_gates', 'commandbus.keep_tokens',
+                'commandbus.record_bulk', 'commandbus.handed_over', 'commandbus.gates_of', 'commandbus.wait_at_gates',
+                'commandbus.keep_tokens',
                 'commandbus.look_later']),
             (c_by_item || ' set plan_cache_mode = force_generic_plan', array[
                 'commandbus.claim_stored', 'commandbus.stored_messages', 'commandbus.adopt_messages',
@@ -57,7 +57,7 @@ begin
                 || ' set enable_indexscan = on set enable_bitmapscan = off', array[
                 'commandbus.waiting_page', 'commandbus.expose_unconfirmed', 'commandbus.read_gated',
                 'commandbus.gates_due', 'commandbus.is_waited_for', 'commandbus.tend_gates',
-                'commandbus.release_waiting',
+                'commandbus.release_waiting', 'commandbus.slot_rows', 'commandbus.waiting_rows',
                 'commandbus.dispatch_figures']),
             -- Called by functions that have index scans off; here the index gives the order of a key.
             (c_by_key || ' set enable_indexscan = on set enable_bitmapscan = off', array[
