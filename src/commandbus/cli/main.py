@@ -39,6 +39,7 @@ from commandbus.cli import (
     seals,
     send,
     serve,
+    shards,
     show,
     token,
     top,
@@ -176,6 +177,7 @@ command(app, "backup", panel="Operate")(backup.backup)
 command(app, "restore", panel="Operate")(backup.restore)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")
+app.add_typer(shards.shards, name="shards", rich_help_panel="Operate")
 
 
 def main() -> None:
