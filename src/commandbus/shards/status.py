@@ -31,7 +31,7 @@ class ShardStatus:
 
 
 async def shard_states(shards: ShardMap, *, settings: Settings | None = None) -> list[ShardStatus]:
-    """All shards in the order of the map. One that is down has a problem; an empty one is set up."""
+    """All shards. One that is down has a problem; an empty one is set up."""
 
     async def look(name: str, address: str) -> ShardStatus:
         try:
