@@ -3,5 +3,6 @@
 from commandbus.shards.applying import apply_map
 from commandbus.shards.bus import Everywhere, ShardedBus
 from commandbus.shards.map import ShardMap
+from commandbus.shards.pages import MergedPage, OnShard
 
-__all__ = ["Everywhere", "ShardMap", "ShardedBus", "apply_map"]
+__all__ = ["Everywhere", "MergedPage", "OnShard", "ShardMap", "ShardedBus", "apply_map"]

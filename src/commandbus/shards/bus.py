@@ -17,6 +17,7 @@ from commandbus.opening import Opening
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout
 from commandbus.shards.map import ShardMap
+from commandbus.shards.pages import MergedPages
 from commandbus.shards.record import require_agreement
 
 Answer = TypeVar("Answer")
@@ -43,6 +44,8 @@ class ShardedBus:
         self, shards: ShardMap, connect: Callable[[str], AbstractAsyncContextManager[CommandBus]]
     ) -> None:
         self.map = shards
+        #: Listings of all shards in one order.
+        self.pages = MergedPages(self)
         self._connect = connect
         self._locks = {name: asyncio.Lock() for name in shards.shards}
         self._open: dict[str, CommandBus] = {}
@@ -106,6 +109,10 @@ class ShardedBus:
             raise named from None
         gateway.require_conn_here(f"shard {name!r}")
         return bus
+
+    def name_of(self, bus: CommandBus) -> str:
+        """The name of the shard whose bus this is."""
+        return next(name for name, each in self._open.items() if each is bus)
 
     async def everywhere(
         self,
