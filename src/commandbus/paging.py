@@ -11,7 +11,7 @@ import base64
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -38,6 +38,10 @@ class Page(Generic[Item]):
     next_cursor: str | None
     #: How far a search has looked, if it stopped before its end; None otherwise.
     searched_to: datetime | None = None
+    #: Where the listing stands behind each item, and what its cursors are bound to: for those who
+    #: put pages of several listings together. Only where that is done.
+    places: list[list[Any]] = field(default_factory=list, repr=False, compare=False)
+    bound: object = field(default=None, repr=False, compare=False)
 
 
 def check_page(limit: int, offset: int = 0) -> None:
@@ -61,7 +65,9 @@ def page_of(
 ) -> Page[Item]:
     """The first `limit` of these, read with one more than that: there is a next page if it came."""
     items = found[:limit]
-    return Page(items, cursor_of(position(items[-1]), bound) if len(found) > limit else None)
+    places = [position(each) for each in items]
+    cursor = cursor_of(places[-1], bound) if len(found) > limit else None
+    return Page(items, cursor, None, places, bound)
 
 
 async def every(read: Callable[[str | None], Awaitable[Page[Item]]]) -> AsyncGenerator[Item]:

@@ -673,6 +673,18 @@ table commandbus.command_bus_setting
     constraint command_bus_setting_pkey PRIMARY KEY (name)
     CREATE UNIQUE INDEX command_bus_setting_pkey ON commandbus.command_bus_setting USING btree (name)
 
+table commandbus.command_bus_shard
+    is_this boolean not null default true
+    shard text not null
+    version integer not null
+    default_shard text
+    domains jsonb not null
+    adopted_at timestamp with time zone not null default now()
+    constraint command_bus_shard_pkey PRIMARY KEY (is_this)
+    constraint one_shard CHECK (is_this)
+    constraint valid_map_version CHECK ((version > 0))
+    CREATE UNIQUE INDEX command_bus_shard_pkey ON commandbus.command_bus_shard USING btree (is_this)
+
 table commandbus.command_bus_slot
     domain text not null
     gate text not null
@@ -839,6 +851,8 @@ function commandbus.add_seal(p_number bigint, p_first bigint, p_last bigint, p_r
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 85b19fd6ca201a49ac3bdd6347439885
 function commandbus.add_worker_counts(p_items jsonb) returns void
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bfc582d535f12b3ed8993b14f76191b0
+function commandbus.adopt_map(p_shard text, p_version integer, p_default text, p_domains jsonb) returns boolean
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 41b004184eadb400ef6e855a6e28aed4
 function commandbus.adopt_messages(p_domain text, p_envelopes jsonb) returns TABLE(n integer, verdict text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 14361a0140d8b4147a2ce7cabfecdf59
 function commandbus.archive_replies(p_queue text, p_msg_ids bigint[]) returns SETOF bigint
@@ -947,6 +961,8 @@ function commandbus.check_seals(p_domain text DEFAULT NULL::text, p_since timest
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body d71b041a1548c4a7e429b34f77fc9bc9
 function commandbus.check_server(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone, p_patience interval DEFAULT '00:10:00'::interval) returns TABLE(code text, domain text, subject text, msg_id bigint)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 11824d0c3e56bce7f92bca5349233caf
+function commandbus.check_shard(p_domain text) returns void
+    plpgsql, volatile, body cb97daeb6506ecf2dd99bd62fb378f92
 function commandbus.check_troubleshooting(p_domain text DEFAULT NULL::text, p_since timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(code text, domain text, subject text, msg_id bigint)
     plpgsql, stable, security definer, set search_path=pg_catalog, pg_temp, body 1458e26538504ad563aa79b068bfb608
 function commandbus.check_unique(p_commands jsonb, p_batch_id uuid) returns void
@@ -1057,6 +1073,8 @@ function commandbus.domain_overview(p_domains text[] DEFAULT NULL::text[], p_mos
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9a805fe902675fd1251727225cf37593
 function commandbus.domain_rates(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, as_of timestamp with time zone, since timestamp with time zone, over_seconds double precision, queued bigint, removed bigint, completed bigint, failed bigint, parked bigint, retried bigint, hour_from timestamp with time zone, minutes integer[], queued_in bigint[], removed_in bigint[])
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body c815b968cf20c230045d052a947f3e4b
+function commandbus.domains_here() returns TABLE(domain text, has_left boolean)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 8f5933f4202ca354db601b8822f675b2
 function commandbus.draft_seal(p_limit integer) returns TABLE(seal_number bigint, first_id bigint, last_id bigint, row_count integer, oldest_ts timestamp with time zone, entries bytea, previous bytea, previous_key text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body 1c1507484eb5059df36079a2a6fe1550
 function commandbus.drop_edits(p_domain text, p_command_ids uuid[], p_event text, p_reason text, p_actor text) returns void
@@ -1102,7 +1120,7 @@ function commandbus.end_unleased(p_domain text, p_command_ids uuid[], p_from tex
 function commandbus.ended_status(p_batch_id uuid, p_not_completed integer) returns text
     sql, stable, body a36402252cb249e4b6c66cd712e7c367
 function commandbus.ensure_domain(p_domain text) returns void
-    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 02a4b06eaea9ba2d9e068add872db5ed
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 5ee0b66edf853cfd66b55b208d29f68e
 function commandbus.ensure_queue(p_queue text) returns void
     plpgsql, volatile, body e0285e5900bef4ac59b787d92c85b05d
 function commandbus.ensure_replies(p_domain text, p_replies text[]) returns void
@@ -1114,7 +1132,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body caa33bcdca009bf64feac19a17dba7f5
+    sql, immutable, body 5f18caa14b37f791e46f51e009854942
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1269,6 +1287,10 @@ function commandbus.leave_to_next(p_domain text, p_msg_ids bigint[], p_command_i
     plpgsql, volatile, body f1b8e631d1a1bc372eb59dd4b2bfe3d2
 function commandbus.leave_troubleshooting(p_domain text, p_command_ids uuid[], p_actor text DEFAULT NULL::text) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 58a50c43421446f9b4787fce9d402e92
+function commandbus.left_in_domain(p_domain text) returns TABLE(what text, amount bigint)
+    plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 8f9395220afd6147a0693f1bc780bdf3
+function commandbus.let_domain_go(p_domain text) returns void
+    plpgsql, volatile, body 09314e117e62c79537518e0768f3d5b7
 function commandbus.limit_activity(p_domain text DEFAULT NULL::text, p_most integer DEFAULT 10000) returns TABLE(domain text, command_type text, by_key boolean, max_running integer, rate double precision, per_seconds double precision, burst double precision, is_paused boolean, running bigint, waiting bigint, oldest_seconds double precision)
     sql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 9c86e32c56d0c9fc692594f1c9f02419
 function commandbus.limit_states(p_user text, p_defaults jsonb) returns TABLE(limit_type text, scope text, current_value integer, max_value integer, reset_seconds integer)
@@ -1488,7 +1510,7 @@ function commandbus.read_replies(p_queue text, p_vt integer, p_quantity integer)
 function commandbus.read_waiting(p_domain text, p_now timestamp with time zone, p_vt integer, p_quantity integer, p_except text[], p_gates text[], p_rooms integer[]) returns TABLE(msg_id bigint, message jsonb)
     plpgsql, volatile, body 5dc4d3b2b8bebc5c65183350205702f7
 function commandbus.readable() returns TABLE(relation text, columns text, roles text[])
-    sql, immutable, body 318f11ed2a4756db85e5c2ed7d83bb23
+    sql, immutable, body f1814ba20201cf50d0e6bc8d9c22a201
 function commandbus.receive_commands(p_domain text, p_vt integer, p_quantity integer, p_worker text, p_limits jsonb DEFAULT '{}'::jsonb, p_mark_in_progress boolean DEFAULT true, p_from_head boolean DEFAULT false, p_except text[] DEFAULT '{}'::text[], p_count_every text[] DEFAULT '{}'::text[], p_places integer DEFAULT NULL::integer) returns TABLE(command_id uuid, command_type text, msg_id bigint, lease_epoch bigint, attempt integer, max_attempts integer, is_suspect boolean, correlation_id uuid, reply_queue text, batch_id uuid, created_at timestamp with time zone, data text, snoozes integer, has_rules boolean, meta text)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body c04849f49bbcaace1273f367b64cdc0a
 function commandbus.record_bulk(p_operation commandbus.command_bus_bulk_operation, p_first integer, p_command_ids uuid[], p_ready uuid[], p_lost uuid[], p_done uuid[], p_errors jsonb, p_now timestamp with time zone, OUT o_done integer, OUT o_skipped integer, OUT o_failed integer) returns record
@@ -1523,12 +1545,16 @@ function commandbus.refuse_flow(p_command_id uuid, p_problem text, p_hint text) 
     plpgsql, volatile, body ffb77ff1d47ae1a716162d8dd67da415
 function commandbus.refuse_known_ids(p_domain text, p_commands jsonb, p_known uuid[]) returns uuid
     plpgsql, volatile, body bcc1304f4a073bcd807f1afaab13cb5d
+function commandbus.refuse_left_domain() returns trigger
+    plpgsql, volatile, set search_path=pg_catalog, pg_temp, body 66464fd0cfd7d135f2f540742b9f6d2e
 function commandbus.refuse_outdated_edits(p_domain text, p_edits jsonb, p_from text[]) returns void
     plpgsql, volatile, body abd73a034498c582d4dba791ee9113e1
 function commandbus.refuse_repeated_ids(p_commands jsonb) returns void
     plpgsql, volatile, body bb5b4e44369cbcea27ffde65de993275
 function commandbus.refuse_seal_change() returns trigger
     plpgsql, volatile, set search_path=pg_catalog, pg_temp, body f48fa981515b737b2ed8b81b35ba9772
+function commandbus.refuse_shard(p_map commandbus.command_bus_shard, p_domain text) returns void
+    plpgsql, volatile, body df737211849a1930411738b85fc4c29a
 function commandbus.refuse_times(p_domain text, p_command_ids uuid[], p_due timestamp with time zone, p_is_later boolean, p_is_strict boolean) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 0a4da595d701cfc9f4765f4f83a7a899
 function commandbus.refuse_unmoved(p_domain text, p_command_ids uuid[], p_moved uuid[], p_verb text, p_wanted text) returns void
@@ -1717,6 +1743,8 @@ function commandbus.settle_commands(p_domain text, p_outcomes jsonb, p_is_own bo
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body bb3c1180ec28f5c1b1112144a20040ee
 function commandbus.settle_own(p_domain text, p_outcomes jsonb) returns SETOF uuid
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body d4e86bd933650ca072f4712d7b137bb8
+function commandbus.shard_of(p_map commandbus.command_bus_shard, p_domain text) returns text
+    sql, immutable, body 1ecbc8f06d272932de2a2325bb5cd94e
 function commandbus.share_gate(p_command_ids uuid[], p_gate text, p_is_open boolean, p_room integer, p_tokens double precision, p_places integer, OUT o_stop text[], OUT o_at text[], OUT o_by uuid[], OUT o_tokens double precision[], OUT o_given integer, OUT o_is_short boolean) returns record
     plpgsql, immutable, body 926e69cf3af50a9b5c8fa945825d02a7
 function commandbus.share_gates(p_command_ids uuid[], p_gates_of text[], p_had jsonb[], p_gates text[], p_open boolean[], p_room integer[], p_tokens double precision[], p_queued boolean[], p_kept boolean[], p_places integer, OUT o_stop text[], OUT o_at text[], OUT o_by uuid[], OUT o_tokens double precision[], OUT o_given integer, OUT o_is_short boolean) returns record
@@ -1844,6 +1872,7 @@ migration 22 = reads_of_operators
 migration 23 = decisions
 migration 24 = console_sessions
 migration 25 = worker_counts
+migration 26 = shards
 migration 3 = api_tokens
 migration 4 = troubleshooting_key
 migration 5 = queue_names

@@ -40,6 +40,7 @@ from commandbus.cli import (
     seals,
     send,
     serve,
+    shards,
     show,
     token,
     top,
@@ -178,6 +179,7 @@ command(app, "backup", panel="Operate")(backup.backup)
 command(app, "restore", panel="Operate")(backup.restore)
 app.add_typer(seals.seals, name="seals", rich_help_panel="Operate")
 app.add_typer(db.db, name="db", rich_help_panel="Operate")
+app.add_typer(shards.shards, name="shards", rich_help_panel="Operate")
 
 
 def main() -> None:

@@ -129,12 +129,13 @@ class Search(Timetable, People):
         )
         # A last row without a command says how far the search looked before it stopped early.
         found = [command_of(*row[1:]) for row in rows if row[1] is not None]
+        places = [[row[0], each.command_id] for row, each in zip(rows, found, strict=False)]
         if len(rows) > len(found):
             searched_to: datetime = rows[-1][0]
-            return Page(found, cursor_of([searched_to, None], bound), searched_to)
-        if len(found) < limit:
-            return Page(found, None)
-        return Page(found, cursor_of([rows[-1][0], found[-1].command_id], bound))
+            cursor = cursor_of([searched_to, None], bound)
+            return Page(found, cursor, searched_to, places, bound)
+        more = cursor_of(places[-1], bound) if len(found) == limit else None
+        return Page(found, more, None, places, bound)
 
     async def audit(  # noqa: PLR0913  (each is a criterion)
         self,
@@ -168,11 +169,11 @@ class Search(Timetable, People):
         )  # fmt: skip
         # A last row without a domain says how far the search looked before it stopped early.
         events = [AuditEvent(*row) for row in rows if row[1] is not None]
+        places = [[each.audit_id] for each in events]
         if len(rows) > len(events):
-            return Page(events, cursor_of([rows[-1][0]], bound), rows[-1][4])
-        if len(events) < limit:
-            return Page(events, None)
-        return Page(events, cursor_of([events[-1].audit_id], bound))
+            return Page(events, cursor_of([rows[-1][0]], bound), rows[-1][4], places, bound)
+        more = cursor_of(places[-1], bound) if len(events) == limit else None
+        return Page(events, more, None, places, bound)
 
     def every_command(self, **criteria: Any) -> AsyncGenerator[CommandMetadata]:
         """All commands that `commands` finds with these criteria, page after page.

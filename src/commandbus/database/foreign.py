@@ -240,6 +240,17 @@ async def async_driver_of(conn: Any) -> Any:
     return conn
 
 
+async def driver_beneath(conn: Any) -> Any:
+    """The driver's connection beneath any `conn=`, whether its calls wait or not."""
+    found = _unscoped(conn)
+    if _origin(found) == "sqlalchemy":
+        if _is_asynchronous(found):
+            return await found.run_sync(driver_of)
+        return await asyncio.to_thread(driver_of, found)
+    # What a pool of asyncpg gives out is a new proxy each time.
+    return getattr(found, "_con", None) or found if _origin(found) == "asyncpg" else found
+
+
 def is_lost(driver: Any, error: BaseException) -> bool:
     """Whether this connection of a driver was cut: not if the application closed it itself."""
     if isinstance(driver, psycopg.AsyncConnection | psycopg.Connection):

@@ -19,6 +19,7 @@ from typing import Any, LiteralString, Self, TypeVar, overload
 
 import psycopg
 
+from commandbus.database.belonging import Belonging
 from commandbus.database.connections import (
     AsyncPool,
     Row,
@@ -112,6 +113,8 @@ class Gateway(Statements):
         self._leveled_until: dict[str, float] = {}
         self._keyed_domains: set[str] = set()
         self._is_patient = False
+        #: Looks whether a `conn=` leads here; None: taken for granted, there is one database.
+        self.belonging: Belonging | None = None
         if pool is not None:
             deadlines.setdefault(pool, settings.deadline_seconds)
 
@@ -124,6 +127,10 @@ class Gateway(Statements):
         found = copy(self)
         found._is_patient = True
         return found
+
+    def require_conn_here(self, what: str) -> None:
+        """From now on refuse a `conn=` that leads to another database; `what` is in the error."""
+        self.belonging = Belonging(self, what)
 
     def statement(self, text: LiteralString) -> Statement:
         """The statement in the style of each driver, made once."""
@@ -146,6 +153,8 @@ class Gateway(Statements):
 
     async def run_on_foreign(self, conn: Any, statement: Statement, params: Row) -> list[Row]:
         """Run a statement in the caller's transaction; a connection without one is refused."""
+        if self.belonging is not None:
+            await self.belonging.check(conn)
         may_autocommit = self.settings.allow_autocommit_conn
         return await run_on_foreign(conn, statement, params, may_autocommit=may_autocommit)
 

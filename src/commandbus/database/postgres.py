@@ -350,7 +350,9 @@ class PostgresStore(PostgresSends, PostgresFlow):
                 is_shared=purpose == "handlers",
             )
         try:
-            yield PostgresStore(pool, settings)
+            store = PostgresStore(pool, settings)
+            store.gateway.belonging = self.gateway.belonging
+            yield store
         finally:
             await pool.close()
 

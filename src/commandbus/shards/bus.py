@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from commandbus.bus import CommandBus
@@ -16,6 +17,8 @@ from commandbus.opening import Opening
 from commandbus.retry import RetryPolicy
 from commandbus.settings import Settings, check_timeout
 from commandbus.shards.map import ShardMap
+from commandbus.shards.pages import MergedPages
+from commandbus.shards.record import require_agreement
 
 Answer = TypeVar("Answer")
 
@@ -41,10 +44,12 @@ class ShardedBus:
         self, shards: ShardMap, connect: Callable[[str], AbstractAsyncContextManager[CommandBus]]
     ) -> None:
         self.map = shards
+        #: Listings of all shards in one order.
+        self.pages = MergedPages(self)
         self._connect = connect
         self._locks = {name: asyncio.Lock() for name in shards.shards}
         self._open: dict[str, CommandBus] = {}
-        self._openings: list[AbstractAsyncContextManager[CommandBus]] = []
+        self._openings: list[Opening[CommandBus]] = []
         self._is_closed = False
 
     @classmethod
@@ -77,7 +82,10 @@ class ShardedBus:
         return await self.shard(self.map.shard_of(domain))
 
     async def shard(self, name: str) -> CommandBus:
-        """The bus of one shard; DatabaseUnavailableError names the shard if it is down."""
+        """The bus of one shard; DatabaseUnavailableError names the shard if it is down.
+
+        InvalidSettingError: its database knows another map. A `conn=` must lead to this database.
+        """
         if self._is_closed:
             raise InvalidOperationError("this bus is closed; open another one")
         if name not in self._locks:
@@ -85,15 +93,26 @@ class ShardedBus:
             raise InvalidOperationError(f"there is no shard {name!r}; there are: {known}")
         async with self._locks[name]:
             if name not in self._open:
-                opening = self._connect(self.map.shards[name])
-                try:
-                    self._open[name] = await opening.__aenter__()
-                except DatabaseUnavailableError as error:
-                    named = DatabaseUnavailableError(f"shard {name!r}: {error}")
-                    named.is_temporary = error.is_temporary
-                    raise named from None
+                opening = Opening(partial(self._begin, name))
+                self._open[name] = await opening.__aenter__()
                 self._openings.append(opening)
             return self._open[name]
+
+    async def _begin(self, name: str, stack: AsyncExitStack) -> CommandBus:
+        try:
+            bus = await stack.enter_async_context(self._connect(self.map.shards[name]))
+            gateway = bus._store.gateway
+            await require_agreement(gateway, name, self.map)
+        except DatabaseUnavailableError as error:
+            named = DatabaseUnavailableError(f"shard {name!r}: {error}")
+            named.is_temporary = error.is_temporary
+            raise named from None
+        gateway.require_conn_here(f"shard {name!r}")
+        return bus
+
+    def name_of(self, bus: CommandBus) -> str:
+        """The name of the shard whose bus this is."""
+        return next(name for name, each in self._open.items() if each is bus)
 
     async def everywhere(
         self,

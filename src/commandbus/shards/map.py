@@ -16,7 +16,9 @@ from commandbus.names import check_domain
 MAP_VARIABLE = "COMMANDBUS_SHARDS"
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_PARTS = frozenset({"default", "shards", "domains"})
+_PARTS = frozenset({"version", "default", "shards", "domains"})
+#: The largest version; a whole number of the database.
+_MOST = 2**31 - 1
 _HOW = 'write [shards] with name = "address" or name = { env = "VARIABLE" }, and [domains]'
 
 
@@ -31,9 +33,15 @@ class ShardMap:
     domains: Mapping[str, str] = field(default_factory=dict)
     #: The shard of the domains that are not named; None: they are refused.
     default: str | None = None
+    #: Grows with each change; the databases refuse an older map, and another one of their version.
+    version: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a map that cannot be meant."""
+        if type(self.version) is not int or not 1 <= self.version <= _MOST:
+            raise InvalidSettingError(
+                f"the version of the map is {self.version!r}; use a whole number from 1 on"
+            )
         if not self.shards:
             raise InvalidSettingError(f"the map has no shards; {_HOW}")
         seen: dict[str, str] = {}
@@ -61,9 +69,13 @@ class ShardMap:
             known = ", ".join(sorted(self.shards))
             raise InvalidSettingError(f"{who} is on shard {shard!r}, which is none of: {known}")
 
+    def find(self, domain: str) -> str | None:
+        """The shard that a domain is on; None: on none."""
+        return self.domains.get(domain, self.default)
+
     def shard_of(self, domain: str) -> str:
         """The shard that a domain is on."""
-        found = self.domains.get(check_domain(domain), self.default)
+        found = self.find(check_domain(domain))
         if found is None:
             raise InvalidSettingError(
                 f"the map names no shard for domain {domain!r}; add it to [domains], or set default"
@@ -84,7 +96,7 @@ class ShardMap:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read TOML: `default`, [shards] and [domains]."""
+        """Read TOML: `version`, `default`, [shards] and [domains]."""
         try:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -96,7 +108,7 @@ class ShardMap:
         if not isinstance(shards, dict) or not isinstance(domains, dict):
             raise InvalidSettingError(f"[shards] and [domains] are tables; {_HOW}")
         addresses = {name: _address(name, value) for name, value in shards.items()}
-        return cls(addresses, domains, found.get("default"))
+        return cls(addresses, domains, found.get("default"), found.get("version", 1))
 
     @classmethod
     def from_env(cls) -> Self:

@@ -75,6 +75,7 @@ create or replace function commandbus.ensure_domain(p_domain text) returns void
 language plpgsql as $$
 begin
     perform commandbus.check_domain(p_domain);
+    perform commandbus.check_shard(p_domain);
     perform commandbus.ensure_queue(p_domain || '.commands');
     perform commandbus.ensure_queue(p_domain || '.replies');
 end $$;

@@ -256,7 +256,11 @@ language sql immutable as $$
         ('prune_batches', '{}'),
         ('set_retention', '{}'),
         ('clear_retention', '{}'),
-        ('change_setting', '{}')
+        ('change_setting', '{}'),
+        ('adopt_map', '{}'),
+        -- shards
+        ('left_in_domain', '{operator,api,reader}'),
+        ('domains_here', '{operator,api,reader}')
     ) e(name, roles)
 $$;
 
@@ -267,6 +271,7 @@ language sql immutable as $$
     select e.relation, e.columns, e.roles::text[] from (values
         ('command_bus_migration', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_setting', null, '{sender,worker,operator,api,reader}'),
+        ('command_bus_shard', null, '{sender,worker,operator,api,reader}'),
         ('command_bus_command', null, '{worker,operator,api,reader}'),
         -- which of many were sent, and how far a batch of its own is
         ('command_bus_command', 'domain command_id batch_id sequence_no status msg_id dispatch_status', '{sender}'),

@@ -1,0 +1,98 @@
+"""Applying a map: all shards are told of it, those that lose a domain first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from commandbus.bus import CommandBus
+from commandbus.errors import DatabaseUnavailableError, InvalidOperationError, InvalidSettingError
+from commandbus.settings import Settings, check_number
+from commandbus.shards.map import ShardMap
+from commandbus.shards.record import adopt, domains_here, record_of
+
+if TYPE_CHECKING:
+    from commandbus.database.gateway import Gateway
+
+#: Pause between two looks whether a domain can leave, in seconds.
+AGAIN_SECONDS = 0.5
+
+
+async def apply_map(
+    shards: ShardMap,
+    *,
+    settings: Settings | None = None,
+    wait_seconds: float = 0.0,
+    tell: Callable[[str], None] | None = None,
+) -> dict[str, bool]:
+    """Tell all shards of this map; by name, whether it was new to them.
+
+    All must be up. A domain that the map takes from a shard must have nothing to do there any more;
+    that is waited for. Shards that lose domains are told first, so that no domain is on two. After
+    an error the same call goes on where it stopped.
+    """
+    check_number(wait_seconds, "wait_seconds", 0, 86_400)
+    end = time.monotonic() + wait_seconds
+    async with AsyncExitStack() as stack:
+        gateways = {
+            name: await _gateway(stack, name, address, settings)
+            for name, address in shards.shards.items()
+        }
+        await _refuse_forgotten(shards, gateways)
+        losing = [name for name in gateways if await _loses(shards, name, gateways[name])]
+        done: dict[str, bool] = {}
+        for name in [*losing, *(name for name in gateways if name not in losing)]:
+            done[name] = await _adopt(shards, name, gateways[name], end, tell)
+        return {name: done[name] for name in shards.shards}
+
+
+async def _gateway(
+    stack: AsyncExitStack, name: str, address: str, settings: Settings | None
+) -> Gateway:
+    try:
+        bus = await stack.enter_async_context(CommandBus.connect(address, settings=settings))
+    except DatabaseUnavailableError as error:
+        raise DatabaseUnavailableError(
+            f"shard {name!r}: {error}; nothing was changed on any shard"
+        ) from None
+    return bus._store.gateway
+
+
+async def _refuse_forgotten(shards: ShardMap, gateways: dict[str, Gateway]) -> None:
+    for name, gateway in gateways.items():
+        record = await record_of(gateway)
+        if record is not None and (forgotten := sorted(record.named - shards.shards.keys())):
+            raise InvalidSettingError(
+                f"by version {record.version} of the map, which shard {name!r} knows, "
+                f"{forgotten[0]!r} has domains, and the map has no such shard; keep it "
+                "without domains, apply that, and take it away with the next version"
+            )
+
+
+async def _loses(shards: ShardMap, name: str, gateway: Gateway) -> bool:
+    here = await domains_here(gateway)
+    kept = {domain for domain in here if shards.find(domain) == name}
+    return any(domain not in kept and not has_left for domain, has_left in here.items())
+
+
+async def _adopt(
+    shards: ShardMap,
+    name: str,
+    gateway: Gateway,
+    end: float,
+    tell: Callable[[str], None] | None,
+) -> bool:
+    while True:
+        try:
+            return await adopt(gateway, name, shards)
+        except InvalidOperationError as error:
+            if time.monotonic() >= end:
+                raise InvalidOperationError(f"shard {name!r}: {error}") from error
+            if tell is not None:
+                tell(f"shard {name!r}: {error}")
+        except InvalidSettingError as error:
+            raise InvalidSettingError(f"shard {name!r}: {error}") from error
+        await asyncio.sleep(AGAIN_SECONDS)

@@ -1,0 +1,63 @@
+"""How each shard stands: is it up, what does it know of the map, what have its domains to do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from commandbus.bus import CommandBus
+from commandbus.errors import CommandBusError
+from commandbus.settings import Settings
+from commandbus.shards.map import ShardMap
+from commandbus.shards.record import domains_here, left_in, record_of
+
+#: How long a shard may take to answer, in seconds.
+DEADLINE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """One shard."""
+
+    shard: str
+    #: The version of the map that its database knows; None: it knows of none, or did not answer.
+    version: int | None = None
+    #: By domain with a queue there: what it has to do, counted.
+    domains: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: Domains that have left it; their history is still there.
+    left: list[str] = field(default_factory=list)
+    #: What is wrong, and what to do; None: nothing.
+    problem: str | None = None
+
+
+async def shard_states(shards: ShardMap, *, settings: Settings | None = None) -> list[ShardStatus]:
+    """All shards. One that is down has a problem; an empty one is set up."""
+
+    async def look(name: str, address: str) -> ShardStatus:
+        try:
+            async with (
+                asyncio.timeout(DEADLINE_SECONDS),
+                CommandBus.connect(address, settings=settings) as bus,
+            ):
+                return await _status(shards, name, bus)
+        except CommandBusError as error:
+            return ShardStatus(name, problem=str(error))
+        except TimeoutError:
+            return ShardStatus(name, problem=f"no answer within {DEADLINE_SECONDS:g} s")
+
+    looks = (look(name, address) for name, address in shards.shards.items())
+    return list(await asyncio.gather(*looks))
+
+
+async def _status(shards: ShardMap, name: str, bus: CommandBus) -> ShardStatus:
+    gateway = bus._store.gateway
+    record = await record_of(gateway)
+    here = await domains_here(gateway)
+    domains = {
+        each: await left_in(gateway, each) for each, has_left in here.items() if not has_left
+    }
+    left = [each for each, has_left in here.items() if has_left]
+    if record is None:
+        told = "it does not know the map yet; run `commandbus shards apply`"
+        return ShardStatus(name, None, domains, left, told)
+    return ShardStatus(name, record.version, domains, left, record.difference(name, shards))

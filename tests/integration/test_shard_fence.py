@@ -1,0 +1,148 @@
+"""A map that disagrees with the databases is refused, and so are domains of other shards."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import psycopg
+import pytest
+
+from commandbus.bus import CommandBus
+from commandbus.errors import InvalidOperationError, InvalidSettingError
+from commandbus.handler import HandlerContext
+from commandbus.handlers.router import Handlers
+from commandbus.models import BatchCommand, Command
+from commandbus.names import new_id
+from commandbus.shards import ShardedBus, ShardMap, apply_map
+
+pytestmark = pytest.mark.postgres
+
+
+def a_map(one: str, two: str, version: int = 1, mail: str = "two") -> ShardMap:
+    return ShardMap({"one": one, "two": two}, {"mail": mail}, "one", version)
+
+
+def posting() -> Handlers:
+    handlers = Handlers("mail")
+
+    @handlers.handle("Post")
+    async def post(command: Command, context: HandlerContext) -> None:
+        pass
+
+    return handlers
+
+
+async def test_bus_of_a_shard_refuses_a_domain_of_another_one(dsn: str, empty_dsn: str) -> None:
+    async with ShardedBus.connect(a_map(dsn, empty_dsn)) as bus:
+        one, two = await bus.shard("one"), await bus.shard("two")
+        with pytest.raises(InvalidOperationError, match="version 1 of the map puts it on 'two'"):
+            await one.send("mail", "Post", new_id(), {})
+        with pytest.raises(InvalidOperationError, match="puts it on 'one'"):
+            await two.create_batch("payments", [BatchCommand("Charge", new_id(), {})])
+        await two.send("mail", "Post", new_id(), {})
+    # So does a bus, or a program of another language, that knows nothing of shards.
+    async with CommandBus.connect(dsn) as plain:
+        with pytest.raises(InvalidOperationError, match="not on this shard"):
+            await plain.send("mail", "Post", new_id(), {})
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        with pytest.raises(psycopg.Error, match="not on this shard"):
+            await conn.execute("select commandbus.send_command('mail', 'Post', gen_random_uuid())")
+
+
+async def test_maps_that_disagree_with_the_databases_are_refused(dsn: str, empty_dsn: str) -> None:
+    assert await apply_map(a_map(dsn, empty_dsn, 2)) == {"one": True, "two": True}
+    assert await apply_map(a_map(dsn, empty_dsn, 2)) == {"one": False, "two": False}
+    for wrong, says in (
+        (a_map(dsn, empty_dsn, 1), "start this process with the newer map"),
+        (a_map(dsn, empty_dsn, 3), "run `commandbus shards apply`"),
+        (a_map(dsn, empty_dsn, 2, mail="one"), "needs a higher version"),
+        (a_map(empty_dsn, dsn, 2), "are two addresses exchanged"),
+    ):
+        async with ShardedBus.connect(wrong) as bus:
+            with pytest.raises(InvalidSettingError, match=says):
+                await bus.shard("one")
+    for wrong, says in (
+        (a_map(dsn, empty_dsn, 1), "use the newer map"),
+        (a_map(dsn, empty_dsn, 2, mail="one"), "needs a higher version"),
+        (a_map(empty_dsn, dsn, 3), "are two addresses of the map exchanged"),
+        (ShardMap({"one": dsn}, {}, "one", 3), "'two' has domains, and the map has no such shard"),
+    ):
+        with pytest.raises(InvalidSettingError, match=says):
+            await apply_map(wrong)
+    async with ShardedBus.connect(a_map(dsn, empty_dsn, 2)) as bus:
+        assert set((await bus.everywhere(lambda shard: shard.troubleshooting.counts())).found) == {
+            "one", "two",
+        }  # fmt: skip
+
+
+async def test_domain_moves_when_it_is_empty_and_old_processes_are_refused(
+    dsn: str, empty_dsn: str
+) -> None:
+    first, second = a_map(dsn, empty_dsn), a_map(dsn, empty_dsn, 2, mail="one")
+    async with AsyncExitStack() as stack:
+        old = await stack.enter_async_context(ShardedBus.connect(first, handlers=posting()))
+        former = await old.on("mail")
+        sent = await former.send("mail", "Post", new_id(), {})
+        with pytest.raises(
+            InvalidOperationError, match=r"shard 'two'.*1 commands that wait or run"
+        ):
+            await apply_map(second)
+        # Nothing has changed anywhere: neither shard was told.
+        await former.send("mail", "Post", new_id(), {})
+        said: list[str] = []
+        applying = asyncio.create_task(apply_map(second, wait_seconds=60, tell=said.append))
+        while not said:
+            await asyncio.sleep(0.01)
+        await former.run_worker("mail", until_empty=True)
+        await empty_replies(empty_dsn)
+        assert await applying == {"one": True, "two": True}
+        with pytest.raises(InvalidOperationError, match="version 2 of the map puts it on 'one'"):
+            await former.send("mail", "Post", new_id(), {})
+        new = await stack.enter_async_context(ShardedBus.connect(second, handlers=posting()))
+        moved = await new.on("mail")
+        await moved.send("mail", "Post", new_id(), {})
+        await moved.run_worker("mail", until_empty=True)
+        # Its history stays where it was, and is found there.
+        found = await new.everywhere(lambda shard: shard.search.domains(sent))
+        assert found.found == {"one": [], "two": ["mail"]}
+    # And back again.
+    await empty_replies(dsn)
+    third = a_map(dsn, empty_dsn, 3)
+    await apply_map(third)
+    async with ShardedBus.connect(third) as back:
+        await (await back.on("mail")).send("mail", "Post", new_id(), {})
+        assert len((await (await back.on("mail")).search.commands()).items) == 3
+
+
+async def empty_replies(dsn: str) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        await conn.execute("delete from pgmq.q_mail__replies")
+
+
+async def test_domain_does_not_leave_while_a_sender_has_an_open_transaction(
+    dsn: str, empty_dsn: str
+) -> None:
+    first, second = a_map(dsn, empty_dsn), a_map(dsn, empty_dsn, 2, mail="one")
+    async with ShardedBus.connect(first) as bus:
+        mail = await bus.on("mail")
+        sent = await mail.send("mail", "Post", new_id(), {}, reply_to="")
+        await mail.cancel("mail", sent, "void")
+        async with await psycopg.AsyncConnection.connect(empty_dsn) as conn:
+            await mail.send("mail", "Post", new_id(), {}, conn=conn)
+            applying = asyncio.create_task(apply_map(second))
+            while not await is_waiting(empty_dsn):
+                await asyncio.sleep(0.01)
+            await conn.commit()
+            with pytest.raises(InvalidOperationError, match="1 commands that wait"):
+                await applying
+
+
+async def is_waiting(dsn: str) -> bool:
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        cursor = await conn.execute(
+            "select exists (select from pg_locks l where not l.granted"
+            " and l.relation = 'pgmq.q_mail__commands'::regclass)"
+        )
+        row = await cursor.fetchone()
+        return row is not None and bool(row[0])
