@@ -999,6 +999,8 @@ function commandbus.complete_leased(p_domain text, p_items jsonb, p_deleted bigi
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body a27d61f02f16cf392656409907a3583c
 function commandbus.confirm_start(p_domain text, p_command_id uuid, p_lease_epoch bigint) returns boolean
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 38ad5e989f0797fc75a1a17a4191ee42
+function commandbus.consider_ticket(p_ticket_id uuid, p_defaults jsonb, p_earlier integer, p_items integer) returns TABLE(command_type text, secret_keys text[], looks jsonb, limits jsonb, earlier uuid[], rejected uuid, rejected_items jsonb, items jsonb)
+    plpgsql, stable, security definer, set enable_seqscan=off, set search_path=pg_catalog, pg_temp, body fd15cb59a9ae3bc15d218312b6b248ab
 function commandbus.content_digest(p_salt uuid, p_batch_type text, p_domain text, p_children bytea[]) returns bytea
     sql, immutable, body 044e921e0df501b5ece8a4115237a552
 function commandbus.count_edits(p_batch_ids uuid[]) returns void
@@ -1114,7 +1116,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body afd4cb67694448039996960145be8b91
+    sql, immutable, body 9a53c8c3b067e6ae921a058d68b5127c
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean
@@ -1229,6 +1231,8 @@ function commandbus.is_waited_for(p_domain text, p_gate text) returns boolean
     plpgsql, stable, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, body 3b7b82e690e329ccd6f8816f76c59bea
 function commandbus.iso8601(p_ts timestamp with time zone) returns text
     sql, stable, body 71d3d1a94dbdb7c22853b052dde5e544
+function commandbus.items_to_compare(p_domain text, p_ticket_id uuid, p_limit integer) returns jsonb
+    sql, stable, body d1fadf74f42ec02eb3a021e3a80b7589
 function commandbus.join_batch(p_domain text, p_batch_id uuid, p_count integer) returns void
     plpgsql, volatile, body 9c5686f17919c3d20e9af52f77a0af20
 function commandbus.keep_content(p_batch_id uuid, p_batch_type text, p_domain text, p_commands jsonb, p_expires_seconds double precision, p_expires_at timestamp with time zone) returns bytea
@@ -1329,6 +1333,8 @@ function commandbus.mark_dispatch_failed(p_domain text, p_command_ids uuid[], p_
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body e481dab9c2cb7473208a80a242bd0ea4
 function commandbus.mark_dispatched(p_domain text, p_command_ids uuid[]) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, set plan_cache_mode=force_generic_plan, set search_path=pg_catalog, pg_temp, body 7d41c311bf2552957d515808c4db20c3
+function commandbus.marked_payload(p_domain text, p_command_id uuid) returns TABLE(command_type text, data text, secret_keys text[])
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 45f023e4b9471165e1b121447f477341
 function commandbus.message_command_id(p_message jsonb) returns uuid
     sql, immutable, body ae5f47fa48ad3ee859e5c3455773bb1c
 function commandbus.message_head(p_domain text, p_now timestamp with time zone) returns text
@@ -1740,7 +1746,7 @@ function commandbus.take_inbox_reply(p_domain text, p_command_id uuid) returns t
 function commandbus.take_numbers(p_domain text, p_keys text[]) returns bigint[]
     plpgsql, volatile, body 322eb46cdafbf68f8cfd76c9d369f464
 function commandbus.take_places(p_domain text, p_now timestamp with time zone, p_msg_ids bigint[], p_command_ids uuid[], p_places integer, p_has_waited boolean, OUT o_admitted bigint[], OUT o_stopped bigint[], OUT o_given integer, OUT o_is_short boolean) returns record
-    plpgsql, volatile, body e3f248ac5adf666cded927fd77cfff55
+    plpgsql, volatile, body a130ce3a5388c0d445b6339cbb9d1504
 function commandbus.tend_gates(p_domain text, p_limit integer DEFAULT 1000) returns integer
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_sort=off, set enable_incremental_sort=off, set enable_indexscan=on, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 689c73a1e8ec50f3ced4b036b2b5f30e
 function commandbus.tend_levels() returns integer

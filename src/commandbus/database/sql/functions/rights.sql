@@ -147,6 +147,7 @@ language sql immutable as $$
         ('waiting_edits', '{worker,operator,api}'),    -- gives payloads
         ('review_children', '{operator,api}'),         -- gives payloads
         ('look_at_ticket', '{operator,api}'),
+        ('consider_ticket', '{operator,api}'),         -- gives payloads
         ('page_undecided', '{operator,api,reader}'),
         ('expired_decisions', '{worker}'),
         ('expire_ticket', '{worker}'),
@@ -187,6 +188,7 @@ language sql immutable as $$
         ('list_troubleshooting', '{operator,api}'),
         ('page_troubleshooting', '{operator,api}'),
         ('command_payload', '{operator,api}'),
+        ('marked_payload', '{operator,api}'),          -- gives payloads
         ('command_meta', '{operator,api}'),
         ('list_failure_groups', '{operator,api,reader}'),
         ('group_id', '{operator,api,reader}'),
