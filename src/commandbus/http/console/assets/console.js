@@ -43,10 +43,10 @@
     return size < 1 ? "now" : seconds > 0 ? text + " ago" : "in " + text;
   };
   const showTimes = (within = document) => {
-    for (const element of all("time[data-time]", within)) {
+    for (const element of all("time", within)) {
       const time = new Date(element.dateTime);
       const whole = absolute(time) + " " + zone();
-      const isNear = Math.abs(serverNow() - time) < 864e5 && element.dataset.time !== "absolute";
+      const isNear = Math.abs(serverNow() - time) < 864e5 && !("absolute" in element.dataset);
       const text = isNear ? relative(time) : whole;
       if (element.textContent !== text) element.textContent = text;
       if (element.title !== whole) element.title = whole;
@@ -306,11 +306,12 @@
   // -- copy
   on(document, "click", (event) => {
     const hit = (what) => event.target.closest(what);
-    const button = hit("[data-copy], [data-copy-from]");
+    const button = hit(".copy");
     if (button) {
       const { copy, copyFrom } = button.dataset;
-      // An id is whole in the title before its button: fifty of them twice would be kilobytes.
-      const text = copyFrom ? find("#" + copyFrom).textContent : copy || button.previousElementSibling.title;
+      // An id is whole before its button or in its row: fifty of them twice would be kilobytes.
+      const text = copyFrom ? find("#" + copyFrom).textContent
+        : copy || button.previousElementSibling?.title || hit("[data-row]").dataset.row;
       // Plain HTTP is for the own machine, where browsers have a clipboard too.
       navigator.clipboard?.writeText(text).then(() => say("Copied"));
       return;
