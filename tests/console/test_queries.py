@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +16,11 @@ from commandbus.governance import BatchType
 from commandbus.http.console.registry import registry
 from tests.console.browser.seeded import World, addresses, full
 from tests.console.world import EVERYTHING, console
+from tests.http_world import caller
 
 #: Statements of one page. Beside them every page proves its session and its token, and now and
-#: then counts for the navigation: all three are kept for five seconds, for all pages.
+#: then counts for the navigation and lists the domains: all are kept for five
+#: seconds, for all pages.
 MOST = 4
 
 
@@ -70,6 +74,8 @@ async def test_a_page_asks_at_most_four_times(
             return {}
 
         monkeypatch.setattr(app.state.commandbus_console, "counts_for", no_counts)
+        await app.state.commandbus_console.domains_for(SimpleNamespace(caller=caller()))
+        monkeypatch.setattr(app.state.commandbus_console, "_domains_at", math.inf)
         for path in found:
             asked.clear()
             answer = await browser.client.get(f"/console{path}")

@@ -1055,6 +1055,8 @@ function commandbus.domain_activity(p_domain text DEFAULT NULL::text, p_most int
     plpgsql, stable, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body aea0c26ca8332309240de74ca3635fa7
 function commandbus.domain_figures() returns TABLE(domain text, ready bigint, delayed bigint, oldest_seconds double precision, parked bigint, workers bigint, concurrency bigint, in_flight bigint, heartbeat_seconds double precision, batch_remaining bigint, replies bigint, replies_refused bigint)
     plpgsql, volatile, security definer, set enable_seqscan=off, set enable_bitmapscan=off, set search_path=pg_catalog, pg_temp, body 3aec319889553668e9519c44c5488a45
+function commandbus.domain_names(p_limit integer) returns SETOF text
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body e4074a8cb2fd44656686a70ba3713b76
 function commandbus.domain_overview(p_domains text[] DEFAULT NULL::text[], p_most integer DEFAULT 10000) returns TABLE(domain text, ready bigint, delayed bigint, waiting bigint, about text[], due_seconds double precision, parked bigint, workers bigint, silent bigint, concurrency bigint, in_flight bigint, stuck bigint, is_paused boolean, paused_until timestamp with time zone)
     plpgsql, volatile, security definer, set search_path=pg_catalog, pg_temp, body 9a805fe902675fd1251727225cf37593
 function commandbus.domain_rates(p_domains text[] DEFAULT NULL::text[]) returns TABLE(domain text, as_of timestamp with time zone, since timestamp with time zone, over_seconds double precision, queued bigint, removed bigint, completed bigint, failed bigint, parked bigint, retried bigint, hour_from timestamp with time zone, minutes integer[], queued_in bigint[], removed_in bigint[])
@@ -1116,7 +1118,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 9a53c8c3b067e6ae921a058d68b5127c
+    sql, immutable, body 76c4888fe84fff76d7aec9558ae0224d
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean

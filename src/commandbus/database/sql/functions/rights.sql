@@ -184,6 +184,7 @@ language sql immutable as $$
         ('create_console_code', '{api}'),
         ('use_console_code', '{api}'),
         ('find_id', '{operator,api,reader}'),
+        ('domain_names', '{operator,api,reader}'),
         -- reading; list_ and page_troubleshooting and command_payload give payloads
         ('list_troubleshooting', '{operator,api}'),
         ('page_troubleshooting', '{operator,api}'),

@@ -293,6 +293,8 @@
     typing = setTimeout(() => filter(form), 250);
   });
 
+  if (find("#switch")) on(find("#switch"), "change", (event) => event.target.form.requestSubmit());
+
   // -- forms: one click, one request
   on(document, "submit", (event) => {
     const form = event.target;
@@ -348,6 +350,10 @@
     const field = find("input", palette);
     const list = find("ul", palette);
     const screens = all(".nav a").map((link) => ({ text: link.dataset.title, href: link.href }));
+    const domains = find("#switch");
+    for (const each of domains?.options || []) {
+      if (each.value) screens.push({ text: "Domain " + each.value, href: domains.dataset.url + each.value });
+    }
     const title = find("h1")?.textContent.trim();
     if (title && title.length < 80) {
       const place = { text: title, href: location.href };
