@@ -867,6 +867,8 @@ function commandbus.audit_sequence(OUT o_sequence regclass, OUT o_last bigint, O
     sql, volatile, body bbfe8ac9a099eab29f51bd0d1dfe5ec1
 function commandbus.audit_writers(p_sequence regclass) returns TABLE(virtual_transaction text, pid integer)
     sql, volatile, body d229875f8b14059499d0b5af6259d207
+function commandbus.batch_ending(p_domain text, p_batch_id uuid) returns TABLE(domain text, command_type text, command_id uuid, is_sent boolean, notifies boolean)
+    sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6009af190fb658399d76fef0a6d5afd7
 function commandbus.batch_errors(p_domain text, p_batch_id uuid, p_scan integer DEFAULT 100000, p_failed integer DEFAULT 10000) returns TABLE(code text, parked bigint, failed bigint, sample_command_id uuid, sample_message text)
     sql, stable, security definer, set search_path=pg_catalog, pg_temp, body 6ff8b3e5e11a9757acd6fe23ea175311
 function commandbus.batch_facts(p_domain text, p_batch_id uuid) returns TABLE(is_undecided boolean, is_sealed boolean, unqueued integer, workers integer, is_paused boolean)
@@ -1118,7 +1120,7 @@ function commandbus.enter_keys(p_domain text, p_command_ids uuid[], p_msg_ids bi
 function commandbus.enter_troubleshooting(p_domain text, p_command_ids uuid[], p_reasons text[], p_now timestamp with time zone) returns void
     plpgsql, volatile, set enable_seqscan=off, set enable_hashjoin=off, set enable_mergejoin=off, set enable_indexscan=off, set enable_bitmapscan=on, body 050d9fae9a0a209e217fc88856ffb830
 function commandbus.entry_points() returns TABLE(name text, roles text[])
-    sql, immutable, body 76c4888fe84fff76d7aec9558ae0224d
+    sql, immutable, body adc84c19159bcd01bfbfb002a534101f
 function commandbus.expected_rows(p_table text, p_first timestamp with time zone, p_last timestamp with time zone) returns numeric
     plpgsql, volatile, body a9cebaf03b9003924011ca328c3a7dee
 function commandbus.expire_edit(p_domain text, p_command_id uuid) returns boolean

@@ -110,6 +110,7 @@ language sql immutable as $$
         ('retry_batch', '{operator,api}'),
         ('retry_batch_because', '{operator,api}'),
         ('batch_facts', '{operator,api,reader}'),
+        ('batch_ending', '{operator,api,reader}'),
         ('batch_errors', '{operator,api,reader}'),
         ('preview_bulk', '{operator,api,reader}'),
         ('bulk_matches', '{operator,api,reader}'),

@@ -140,7 +140,10 @@ async def batch(
     bus, now = view.bus, datetime.now(UTC)
     found = await bus.batches.require(domain, batch_id, viewer=view.viewer)
     has_ended = found.completed_at is not None
-    facts = BatchFacts() if has_ended else await bus.batches.facts(found)
+    if has_ended:
+        facts, ending = BatchFacts(), await bus.batches.ending(found)
+    else:
+        facts, ending = await bus.batches.outlook(found)
     load = None if facts.is_sealed else await bus.loads.get(domain, batch_id)
     errors = await _MEMORY.errors(view, found)
     commands = await bus.batches.page_commands(domain, batch_id, status=status, **paging)
@@ -152,6 +155,7 @@ async def batch(
         line=_line(found),
         batch=found,
         facts=facts,
+        ending=ending,
         load=load,
         sentence=batch_sentence(found, facts, now, load),
         pace=pace_of(found, now, _MEMORY.look(found, now)),
